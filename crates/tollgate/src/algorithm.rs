@@ -1,0 +1,100 @@
+//! The five algorithms: pure integer arithmetic, one file each.
+//!
+//! Everything tollgate promises about a single limit follows from the answers to a few questions, and an
+//! algorithm is whatever answers them ([`Arithmetic`]): how much is left, when will there be
+//! more, take some, give some back. Admission, peeking, refunds, retry times and composition are written once,
+//! in terms of these, by [`Meter`](crate::Meter).
+//!
+//! Nothing here reads a clock, allocates (the sliding log's ring aside) or panics. Times are raw
+//! nanoseconds since the epoch, at most [`Timestamp::MAX`](crate::Timestamp::MAX); counts are at most
+//! [`MAX_COUNT`](crate::MAX_COUNT) and spans at most [`MAX_SPAN`](crate::MAX_SPAN), which keeps every sum inside 64 bits and every
+//! product inside 128. Arithmetic that is written as saturating never saturates within those bounds.
+
+use std::fmt::Debug;
+
+pub(crate) mod fixed_window;
+pub(crate) mod reserve;
+pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
+pub(crate) mod token_bucket;
+
+/// What an algorithm knows about a client.
+///
+/// Every method but [`roll`](Self::roll) expects a state that was rolled to the same `now`.
+pub(crate) trait Arithmetic: Sized {
+    /// What is remembered of one client. The default is a client never seen.
+    type State: Clone + Debug + Default + PartialEq;
+
+    /// How many units the limit admits when nothing has been taken.
+    fn capacity(&self) -> u64;
+
+    /// Brings a stored state to `now`: drops what has lapsed. A state further ahead of `now` than this
+    /// limit could have put it was written by a clock that has since gone back; it counts as exactly empty, so that one wild
+    /// reading locks nobody out for longer than one full refill.
+    fn roll(&self, state: &mut Self::State, now: u64);
+
+    /// How many units could be taken right now.
+    fn available(&self, state: &Self::State, now: u64) -> u64;
+
+    /// The first moment at which `units` (at most the capacity) could be taken if nothing else happens: `now` if they can be
+    /// already.
+    fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64;
+
+    /// Draws `units`, which are available. (Windows that count denied attempts also draw what is not.)
+    fn take(&self, state: &mut Self::State, now: u64, units: u64);
+
+    /// Gives back up to `units`, the most recently drawn first, never beyond the capacity.
+    fn give(&self, state: &mut Self::State, now: u64, units: u64);
+
+    /// Whether attempts count even when they are denied.
+    fn counts_denied(&self) -> bool {
+        false
+    }
+
+    /// The state under this limit of a client whose state under `old`, a limit of the same algorithm, was `state`: as
+    /// many units in use, as far as the new capacity goes. Algorithms override it to also keep what units alone do not
+    /// say: where a window started, when entries lapse, the part of a token that has already trickled in.
+    fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {
+        self.with_used(now, old.used(state, now))
+    }
+
+    /// How many units are in use.
+    fn used(&self, state: &Self::State, now: u64) -> u64 {
+        self.capacity().saturating_sub(self.available(state, now))
+    }
+
+    /// A client who has just taken `used` units, or everything if that is more.
+    fn with_used(&self, now: u64, used: u64) -> Self::State {
+        let mut state = Self::State::default();
+        let used = used.min(self.capacity());
+        if used > 0 {
+            self.take(&mut state, now, used);
+        }
+        state
+    }
+}
+
+/// The start of the aligned period that `now` lies in. (A period of zero does not exist; it answers `now`.)
+pub(crate) fn aligned_start(now: u64, period: u64) -> u64 {
+    now.saturating_sub(now.checked_rem(period).unwrap_or(0))
+}
+
+/// `a * b` without overflow.
+pub(crate) fn product(a: u64, b: u64) -> u128 {
+    u128::from(a).saturating_mul(u128::from(b))
+}
+
+/// `ceil(a / b)`, in the width that the numbers need: 128-bit division costs several times the 64-bit one.
+pub(crate) fn quotient_ceil(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => u128::from(a.checked_div(b).unwrap_or(0)).saturating_add(u128::from(
+            a.checked_rem(b).unwrap_or(0) > 0,
+        )),
+        _ => a.checked_div(b).unwrap_or(0).saturating_add(u128::from(a.checked_rem(b).unwrap_or(0) > 0)),
+    }
+}
+
+/// A number that the bounds above say fits 64 bits.
+pub(crate) fn narrow(wide: u128) -> u64 {
+    u64::try_from(wide).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,142 @@
+//! Fixed window: at most `limit` per `period`, counted from the first request.
+//!
+//! The easiest limit to explain: your minute starts when you do. What it does not promise: a client
+//! that times it right can spend two budgets back to back across the edge of a window. Where that
+//! matters, choose the sliding log.
+//!
+//! The *aligned* variant starts windows at multiples of the period instead, for limits that roll over
+//! on the minute or the hour.
+
+use super::{Arithmetic, aligned_start};
+
+/// The limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FixedWindow {
+    pub(crate) limit: u64,
+    pub(crate) period: u64,
+    pub(crate) aligned: bool,
+    pub(crate) count_denied: bool,
+}
+
+/// What is remembered of one client. Nothing used means never seen, whatever the start says: a window that was given back whole is
+/// as good as none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    opened_at: u64,
+    used: u64,
+}
+
+impl FixedWindow {
+    fn start(&self, now: u64) -> u64 {
+        if self.aligned { aligned_start(now, self.period) } else { now }
+    }
+}
+
+impl Arithmetic for FixedWindow {
+    type State = State;
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn roll(&self, state: &mut State, now: u64) {
+        if state.used == 0 {
+            *state = State::default();
+        } else if state.opened_at > now {
+            *state = State { opened_at: self.start(now), used: self.limit };
+        } else if now.saturating_sub(state.opened_at) >= self.period {
+            *state = State::default();
+        }
+    }
+
+    fn available(&self, state: &State, _now: u64) -> u64 {
+        self.limit.saturating_sub(state.used)
+    }
+
+    fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
+        if units <= self.available(state, now) { now } else { state.opened_at.saturating_add(self.period) }
+    }
+
+    fn take(&self, state: &mut State, now: u64, units: u64) {
+        if state.used == 0 {
+            state.opened_at = self.start(now);
+        }
+        state.used = state.used.saturating_add(units);
+    }
+
+    fn give(&self, state: &mut State, _now: u64, units: u64) {
+        state.used = state.used.saturating_sub(units);
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
+        let mut adopted = self.with_used(now, old.used(state, now));
+        // The window keeps its start, unless the new period would already have ended it: units in use stay in use.
+        let still_open = now.saturating_sub(state.opened_at) < self.period;
+        if adopted.used > 0 && !self.aligned && still_open {
+            adopted.opened_at = state.opened_at;
+        }
+        adopted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Limit, MINUTE, Meter, Timestamp, Verdict};
+
+    fn ms(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn a1_vector_ten_per_minute() {
+        let mut meter = Meter::new(Limit::fixed_window(10, MINUTE));
+        for left in (0..10).rev() {
+            let outcome = meter.decide(ms(1_000_000), 1);
+            assert_eq!(outcome.verdict, Verdict::Allowed);
+            assert_eq!((outcome.remaining, outcome.reset_at), (left, ms(1_060_000)));
+        }
+        for at in [1_000_000, 1_059_999] {
+            let outcome = meter.decide(ms(at), 1);
+            assert_eq!(outcome.verdict, Verdict::Denied { retry_after: ms(1_060_000).since(ms(at)) });
+            assert_eq!((outcome.remaining, outcome.reset_at), (0, ms(1_060_000)));
+        }
+        let outcome = meter.decide(ms(1_060_000), 1);
+        assert_eq!(outcome.verdict, Verdict::Allowed);
+        assert_eq!((outcome.remaining, outcome.reset_at), (9, ms(1_120_000)));
+    }
+
+    #[test]
+    fn a1_aligned_windows_start_at_multiples_of_the_period() {
+        let mut meter = Meter::new(Limit::fixed_window(1, MINUTE).aligned());
+        assert_eq!(meter.decide(ms(119_999), 1).reset_at, ms(120_000));
+        assert!(!meter.decide(ms(119_999), 1).allowed());
+        assert_eq!(meter.decide(ms(120_000), 1).reset_at, ms(180_000));
+    }
+
+    #[test]
+    fn a1_a_window_given_back_whole_is_as_good_as_never_opened() {
+        let mut meter = Meter::new(Limit::fixed_window(2, MINUTE));
+        assert!(meter.decide(ms(1_000), 2).allowed());
+        meter.give(ms(2_000), 2);
+        assert_eq!(meter.decide(ms(3_000), 1).reset_at, ms(63_000));
+    }
+
+    #[test]
+    fn b2_counting_denied_keeps_a_hammering_client_out_but_not_for_what_can_never_fit() {
+        let mut meter = Meter::new(Limit::fixed_window(2, MINUTE).counting_denied());
+        assert!(meter.decide(ms(0), 1).allowed());
+        assert_eq!(meter.decide(ms(0), 3).verdict, Verdict::Never);
+        assert!(!meter.decide(ms(0), 2).allowed(), "counted: three of two used now");
+        assert_eq!(meter.decide(ms(1), 1).remaining, 0);
+        assert!(meter.decide(ms(60_000), 2).allowed());
+    }
+
+    #[test]
+    fn a1_the_state_is_sixteen_bytes() {
+        assert_eq!(size_of::<super::State>(), 16);
+    }
+}

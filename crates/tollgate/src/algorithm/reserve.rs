@@ -1,0 +1,116 @@
+//! Token bucket with a reserve: a sustained bucket that is drawn on first, and a burst reserve for what it does not have.
+//!
+//! The reserve has its own, slower refill: a client may burst deep now and then, but not again and again. A cost may draw on
+//! both; both empty, and the request is denied. What comes back by refund goes to the reserve first, because it was drawn
+//! last.
+
+use super::Arithmetic;
+use super::token_bucket::{Parts, State as Bucket, TokenBucket};
+
+/// The limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reserve {
+    pub(crate) sustained: TokenBucket<Parts>,
+    pub(crate) reserve: TokenBucket<Parts>,
+}
+
+/// What is remembered of one client: both buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    sustained: Bucket<u64>,
+    reserve: Bucket<u64>,
+}
+
+impl Arithmetic for Reserve {
+    type State = State;
+
+    fn capacity(&self) -> u64 {
+        self.sustained.capacity.saturating_add(self.reserve.capacity)
+    }
+
+    fn roll(&self, state: &mut State, now: u64) {
+        self.sustained.roll(&mut state.sustained, now);
+        self.reserve.roll(&mut state.reserve, now);
+    }
+
+    fn available(&self, state: &State, now: u64) -> u64 {
+        let sustained = self.sustained.available(&state.sustained, now);
+        sustained.saturating_add(self.reserve.available(&state.reserve, now))
+    }
+
+    /// Of all ways to split `units` between the two, the one that is ready first. The more the sustained bucket has to give,
+    /// the later it can and the earlier the reserve can, so the best split is where the two meet.
+    fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
+        let from_sustained = |share: u64| self.sustained.available_at(&state.sustained, now, share);
+        let from_reserve = |share: u64| self.reserve.available_at(&state.reserve, now, units.saturating_sub(share));
+        let in_reserve = self.reserve.available(&state.reserve, now);
+        let mut low = self.sustained.available(&state.sustained, now).min(units);
+        low = low.max(units.saturating_sub(self.reserve.capacity));
+        let mut high = units.saturating_sub(in_reserve).min(self.sustained.capacity).max(low);
+        while low < high {
+            let middle = low.midpoint(high);
+            if from_sustained(middle) >= from_reserve(middle) {
+                high = middle;
+            } else {
+                low = middle.saturating_add(1);
+            }
+        }
+        let ready = |share: u64| from_sustained(share).max(from_reserve(share));
+        // The share just below the meeting point may be ready earlier still, if the reserve can carry it.
+        match low.checked_sub(1) {
+            Some(below) if units.saturating_sub(below) <= self.reserve.capacity => ready(low).min(ready(below)),
+            _ => ready(low),
+        }
+    }
+
+    fn take(&self, state: &mut State, now: u64, units: u64) {
+        let sustained = units.min(self.sustained.available(&state.sustained, now));
+        self.sustained.take(&mut state.sustained, now, sustained);
+        self.reserve.take(&mut state.reserve, now, units.saturating_sub(sustained));
+    }
+
+    fn give(&self, state: &mut State, now: u64, units: u64) {
+        let reserve = units.min(self.reserve.used(&state.reserve, now));
+        self.reserve.give(&mut state.reserve, now, reserve);
+        self.sustained.give(&mut state.sustained, now, units.saturating_sub(reserve));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Limit, Meter, SECOND, Timestamp, Verdict};
+    use std::time::Duration;
+
+    fn burst_of_150() -> Limit {
+        Limit::token_bucket(100, 10, Duration::from_millis(100)).stepped().reserve(50, 5, SECOND)
+    }
+
+    #[test]
+    fn a5_vector_from_idle_150_are_admitted_in_one_instant_and_the_151st_is_denied() {
+        let mut meter = Meter::new(burst_of_150());
+        let now = Timestamp::from_secs(77);
+        for left in (0..150).rev() {
+            assert_eq!(meter.decide(now, 1).remaining, left);
+        }
+        let denied = meter.decide(now, 1);
+        assert_eq!(denied.verdict, Verdict::Denied { retry_after: Duration::from_millis(100) });
+    }
+
+    #[test]
+    fn a5_one_cost_may_draw_on_both() {
+        let mut meter = Meter::new(burst_of_150());
+        let now = Timestamp::from_secs(77);
+        assert!(meter.decide(now, 120).allowed());
+        assert_eq!(meter.peek(now, 1).remaining, 30);
+        assert_eq!(meter.peek(now, 151).verdict, Verdict::Never);
+    }
+
+    #[test]
+    fn a5_the_sustained_bucket_is_drawn_on_first() {
+        let mut meter = Meter::new(burst_of_150());
+        let now = Timestamp::from_secs(77);
+        assert!(meter.decide(now, 100).allowed());
+        // Ten steps refill the sustained bucket wholly; had the reserve been touched it would still be short.
+        assert_eq!(meter.peek(now.saturating_add(SECOND), 1).remaining, 150);
+    }
+}

@@ -1,0 +1,284 @@
+//! Token bucket: bursts up to `capacity`, `amount` per `interval` sustained, and the whole state is one time.
+//!
+//! A token and a duration are the same thing: a bucket that lacks three tokens is a bucket that will be full three tokens' worth of
+//! time from now. So the state is the moment at which the bucket is full again, refilling is the passage of time, and there is no
+//! refill task. A moment in the past is a full bucket, which is also what a client never seen has.
+//!
+//! *Smooth* refill (GCRA) lets tokens trickle in evenly. *Stepped* refill adds `amount` at once at each multiple of `interval`; it is the same
+//! arithmetic with `now` taken back to the last tick.
+//!
+//! Exact: a token lasts `interval / amount` nanoseconds, kept as a reduced fraction. Where it is whole, the state is 8 bytes; where it is not (3 per
+//! second), the state carries its fraction beside it. Rounding the token's length to nanoseconds instead is the classic drift.
+
+use std::fmt::Debug;
+
+use super::{Arithmetic, aligned_start, narrow, product, quotient_ceil};
+
+/// The limit. `F` says whether a token is a whole number of nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TokenBucket<F> {
+    pub(crate) capacity: u64,
+    pub(crate) amount: u64,
+    pub(crate) interval: u64,
+    pub(crate) stepped: bool,
+    /// A token lasts `token / fraction` nanoseconds, in lowest terms.
+    token: u64,
+    fraction: F,
+}
+
+/// What is remembered of one client: when the bucket is full again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State<R> {
+    full_at: u64,
+    /// The rest of a nanosecond.
+    rest: R,
+}
+
+/// What a bucket's times are fractions of.
+pub(crate) trait Fraction: Copy + Debug + Eq {
+    /// How the rest of a nanosecond is kept.
+    type Rest: Copy + Debug + Default + PartialEq;
+    /// Into how many parts a nanosecond is divided.
+    fn parts(self) -> u64;
+    fn keep(numerator: u64) -> Self::Rest;
+    fn numerator(rest: Self::Rest) -> u64;
+}
+
+/// Tokens that are a whole number of nanoseconds: there is no rest, and the state is eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Whole;
+
+impl Fraction for Whole {
+    type Rest = ();
+
+    fn parts(self) -> u64 {
+        1
+    }
+
+    fn keep(_numerator: u64) {}
+
+    fn numerator((): ()) -> u64 {
+        0
+    }
+}
+
+/// Tokens that are not: a nanosecond has this many parts, and the state carries the numerator of its rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Parts(u64);
+
+impl Fraction for Parts {
+    type Rest = u64;
+
+    fn parts(self) -> u64 {
+        self.0
+    }
+
+    fn keep(numerator: u64) -> u64 {
+        numerator
+    }
+
+    fn numerator(rest: u64) -> u64 {
+        rest
+    }
+}
+
+impl TokenBucket<Parts> {
+    pub(crate) const fn new(capacity: u64, amount: u64, interval: u64, stepped: bool) -> Self {
+        let shared = greatest_common_divisor(amount, interval);
+        let (Some(token), Some(parts)) = (interval.checked_div(shared), amount.checked_div(shared)) else {
+            // Both zero, which no valid limit has.
+            return Self { capacity, amount, interval, stepped, token: 1, fraction: Parts(1) };
+        };
+        Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) }
+    }
+
+    /// The same bucket in the eight-byte form, if a token is a whole number of nanoseconds.
+    pub(crate) const fn whole(self) -> Option<TokenBucket<Whole>> {
+        let Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) } = self;
+        if parts != 1 {
+            return None;
+        }
+        Some(TokenBucket { capacity, amount, interval, stepped, token, fraction: Whole })
+    }
+}
+
+impl<F: Fraction> TokenBucket<F> {
+    /// The time that counts: for stepped refill the last tick.
+    fn tick(&self, now: u64) -> u64 {
+        if self.stepped { aligned_start(now, self.interval) } else { now }
+    }
+
+    /// What the bucket lacks, in parts of a nanosecond; a token is `token` of them.
+    fn debt(&self, state: &State<F::Rest>, tick: u64) -> u128 {
+        match state.full_at.checked_sub(tick) {
+            Some(ahead) => {
+                product(ahead, self.fraction.parts()).saturating_add(u128::from(F::numerator(state.rest)))
+            }
+            None => 0,
+        }
+    }
+
+    fn owing(&self, tick: u64, debt: u128) -> State<F::Rest> {
+        let parts = u128::from(self.fraction.parts());
+        let nanos = debt.checked_div(parts).unwrap_or(debt);
+        let rest = debt.checked_rem(parts).unwrap_or(0);
+        State { full_at: tick.saturating_add(narrow(nanos)), rest: F::keep(narrow(rest)) }
+    }
+
+    fn tokens(&self, count: u64) -> u128 {
+        product(count, self.token)
+    }
+
+    /// As [`Arithmetic::adopt`], from a bucket of either form.
+    pub(crate) fn adopt_bucket<G: Fraction>(
+        &self,
+        old: &TokenBucket<G>,
+        state: &State<G::Rest>,
+        now: u64,
+    ) -> State<F::Rest> {
+        if self.stepped || old.stepped {
+            return self.with_used(now, old.used(state, now));
+        }
+        // The part of a token that has trickled in stays, so that a limit that is changed often still refills.
+        let (debt, token) = (old.debt(state, now), u128::from(old.token));
+        let whole = debt.checked_div(token).unwrap_or(0).saturating_mul(u128::from(self.token));
+        let part = debt.checked_rem(token).unwrap_or(0).saturating_mul(u128::from(self.token));
+        let debt = whole.saturating_add(quotient_ceil(part, token));
+        self.owing(now, debt.min(self.tokens(self.capacity)))
+    }
+}
+
+impl<F: Fraction> Arithmetic for TokenBucket<F> {
+    type State = State<F::Rest>;
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn roll(&self, state: &mut Self::State, now: u64) {
+        let tick = self.tick(now);
+        if self.debt(state, tick) > self.tokens(self.capacity) {
+            *state = self.owing(tick, self.tokens(self.capacity));
+        }
+    }
+
+    fn available(&self, state: &Self::State, now: u64) -> u64 {
+        let lacking = quotient_ceil(self.debt(state, self.tick(now)), u128::from(self.token));
+        self.capacity.saturating_sub(narrow(lacking))
+    }
+
+    fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64 {
+        let tick = self.tick(now);
+        let most_debt = self.tokens(self.capacity.saturating_sub(units));
+        let excess = self.debt(state, tick).saturating_sub(most_debt);
+        if excess == 0 {
+            return now;
+        }
+        let at = tick.saturating_add(narrow(quotient_ceil(excess, u128::from(self.fraction.parts()))));
+        match aligned_start(at, self.interval) {
+            start if self.stepped && start < at => start.saturating_add(self.interval),
+            _ => at,
+        }
+    }
+
+    fn take(&self, state: &mut Self::State, now: u64, units: u64) {
+        let tick = self.tick(now);
+        *state = self.owing(tick, self.debt(state, tick).saturating_add(self.tokens(units)));
+    }
+
+    fn give(&self, state: &mut Self::State, now: u64, units: u64) {
+        let tick = self.tick(now);
+        *state = self.owing(tick, self.debt(state, tick).saturating_sub(self.tokens(units)));
+    }
+
+    fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {
+        self.adopt_bucket(old, state, now)
+    }
+}
+
+const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while let Some(rest) = a.checked_rem(b) {
+        (a, b) = (b, rest);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limit, Meter, SECOND, Timestamp, Verdict};
+    use std::time::Duration;
+
+    fn admitted(meter: &mut Meter, now: Timestamp) -> u64 {
+        (0..1000).take_while(|_| meter.decide(now, 1).allowed()).count() as u64
+    }
+
+    #[test]
+    fn a4_vector_stepped_ten_per_hundred_milliseconds() {
+        let tick = Timestamp::from_secs(1_000);
+        let step = Duration::from_millis(100);
+        let drained = || {
+            let mut meter = Meter::new(Limit::token_bucket(100, 10, step).stepped());
+            assert_eq!(admitted(&mut meter, tick), 100);
+            meter
+        };
+        let just_before = tick.saturating_add(step).saturating_sub(Duration::from_nanos(1));
+        assert_eq!(admitted(&mut drained(), just_before), 0);
+        assert_eq!(admitted(&mut drained(), tick.saturating_add(step)), 10);
+        assert_eq!(admitted(&mut drained(), tick.saturating_add(3 * step)), 30);
+        assert_eq!(admitted(&mut drained(), tick.saturating_add(crate::HOUR)), 100);
+    }
+
+    #[test]
+    fn a4_ticks_are_multiples_of_the_interval_wherever_the_bucket_was_drained() {
+        let mut meter = Meter::new(Limit::token_bucket(10, 10, SECOND).stepped());
+        let between = Timestamp::from_millis(1_700);
+        assert_eq!(admitted(&mut meter, between), 10);
+        let denied = meter.decide(between, 1);
+        assert_eq!(denied.verdict, Verdict::Denied { retry_after: Duration::from_millis(300) });
+        assert_eq!(admitted(&mut meter, Timestamp::from_millis(2_000)), 10);
+    }
+
+    #[test]
+    fn a4_a_token_arrives_on_its_nanosecond_and_not_before() {
+        let mut meter = Meter::new(Limit::per_second(3));
+        let start = Timestamp::from_secs(50);
+        assert_eq!(admitted(&mut meter, start), 3);
+        // One third of a second is 333 333 333.33… ns: the token is there at the next whole one.
+        assert!(!meter.decide(start.saturating_add(Duration::from_nanos(333_333_333)), 1).allowed());
+        assert!(meter.decide(start.saturating_add(Duration::from_nanos(333_333_334)), 1).allowed());
+        assert!(!meter.decide(start.saturating_add(Duration::from_nanos(666_666_666)), 1).allowed());
+        assert!(meter.decide(start.saturating_add(Duration::from_nanos(666_666_667)), 1).allowed());
+        assert!(meter.decide(start.saturating_add(SECOND), 1).allowed(), "the thirds add up to a whole");
+    }
+
+    #[test]
+    fn a4_seven_hundred_million_per_second_are_seven_tenths_of_a_token_per_nanosecond() {
+        let mut meter = Meter::new(Limit::per_second(700_000_000));
+        let start = Timestamp::from_secs(1);
+        assert!(meter.decide(start, 700_000_000).allowed());
+        let after = |nanos| meter.peek(start.saturating_add(Duration::from_nanos(nanos)), 1).remaining;
+        assert_eq!([0, 1, 2, 3, 10].map(after), [0, 0, 1, 2, 7]);
+    }
+
+    #[test]
+    fn a4_a_million_million_a_day_works() {
+        let mut meter = Meter::new(Limit::per_day(1_000_000_000_000));
+        let start = Timestamp::from_secs(1_800_000_000);
+        assert!(meter.decide(start, 1_000_000_000_000).allowed());
+        let half_a_day = start.saturating_add(12 * crate::HOUR);
+        assert_eq!(meter.peek(half_a_day, 1).remaining, 500_000_000_000);
+        assert_eq!(meter.peek(start, 1).reset_at, start.saturating_add(crate::DAY));
+    }
+
+    #[test]
+    fn a4_the_state_is_eight_bytes_for_rates_that_divide_and_sixteen_for_those_that_do_not() {
+        assert_eq!(size_of::<<TokenBucket<Whole> as Arithmetic>::State>(), 8);
+        assert_eq!(size_of::<<TokenBucket<Parts> as Arithmetic>::State>(), 16);
+        let form = |amount, interval| TokenBucket::new(10, amount, interval, false).whole().is_some();
+        assert!(form(10, 60_000_000_000), "ten a minute divides");
+        assert!(!form(3, 1_000_000_000), "three a second does not");
+        assert!(!form(700_000_000, 1_000_000_000));
+    }
+}

@@ -1,0 +1,474 @@
+//! A limit: how many, per how long, counted how. A plain value that cannot be invalid.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::reserve::Reserve;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
+use crate::time::{DAY, HOUR, MINUTE, SECOND};
+
+/// The largest count, capacity or cost: one below 10^15.
+pub const MAX_COUNT: u64 = 999_999_999_999_999;
+
+/// The longest period, and the longest time in which a whole limit may come back: a hundred years.
+pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// How many, per how long, counted how.
+///
+/// Built from numbers in the source, it reads like a sentence; a number that is out of range panics there and then, and at compile time in a
+/// `const`. Numbers that come from outside go through [`Limit::new`] or the [notation](Limit#notation), which return an error.
+///
+/// ```
+/// use tollgate::{HOUR, Limit, MINUTE};
+///
+/// let smooth = Limit::per_second(100).burst(200);
+/// let window = Limit::fixed_window(10, MINUTE);
+/// const ESTIMATE: Limit = Limit::sliding_window(50, HOUR);
+/// assert_eq!(smooth, "100/s burst 200".parse()?);
+/// assert_eq!(window, "10/60s fixed".parse()?);
+/// assert_eq!(ESTIMATE.to_string(), "50/hour sliding");
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+///
+/// # Notation
+///
+/// ```text
+/// 10/minute                     token bucket, 10 per minute, burst 10
+/// 100/s burst 200               capacity 200, smooth refill 100 per second
+/// 60 refill 1/s                 capacity 60, smooth refill 1 per second
+/// 100 refill 10 every 100ms     stepped refill
+/// 100 refill 10 every 100ms reserve 50 refill 5/s
+/// 10/60s fixed                  window opens at the first request
+/// 10/60s fixed aligned          windows start at multiples of the period
+/// 50/hour sliding               two-period weighted estimate
+/// 100/min log                   exact
+/// 10/60s fixed counting denied  attempts count (fixed and sliding only)
+/// api | login | websocket | background                presets
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit(pub(crate) Kind);
+
+/// A limit's algorithm with its numbers checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    FixedWindow(FixedWindow),
+    SlidingWindow(SlidingWindow),
+    SlidingLog(SlidingLog),
+    TokenBucket(TokenBucket<Whole>),
+    /// A token bucket whose token is not a whole number of nanoseconds.
+    FractionalBucket(TokenBucket<Parts>),
+    Reserve(Reserve),
+}
+
+/// A limit spelled out: what [`Limit::new`] checks and [`Limit::algorithm`] shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// At most `limit` per `period`, counted from the first request, or from multiples of the period if `aligned`.
+    FixedWindow {
+        /// How many.
+        limit: u64,
+        /// Per how long.
+        period: Duration,
+        /// Whether windows start at multiples of the period.
+        aligned: bool,
+        /// Whether attempts count even when they are denied.
+        count_denied: bool,
+    },
+    /// A weighted estimate over two aligned periods.
+    SlidingWindow {
+        /// How many.
+        limit: u64,
+        /// Per how long.
+        period: Duration,
+        /// Whether attempts count even when they are denied.
+        count_denied: bool,
+    },
+    /// Every admitted request of the last period is remembered: exact.
+    SlidingLog {
+        /// How many.
+        limit: u64,
+        /// Per how long.
+        period: Duration,
+    },
+    /// Bursts up to the capacity, refilled at a steady rate.
+    TokenBucket(Bucket),
+    /// A sustained bucket, and a reserve for what it does not have.
+    Reserve {
+        /// Drawn on first.
+        sustained: Bucket,
+        /// Drawn on for what `sustained` does not have.
+        reserve: Bucket,
+    },
+}
+
+/// A token bucket spelled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bucket {
+    /// The largest burst.
+    pub capacity: u64,
+    /// How many tokens come back …
+    pub amount: u64,
+    /// … per how long.
+    pub interval: Duration,
+    /// Whether they come back all at once at multiples of the interval, rather than one by one.
+    pub stepped: bool,
+}
+
+impl Limit {
+    /// Preset for an API: 60 at once, 1 per second.
+    pub const API: Self = Self::token_bucket(60, 1, SECOND);
+    /// Preset for a login form: 5 at once, 1 per 10 seconds.
+    pub const LOGIN: Self = Self::token_bucket(5, 1, Duration::from_secs(10));
+    /// Preset for messages on a websocket: 100 at once, 20 per 100 milliseconds.
+    pub const WEBSOCKET: Self = Self::token_bucket(100, 20, Duration::from_millis(100));
+    /// Preset for background work: 10 at once, 10 per second.
+    pub const BACKGROUND: Self = Self::token_bucket(10, 10, SECOND);
+
+    /// The presets by the names that the notation knows them by.
+    pub const PRESETS: [(&'static str, Self); 4] = [
+        ("api", Self::API),
+        ("login", Self::LOGIN),
+        ("websocket", Self::WEBSOCKET),
+        ("background", Self::BACKGROUND),
+    ];
+
+    /// Checks numbers that come from outside.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, Limit, MINUTE};
+    ///
+    /// let zero = Algorithm::SlidingLog { limit: 0, period: MINUTE };
+    /// let error = Limit::new(zero).unwrap_err();
+    /// assert_eq!(error.code(), "invalid_limit");
+    /// assert_eq!(error.to_string(), "limit is 0; it must be a whole number from 1 to 999999999999999");
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidLimit`] names the number that is out of range.
+    pub fn new(algorithm: Algorithm) -> Result<Self, Error> {
+        Self::checked(algorithm).map_err(|Flaw { field, value, reason, .. }| Error::InvalidLimit {
+            field,
+            value: value.to_string(),
+            reason,
+        })
+    }
+
+    /// A token bucket: `count` per second, `count` at once.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_second(count: u64) -> Self {
+        Self::per(count, SECOND)
+    }
+
+    /// A token bucket: `count` per minute, `count` at once.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_minute(count: u64) -> Self {
+        Self::per(count, MINUTE)
+    }
+
+    /// A token bucket: `count` per hour, `count` at once.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_hour(count: u64) -> Self {
+        Self::per(count, HOUR)
+    }
+
+    /// A token bucket: `count` per day, `count` at once.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_day(count: u64) -> Self {
+        Self::per(count, DAY)
+    }
+
+    /// A token bucket: `count` per `period`, `count` at once.
+    #[must_use]
+    #[track_caller]
+    pub const fn per(count: u64, period: Duration) -> Self {
+        Self::token_bucket(count, count, period)
+    }
+
+    /// A token bucket: `capacity` at once, `amount` per `interval` trickling in evenly.
+    #[must_use]
+    #[track_caller]
+    pub const fn token_bucket(capacity: u64, amount: u64, interval: Duration) -> Self {
+        Self::expect(Algorithm::TokenBucket(Bucket { capacity, amount, interval, stepped: false }))
+    }
+
+    /// At most `limit` per `period`, counted from the first request.
+    #[must_use]
+    #[track_caller]
+    pub const fn fixed_window(limit: u64, period: Duration) -> Self {
+        Self::expect(Algorithm::FixedWindow { limit, period, aligned: false, count_denied: false })
+    }
+
+    /// At most `limit` per `period` by the weighted estimate over two aligned periods.
+    #[must_use]
+    #[track_caller]
+    pub const fn sliding_window(limit: u64, period: Duration) -> Self {
+        Self::expect(Algorithm::SlidingWindow { limit, period, count_denied: false })
+    }
+
+    /// At most `limit` in any span of one `period`, exactly.
+    #[must_use]
+    #[track_caller]
+    pub const fn sliding_log(limit: u64, period: Duration) -> Self {
+        Self::expect(Algorithm::SlidingLog { limit, period })
+    }
+
+    /// This token bucket with room for `capacity` at once.
+    #[must_use]
+    #[track_caller]
+    pub const fn burst(self, capacity: u64) -> Self {
+        let Algorithm::TokenBucket(bucket) = self.algorithm() else {
+            panic!("burst is for token buckets");
+        };
+        Self::expect(Algorithm::TokenBucket(Bucket { capacity, ..bucket }))
+    }
+
+    /// This token bucket, refilled all at once at multiples of its interval.
+    #[must_use]
+    #[track_caller]
+    pub const fn stepped(self) -> Self {
+        let Algorithm::TokenBucket(bucket) = self.algorithm() else {
+            panic!("stepped is for token buckets");
+        };
+        Self::expect(Algorithm::TokenBucket(Bucket { stepped: true, ..bucket }))
+    }
+
+    /// This token bucket, with a reserve of `capacity` that refills by `amount` per `interval`, for what the bucket does not have.
+    #[must_use]
+    #[track_caller]
+    pub const fn reserve(self, capacity: u64, amount: u64, interval: Duration) -> Self {
+        let Algorithm::TokenBucket(sustained) = self.algorithm() else {
+            panic!("a reserve is for token buckets");
+        };
+        let reserve = Bucket { capacity, amount, interval, stepped: false };
+        Self::expect(Algorithm::Reserve { sustained, reserve })
+    }
+
+    /// This fixed window, starting at multiples of its period.
+    #[must_use]
+    #[track_caller]
+    pub const fn aligned(self) -> Self {
+        let Algorithm::FixedWindow { limit, period, count_denied, .. } = self.algorithm() else {
+            panic!("aligned is for fixed windows");
+        };
+        Self::expect(Algorithm::FixedWindow { limit, period, aligned: true, count_denied })
+    }
+
+    /// This window, counting attempts even when they are denied: a client that hammers stays out.
+    #[must_use]
+    #[track_caller]
+    pub const fn counting_denied(self) -> Self {
+        Self::expect(match self.algorithm() {
+            Algorithm::FixedWindow { limit, period, aligned, .. } => {
+                Algorithm::FixedWindow { limit, period, aligned, count_denied: true }
+            }
+            Algorithm::SlidingWindow { limit, period, .. } => {
+                Algorithm::SlidingWindow { limit, period, count_denied: true }
+            }
+            _ => panic!("counting denied is for fixed and sliding windows"),
+        })
+    }
+
+    /// How many units the whole limit admits: a window's limit, a bucket's capacity, the sum of a bucket and its reserve.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match &self.0 {
+            Kind::FixedWindow(window) => window.limit,
+            Kind::SlidingWindow(window) => window.limit,
+            Kind::SlidingLog(log) => log.limit,
+            Kind::TokenBucket(bucket) => bucket.capacity,
+            Kind::FractionalBucket(bucket) => bucket.capacity,
+            Kind::Reserve(both) => both.sustained.capacity.saturating_add(both.reserve.capacity),
+        }
+    }
+
+    /// The limit spelled out.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        match self.0 {
+            Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied }) => {
+                Algorithm::FixedWindow { limit, period: Duration::from_nanos(period), aligned, count_denied }
+            }
+            Kind::SlidingWindow(SlidingWindow { limit, period, count_denied }) => {
+                Algorithm::SlidingWindow { limit, period: Duration::from_nanos(period), count_denied }
+            }
+            Kind::SlidingLog(SlidingLog { limit, period }) => {
+                Algorithm::SlidingLog { limit, period: Duration::from_nanos(period) }
+            }
+            Kind::TokenBucket(bucket) => Algorithm::TokenBucket(Bucket::of(&bucket)),
+            Kind::FractionalBucket(bucket) => Algorithm::TokenBucket(Bucket::of(&bucket)),
+            Kind::Reserve(Reserve { sustained, reserve }) => {
+                Algorithm::Reserve { sustained: Bucket::of(&sustained), reserve: Bucket::of(&reserve) }
+            }
+        }
+    }
+
+    #[track_caller]
+    const fn expect(algorithm: Algorithm) -> Self {
+        match Self::checked(algorithm) {
+            Ok(limit) => limit,
+            Err(flaw) => panic!("{}", flaw.summary),
+        }
+    }
+}
+
+impl Bucket {
+    const fn of<F: Copy>(bucket: &TokenBucket<F>) -> Self {
+        let TokenBucket { capacity, amount, interval, stepped, .. } = *bucket;
+        Self { capacity, amount, interval: Duration::from_nanos(interval), stepped }
+    }
+}
+
+/// Why numbers are not a limit; see [`Error::InvalidLimit`], which a `const` cannot build.
+#[derive(Clone, Copy)]
+struct Flaw {
+    field: &'static str,
+    value: u128,
+    reason: &'static str,
+    summary: &'static str,
+}
+
+impl Limit {
+    const fn checked(algorithm: Algorithm) -> Result<Self, Flaw> {
+        Ok(Self(match algorithm {
+            Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
+                match (checked_count("limit", limit), checked_span("period", period)) {
+                    (Ok(limit), Ok(period)) => {
+                        Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied })
+                    }
+                    (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
+                }
+            }
+            Algorithm::SlidingWindow { limit, period, count_denied } => {
+                match (checked_count("limit", limit), checked_span("period", period)) {
+                    (Ok(limit), Ok(period)) => Kind::SlidingWindow(SlidingWindow { limit, period, count_denied }),
+                    (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
+                }
+            }
+            Algorithm::SlidingLog { limit, period } => {
+                match (checked_count("limit", limit), checked_span("period", period)) {
+                    (Ok(limit), Ok(period)) => Kind::SlidingLog(SlidingLog { limit, period }),
+                    (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
+                }
+            }
+            Algorithm::TokenBucket(bucket) => match checked_bucket(bucket) {
+                Ok(bucket) => match bucket.whole() {
+                    Some(whole) => Kind::TokenBucket(whole),
+                    None => Kind::FractionalBucket(bucket),
+                },
+                Err(flaw) => return Err(flaw),
+            },
+            Algorithm::Reserve { sustained, reserve } => {
+                let total = sustained.capacity.saturating_add(reserve.capacity);
+                match (checked_bucket(sustained), checked_bucket(reserve), checked_count("capacity", total)) {
+                    (Ok(sustained), Ok(reserve), Ok(_)) => Kind::Reserve(Reserve { sustained, reserve }),
+                    (Err(flaw), ..) | (_, Err(flaw), _) | (.., Err(flaw)) => return Err(flaw),
+                }
+            }
+        }))
+    }
+}
+
+#[expect(clippy::as_conversions, reason = "widening, in a const")]
+const fn checked_count(field: &'static str, count: u64) -> Result<u64, Flaw> {
+    if 0 < count && count <= MAX_COUNT {
+        return Ok(count);
+    }
+    Err(Flaw {
+        field,
+        value: count as u128,
+        reason: "a whole number from 1 to 999999999999999",
+        summary: "a limit's count must be a whole number from 1 to 999999999999999",
+    })
+}
+
+#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "checked, in a const")]
+const fn checked_span(field: &'static str, span: Duration) -> Result<u64, Flaw> {
+    let nanos = span.as_nanos();
+    if 0 < nanos && nanos <= MAX_SPAN.as_nanos() {
+        return Ok(nanos as u64);
+    }
+    Err(Flaw {
+        field,
+        value: nanos,
+        reason: "from 1 nanosecond to 100 years (in nanoseconds)",
+        summary: "a limit's period must be from 1 nanosecond to 100 years",
+    })
+}
+
+#[expect(clippy::as_conversions, reason = "widening, in a const")]
+const fn checked_bucket(bucket: Bucket) -> Result<TokenBucket<Parts>, Flaw> {
+    let Bucket { capacity, amount, interval, stepped } = bucket;
+    let (capacity, amount, interval) =
+        match (checked_count("capacity", capacity), checked_count("amount", amount), checked_span("interval", interval)) {
+            (Ok(capacity), Ok(amount), Ok(interval)) => (capacity, amount, interval),
+            (Err(flaw), ..) | (_, Err(flaw), _) | (.., Err(flaw)) => return Err(flaw),
+        };
+    let refill = (capacity as u128).saturating_mul(interval as u128);
+    let longest = MAX_SPAN.as_nanos().saturating_mul(amount as u128);
+    if refill > longest {
+        return Err(Flaw {
+            field: "capacity",
+            value: capacity as u128,
+            reason: "small enough for the refill to fill it within 100 years",
+            summary: "a bucket's refill must fill it within 100 years",
+        });
+    }
+    Ok(TokenBucket::new(capacity, amount, interval, stepped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(algorithm: Algorithm) -> String {
+        let error = Limit::new(algorithm).unwrap_err();
+        assert_eq!(error.code(), "invalid_limit");
+        error.to_string()
+    }
+
+    #[test]
+    fn d3_a_zero_or_too_large_number_is_rejected_with_its_field_and_value() {
+        let log = |limit, period| error_of(Algorithm::SlidingLog { limit, period });
+        assert_eq!(log(0, MINUTE), "limit is 0; it must be a whole number from 1 to 999999999999999");
+        assert!(log(MAX_COUNT + 1, MINUTE).starts_with("limit is 1000000000000000;"));
+        assert!(log(1, Duration::ZERO).starts_with("period is 0;"));
+        assert!(log(1, MAX_SPAN + Duration::from_nanos(1)).starts_with("period is 3153600000000000001;"));
+        let bucket = |capacity, amount, interval| {
+            error_of(Algorithm::TokenBucket(Bucket { capacity, amount, interval, stepped: false }))
+        };
+        assert!(bucket(0, 1, SECOND).starts_with("capacity is 0;"));
+        assert!(bucket(1, 0, SECOND).starts_with("amount is 0;"));
+        assert!(bucket(1, 1, Duration::MAX).starts_with("interval is "));
+        assert!(bucket(MAX_COUNT, 1, SECOND).contains("within 100 years"));
+    }
+
+    #[test]
+    #[should_panic(expected = "a limit's count must be a whole number from 1")]
+    fn d3_a_limit_of_zero_in_the_source_panics_where_it_stands() {
+        let _ = Limit::per_second(0);
+    }
+
+    #[test]
+    fn c1_a_limit_spelled_out_is_the_same_limit() {
+        let limits = [
+            Limit::per_second(3).burst(7),
+            Limit::per_minute(10),
+            Limit::token_bucket(100, 10, SECOND).stepped(),
+            Limit::token_bucket(100, 10, SECOND).stepped().reserve(50, 5, SECOND),
+            Limit::fixed_window(10, MINUTE).aligned().counting_denied(),
+            Limit::sliding_window(10, MINUTE).counting_denied(),
+            Limit::sliding_log(10, MINUTE),
+        ];
+        for limit in limits {
+            assert_eq!(Limit::new(limit.algorithm()), Ok(limit));
+        }
+    }
+}

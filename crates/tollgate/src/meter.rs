@@ -1,0 +1,333 @@
+//! One limit and what has been drawn on it: the decision core, without a store, a key or a clock.
+
+use std::time::Duration;
+
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::reserve::Reserve;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
+use crate::algorithm::{Arithmetic, fixed_window, reserve, sliding_log, sliding_window, token_bucket};
+use crate::limit::Kind;
+use crate::{Limit, Timestamp};
+
+/// One limit and what one client has drawn on it.
+///
+/// This is the whole decision, pure: the same calls give the same answers, whatever the machine is doing. Stores keep
+/// meters by key; simulations and tests may use one alone.
+///
+/// ```
+/// use tollgate::{Limit, Meter, Timestamp, Verdict};
+///
+/// let mut meter = Meter::new(Limit::per_minute(2));
+/// let now = Timestamp::from_secs(1_000);
+/// assert!(meter.decide(now, 1).allowed());
+/// assert_eq!(meter.decide(now, 1).remaining, 0);
+/// let denied = meter.decide(now, 1);
+/// assert_eq!(denied.verdict, Verdict::Denied { retry_after: std::time::Duration::from_secs(30) });
+/// assert_eq!(meter.decide(now, 3).verdict, Verdict::Never); // three never fit into two
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meter(Drawn);
+
+/// A limit's algorithm beside the state that it, and no other, wrote.
+#[derive(Clone, Debug, PartialEq)]
+enum Drawn {
+    FixedWindow(FixedWindow, fixed_window::State),
+    SlidingWindow(SlidingWindow, sliding_window::State),
+    SlidingLog(SlidingLog, sliding_log::State),
+    TokenBucket(TokenBucket<Whole>, token_bucket::State<()>),
+    FractionalBucket(TokenBucket<Parts>, token_bucket::State<u64>),
+    Reserve(Reserve, reserve::State),
+}
+
+/// Asks whatever algorithm a meter has.
+macro_rules! ask {
+    ($drawn:expr, |$algorithm:ident, $state:ident| $answer:expr) => {
+        match $drawn {
+            Drawn::FixedWindow($algorithm, $state) => $answer,
+            Drawn::SlidingWindow($algorithm, $state) => $answer,
+            Drawn::SlidingLog($algorithm, $state) => $answer,
+            Drawn::TokenBucket($algorithm, $state) => $answer,
+            Drawn::FractionalBucket($algorithm, $state) => $answer,
+            Drawn::Reserve($algorithm, $state) => $answer,
+        }
+    };
+}
+
+/// What a limit says to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There was enough left.
+    Allowed,
+    /// There was not, but there will be.
+    Denied {
+        /// How long until the same request is admitted, if nothing else happens: to the nanosecond.
+        retry_after: Duration,
+    },
+    /// The request costs more than the whole limit. It never fits.
+    Never,
+}
+
+/// A limit's answer and its numbers afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Allowed or denied.
+    pub verdict: Verdict,
+    /// How many units are left.
+    pub remaining: u64,
+    /// When the whole limit is available again if nothing more arrives.
+    pub reset_at: Timestamp,
+    /// When `remaining` next grows if nothing more arrives: the decision's time if nothing is in use.
+    pub grows_at: Timestamp,
+}
+
+impl Outcome {
+    /// Whether the verdict is [`Verdict::Allowed`].
+    #[must_use]
+    pub fn allowed(&self) -> bool {
+        self.verdict == Verdict::Allowed
+    }
+
+    /// The answer to a request of `cost` that was `allowed` or not, with the numbers of a budget that has `available` of `capacity` left and gets back to
+    /// any number of units at the time that `available_at` says.
+    pub(crate) fn new(
+        now: Timestamp,
+        cost: u64,
+        allowed: bool,
+        (available, capacity): (u64, u64),
+        available_at: impl Fn(u64) -> u64,
+    ) -> Self {
+        let now = now.as_nanos();
+        let verdict = if allowed {
+            Verdict::Allowed
+        } else if cost > capacity {
+            Verdict::Never
+        } else {
+            Verdict::Denied { retry_after: Duration::from_nanos(available_at(cost).saturating_sub(now)) }
+        };
+        let grows_at = if available < capacity { available_at(available.saturating_add(1)) } else { now };
+        Self {
+            verdict,
+            remaining: available,
+            reset_at: Timestamp::from_nanos(available_at(capacity)),
+            grows_at: Timestamp::from_nanos(grows_at),
+        }
+    }
+}
+
+impl Meter {
+    /// A limit that nobody has drawn on yet.
+    #[must_use]
+    pub fn new(limit: Limit) -> Self {
+        Self(match limit.0 {
+            Kind::FixedWindow(window) => Drawn::FixedWindow(window, Default::default()),
+            Kind::SlidingWindow(window) => Drawn::SlidingWindow(window, Default::default()),
+            Kind::SlidingLog(log) => Drawn::SlidingLog(log, Default::default()),
+            Kind::TokenBucket(bucket) => Drawn::TokenBucket(bucket, Default::default()),
+            Kind::FractionalBucket(bucket) => Drawn::FractionalBucket(bucket, Default::default()),
+            Kind::Reserve(both) => Drawn::Reserve(both, Default::default()),
+        })
+    }
+
+    /// The limit that the state belongs to.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        Limit(match self.0 {
+            Drawn::FixedWindow(window, _) => Kind::FixedWindow(window),
+            Drawn::SlidingWindow(window, _) => Kind::SlidingWindow(window),
+            Drawn::SlidingLog(log, _) => Kind::SlidingLog(log),
+            Drawn::TokenBucket(bucket, _) => Kind::TokenBucket(bucket),
+            Drawn::FractionalBucket(bucket, _) => Kind::FractionalBucket(bucket),
+            Drawn::Reserve(both, _) => Kind::Reserve(both),
+        })
+    }
+
+    /// Takes `cost` if it fits. What does not fit changes nothing, so a client cannot deepen its own hole (unless
+    /// the limit counts denied attempts).
+    pub fn decide(&mut self, now: Timestamp, cost: u64) -> Outcome {
+        self.roll(now);
+        let allowed = cost <= self.available(now);
+        if allowed {
+            self.take(now, cost);
+        } else {
+            self.refuse(now, cost);
+        }
+        self.outcome(now, cost, allowed)
+    }
+
+    /// What [`decide`](Self::decide) would say, taking nothing: the numbers are those before the request.
+    #[must_use]
+    pub fn peek(&self, now: Timestamp, cost: u64) -> Outcome {
+        let mut copy = self.clone();
+        copy.roll(now);
+        copy.outcome(now, cost, cost <= copy.available(now))
+    }
+
+    /// Gives back up to `units`, the most recently drawn first, never beyond the limit.
+    pub fn give(&mut self, now: Timestamp, units: u64) {
+        self.roll(now);
+        ask!(&mut self.0, |algorithm, state| algorithm.give(state, now.as_nanos(), units));
+    }
+
+    /// Takes up to `units`, stops at empty, and says how many it took.
+    pub fn penalise(&mut self, now: Timestamp, units: u64) -> u64 {
+        self.roll(now);
+        let taken = units.min(self.available(now));
+        self.take(now, taken);
+        taken
+    }
+
+    /// Goes on under another limit. Units in use stay in use, unit for unit, as far as the new limit goes.
+    pub fn retune(&mut self, limit: Limit, now: Timestamp) {
+        self.roll(now);
+        let at = now.as_nanos();
+        let used = ask!(&self.0, |algorithm, state| algorithm.used(state, at));
+        let mut next = Self::new(limit);
+        match (&self.0, &mut next.0) {
+            (Drawn::FixedWindow(old, was), Drawn::FixedWindow(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::SlidingWindow(old, was), Drawn::SlidingWindow(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::SlidingLog(old, was), Drawn::SlidingLog(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::TokenBucket(old, was), Drawn::TokenBucket(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::TokenBucket(old, was), Drawn::FractionalBucket(new, state)) => {
+                *state = new.adopt_bucket(old, was, at);
+            }
+            (Drawn::FractionalBucket(old, was), Drawn::TokenBucket(new, state)) => {
+                *state = new.adopt_bucket(old, was, at);
+            }
+            (Drawn::FractionalBucket(old, was), Drawn::FractionalBucket(new, state)) => {
+                *state = new.adopt(old, was, at);
+            }
+            (_, new) => ask!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
+        }
+        *self = next;
+    }
+
+    /// Whether nothing is in use, so that forgetting this meter changes no later outcome.
+    #[must_use]
+    pub fn is_idle(&self, now: Timestamp) -> bool {
+        self.peek(now, 0).remaining == self.limit().capacity()
+    }
+
+    pub(crate) fn roll(&mut self, now: Timestamp) {
+        ask!(&mut self.0, |algorithm, state| algorithm.roll(state, now.as_nanos()));
+    }
+
+    pub(crate) fn available(&self, now: Timestamp) -> u64 {
+        ask!(&self.0, |algorithm, state| algorithm.available(state, now.as_nanos()))
+    }
+
+    pub(crate) fn available_at(&self, now: Timestamp, units: u64) -> u64 {
+        ask!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
+    }
+
+    /// Takes what is known to be available. Nothing is nothing: a cost of 0 changes no state.
+    pub(crate) fn take(&mut self, now: Timestamp, cost: u64) {
+        if cost > 0 {
+            ask!(&mut self.0, |algorithm, state| algorithm.take(state, now.as_nanos(), cost));
+        }
+    }
+
+    /// Counts a denied attempt, if this limit does that. What can never fit never counts.
+    pub(crate) fn refuse(&mut self, now: Timestamp, cost: u64) {
+        let counts = ask!(&self.0, |algorithm, _state| algorithm.counts_denied());
+        if counts && cost <= self.limit().capacity() {
+            self.take(now, cost);
+        }
+    }
+
+    fn outcome(&self, now: Timestamp, cost: u64, allowed: bool) -> Outcome {
+        let numbers = (self.available(now), self.limit().capacity());
+        Outcome::new(now, cost, allowed, numbers, |units| self.available_at(now, units))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HOUR, MAX_COUNT, MINUTE, SECOND};
+
+    #[test]
+    fn b11_ten_of_ten_used_then_a_hundred_means_ninety_left_and_then_five_means_none() {
+        let now = Timestamp::from_secs(1_000_000);
+        for build in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log, Limit::per] {
+            let mut meter = Meter::new(build(10, MINUTE));
+            assert!(meter.decide(now, 10).allowed());
+            meter.retune(build(100, MINUTE), now);
+            assert_eq!(meter.peek(now, 1).remaining, 90);
+            meter.retune(build(5, MINUTE), now);
+            assert_eq!(meter.peek(now, 1).remaining, 0);
+            let reset = now.saturating_add(2 * MINUTE);
+            assert_eq!(meter.peek(reset, 1).remaining, 5, "exactly empty, no debt");
+        }
+    }
+
+    #[test]
+    fn b11_a_window_keeps_its_start() {
+        let mut meter = Meter::new(Limit::fixed_window(10, MINUTE));
+        let opened = Timestamp::from_secs(100);
+        assert!(meter.decide(opened, 3).allowed());
+        meter.retune(Limit::fixed_window(20, HOUR), Timestamp::from_secs(130));
+        let outcome = meter.peek(Timestamp::from_secs(130), 1);
+        assert_eq!((outcome.remaining, outcome.reset_at), (17, opened.saturating_add(HOUR)));
+    }
+
+    #[test]
+    fn b11_a_bucket_retuned_all_the_time_still_refills() {
+        // One token a minute, and the limit changes every ten seconds: what had trickled in must not be lost each time.
+        let mut meter = Meter::new(Limit::per_minute(1).burst(10));
+        let mut now = Timestamp::from_secs(1_000);
+        assert!(meter.decide(now, 10).allowed());
+        for change in 0..12 {
+            now = now.saturating_add(10 * SECOND);
+            let limit = if change % 2 == 0 { Limit::token_bucket(10, 7, 421 * SECOND) } else { Limit::per_minute(1).burst(10) };
+            meter.retune(limit, now);
+        }
+        assert_eq!(meter.peek(now, 1).remaining, 1, "two minutes, less what the slower half cost");
+    }
+
+    #[test]
+    fn b7_a_state_from_the_future_counts_as_exactly_empty_and_is_full_again_after_one_refill() {
+        let (wild, now) = (Timestamp::from_secs(9_000_000), Timestamp::from_secs(1_000));
+        let limits = [
+            (Limit::fixed_window(10, MINUTE), MINUTE),
+            (Limit::sliding_log(10, MINUTE), MINUTE),
+            (Limit::per_minute(10), MINUTE),
+            (Limit::sliding_window(10, MINUTE), 2 * MINUTE),
+        ];
+        for (limit, refill) in limits {
+            let mut meter = Meter::new(limit);
+            assert!(meter.decide(wild, 1).allowed());
+            assert!(!meter.decide(now, 1).allowed(), "{limit}");
+            assert_eq!(meter.peek(now.saturating_add(refill), 1).remaining, 10, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_no_input_overflows_or_panics() {
+        let spans = [Duration::from_nanos(1), SECOND, crate::MAX_SPAN];
+        let counts = [1, 3, MAX_COUNT];
+        let costs = [0, 1, MAX_COUNT, u64::MAX];
+        let times = [Timestamp::EPOCH, Timestamp::from_secs(1_800_000_000), Timestamp::MAX];
+        for (period, count) in spans.iter().flat_map(|span| counts.map(|count| (*span, count))) {
+            let windows = [
+                Algorithm::FixedWindow { limit: count, period, aligned: true, count_denied: true },
+                Algorithm::SlidingWindow { limit: count, period, count_denied: true },
+                Algorithm::SlidingLog { limit: count, period },
+            ];
+            let buckets = counts.map(|capacity| Bucket { capacity, amount: count, interval: period, stepped: count == 3 });
+            let reserves = buckets.map(|bucket| Algorithm::Reserve { sustained: bucket, reserve: bucket });
+            let all = windows.into_iter().chain(buckets.map(Algorithm::TokenBucket)).chain(reserves);
+            for limit in all.filter_map(|algorithm| Limit::new(algorithm).ok()) {
+                let mut meter = Meter::new(limit);
+                for (now, cost) in times.iter().chain(times.iter().rev()).flat_map(|now| costs.map(|cost| (*now, cost))) {
+                    let outcome = meter.decide(now, cost);
+                    assert!(outcome.remaining <= limit.capacity());
+                    assert_eq!(outcome.verdict == Verdict::Never, cost > limit.capacity());
+                }
+            }
+        }
+    }
+
+    use crate::{Algorithm, Bucket};
+}

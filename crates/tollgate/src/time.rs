@@ -1,0 +1,186 @@
+//! Time, always handed in.
+//!
+//! A decision is a function of a [`Timestamp`]; nothing in this crate asks the time behind its
+//! caller's back. A [`Clock`] is the seam through which a [`Limiter`](crate::Limiter) reads the time and sleeps, so
+//! that a test drives both: [`ManualClock`] stands still until it is told otherwise.
+//!
+//! [`SystemClock`] is the one reader of the operating system's clock: the monotonic clock, counted
+//! from an epoch anchor that is taken once per process, so that stepping the wall clock
+//! neither locks anyone out nor hands anyone a fresh budget.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+mod manual;
+mod timer;
+#[cfg(feature = "tokio")]
+mod tokio;
+
+pub use manual::ManualClock;
+
+#[cfg(feature = "tokio")]
+pub use self::tokio::TokioClock;
+
+/// One second, for limits that read like sentences.
+pub const SECOND: Duration = Duration::from_secs(1);
+/// One minute.
+pub const MINUTE: Duration = Duration::from_secs(60);
+/// One hour.
+pub const HOUR: Duration = Duration::from_secs(60 * 60);
+/// One day.
+pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A moment: whole nanoseconds since the Unix epoch.
+///
+/// The calendar ends in the year 2262 ([`Timestamp::MAX`]); what would lie beyond saturates there, so
+/// that adding any limit's longest wait to any moment fits the integer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+    /// The last moment a clock can show (11 April 2262).
+    pub const MAX: Self = Self(i64::MAX.unsigned_abs());
+
+    /// The moment `nanos` nanoseconds after the epoch, at most [`Timestamp::MAX`].
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        if nanos > Self::MAX.0 { Self::MAX } else { Self(nanos) }
+    }
+
+    /// The moment `millis` milliseconds after the epoch, at most [`Timestamp::MAX`].
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self::from_nanos(millis.saturating_mul(1_000_000))
+    }
+
+    /// The moment `secs` seconds after the epoch, at most [`Timestamp::MAX`].
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Self::from_nanos(secs.saturating_mul(1_000_000_000))
+    }
+
+    /// Whole nanoseconds since the epoch.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds since the epoch, rounded up: a moment that is promised never comes early.
+    #[must_use]
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// This moment and `span` later, at most [`Timestamp::MAX`].
+    #[must_use]
+    pub fn saturating_add(self, span: Duration) -> Self {
+        Self::from_nanos(self.0.saturating_add(nanos_of(span)))
+    }
+
+    /// This moment and `span` earlier, at least the epoch.
+    #[must_use]
+    pub fn saturating_sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos_of(span)))
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ns", self.0)
+    }
+}
+
+/// A duration as nanoseconds; what does not fit is as long as can be.
+pub(crate) fn nanos_of(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A sleep under way; see [`Clock::sleep_until`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where a limiter reads the time, and how it sleeps.
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+
+    /// Completes once [`now`](Clock::now) has reached `at`. Dropping it cancels it.
+    fn sleep_until(&self, at: Timestamp) -> Sleep;
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
+        (**self).sleep_until(at)
+    }
+}
+
+/// The machine's monotonic clock, counted from the Unix epoch.
+///
+/// It sleeps without an async runtime: one timer thread serves the whole process and is started by the first
+/// sleep. Inside tokio, `TokioClock` (feature `tokio`) does without that thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(monotonic_nanos())
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
+        Box::pin(timer::Wait::new(at))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the operating system's clock")]
+fn monotonic_nanos() -> u64 {
+    static ANCHOR: OnceLock<(Instant, u64)> = OnceLock::new();
+    let (start, epoch_nanos) = ANCHOR.get_or_init(|| {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        (Instant::now(), nanos_of(since_epoch))
+    });
+    epoch_nanos.saturating_add(nanos_of(start.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_saturates_at_both_ends_of_the_calendar() {
+        assert_eq!(Timestamp::from_nanos(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::from_secs(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::MAX.saturating_add(Duration::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::EPOCH.saturating_sub(SECOND), Timestamp::EPOCH);
+        assert_eq!(Timestamp::EPOCH.since(Timestamp::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        assert_eq!(Timestamp::from_nanos(1_000_001).as_millis_ceil(), 2);
+        assert_eq!(Timestamp::from_nanos(1_000_000).as_millis_ceil(), 1);
+    }
+
+    #[test]
+    fn b7_the_system_clock_never_goes_back() {
+        let mut last = SystemClock.now();
+        for _ in 0..10_000 {
+            let now = SystemClock.now();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+}

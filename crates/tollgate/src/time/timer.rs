@@ -1,0 +1,133 @@
+//! Sleeping without an async runtime: one thread that wakes the sleepers of the whole process.
+//!
+//! A sleep registers its waker under its time; the thread parks until the earliest of them is due.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::{Clock, SystemClock, Timestamp};
+
+/// A sleep of [`SystemClock`] until a moment.
+pub(super) struct Wait {
+    until: Timestamp,
+    /// Its place in the schedule, from the first poll that found it too early.
+    ticket: Option<u64>,
+}
+
+impl Wait {
+    pub(super) const fn new(until: Timestamp) -> Self {
+        Self { until, ticket: None }
+    }
+}
+
+impl Future for Wait {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if SystemClock.now() >= self.until {
+            return Poll::Ready(());
+        }
+        let timer = Timer::running();
+        let mut schedule = timer.schedule();
+        let ticket = *self.ticket.get_or_insert_with(|| schedule.next_ticket());
+        schedule.sleepers.insert((self.until, ticket), context.waker().clone());
+        timer.changed.notify_one();
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            Timer::running().schedule().sleepers.remove(&(self.until, ticket));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Timer {
+    schedule: Mutex<Schedule>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Schedule {
+    sleepers: BTreeMap<(Timestamp, u64), Waker>,
+    tickets: u64,
+}
+
+impl Schedule {
+    fn next_ticket(&mut self) -> u64 {
+        self.tickets = self.tickets.wrapping_add(1);
+        self.tickets
+    }
+
+    fn due(&mut self, now: Timestamp) -> Vec<Waker> {
+        let later = self.sleepers.split_off(&(now, u64::MAX));
+        std::mem::replace(&mut self.sleepers, later).into_values().collect()
+    }
+}
+
+impl Timer {
+    /// The process's timer, its thread started by the first call.
+    fn running() -> &'static Self {
+        static TIMER: OnceLock<Timer> = OnceLock::new();
+        static THREAD: OnceLock<()> = OnceLock::new();
+        let timer = TIMER.get_or_init(Self::default);
+        THREAD.get_or_init(|| {
+            // Best effort: a process that cannot start a thread has worse problems than a sleep that lasts.
+            let _ = std::thread::Builder::new().name("tollgate-timer".into()).spawn(|| timer.run());
+        });
+        timer
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut schedule = self.schedule();
+        loop {
+            let now = SystemClock.now();
+            let due = schedule.due(now);
+            if !due.is_empty() {
+                drop(schedule);
+                due.into_iter().for_each(Waker::wake);
+                schedule = self.schedule();
+                continue;
+            }
+            let nap = schedule.sleepers.keys().next().map_or(Duration::MAX, |(until, _)| until.since(now));
+            schedule = match nap {
+                Duration::MAX => self.changed.wait(schedule).unwrap_or_else(PoisonError::into_inner),
+                nap => self.changed.wait_timeout(schedule, nap).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+
+    #[test]
+    fn c6_the_system_clock_sleeps_without_a_runtime() {
+        let until = SystemClock.now().saturating_add(Duration::from_millis(20));
+        block_on(SystemClock.sleep_until(until));
+        assert!(SystemClock.now() >= until);
+    }
+
+    #[test]
+    fn c6_an_earlier_sleep_is_woken_before_a_later_one() {
+        let now = SystemClock.now();
+        let late = SystemClock.sleep_until(now.saturating_add(crate::HOUR));
+        let mut late = late;
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        block_on(SystemClock.sleep_until(now.saturating_add(Duration::from_millis(5))));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+}

@@ -1,0 +1,27 @@
+//! Sleeping on tokio's timer.
+
+use super::{Clock, Sleep, SystemClock, Timestamp};
+
+/// [`SystemClock`]'s time, sleeping on the timer of the tokio runtime it is used in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokioClock;
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        SystemClock.now()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the clock seam that the others are told to use")]
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
+        Box::pin(async move {
+            // Tokio's timer counts whole milliseconds; a sleep that ends a moment early goes on.
+            loop {
+                let left = at.since(SystemClock.now());
+                if left.is_zero() {
+                    return;
+                }
+                ::tokio::time::sleep(left).await;
+            }
+        })
+    }
+}
