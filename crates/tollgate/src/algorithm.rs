@@ -87,9 +87,8 @@ pub(crate) fn product(a: u64, b: u64) -> u128 {
 /// `ceil(a / b)`, in the width that the numbers need: 128-bit division costs several times the 64-bit one.
 pub(crate) fn quotient_ceil(a: u128, b: u128) -> u128 {
     match (u64::try_from(a), u64::try_from(b)) {
-        (Ok(a), Ok(b)) => u128::from(a.checked_div(b).unwrap_or(0)).saturating_add(u128::from(
-            a.checked_rem(b).unwrap_or(0) > 0,
-        )),
+        (Ok(a), Ok(b)) => u128::from(a.checked_div(b).unwrap_or(0))
+            .saturating_add(u128::from(a.checked_rem(b).unwrap_or(0) > 0)),
         _ => a.checked_div(b).unwrap_or(0).saturating_add(u128::from(a.checked_rem(b).unwrap_or(0) > 0)),
     }
 }

@@ -113,10 +113,16 @@ impl fmt::Display for Error {
             Self::InvalidCost { value } => {
                 write!(f, "cost is {value}; it must be a whole number from 0 to {}", crate::MAX_COUNT)
             }
-            Self::UnknownRule { rule } => write!(f, "there is no rule {rule:?}; see the rule set for the names it has"),
-            Self::StoreUnavailable => f.write_str("the store did not answer; the reason was handed to the observer"),
+            Self::UnknownRule { rule } => {
+                write!(f, "there is no rule {rule:?}; see the rule set for the names it has")
+            }
+            Self::StoreUnavailable => {
+                f.write_str("the store did not answer; the reason was handed to the observer")
+            }
             Self::StoreFull => f.write_str("the store is full of keys in use; raise max_keys"),
-            Self::Unsupported { verb } => write!(f, "this store cannot {verb}; use one that implements Store itself"),
+            Self::Unsupported { verb } => {
+                write!(f, "this store cannot {verb}; use one that implements Store itself")
+            }
             Self::NotReserved => {
                 f.write_str("the reservation is no longer held; it has expired and its units were given back")
             }

@@ -1,20 +1,90 @@
-//! draft
+//! Allow at most so many requests per client per time: exactly, fast, anywhere.
+//!
+//! ```
+//! use tollgate::{Limit, Limiter};
+//!
+//! let limiter = Limiter::new(Limit::per_second(10));
+//! assert!(limiter.check("alice")?.allowed());
+//! # Ok::<(), tollgate::Error>(())
+//! ```
+//!
+//! * A [`Limit`] says how many, per how long, counted how: five algorithms, all exact integer arithmetic.
+//! * A [`Rule`] says which requests a limit covers and whose budget they draw on; a [`RuleSet`] decides them together, all or nothing.
+//! * A [`Limiter`] applies rules through a [`Store`] and a [`Clock`], and says what happens when the store is down.
+//! * A [`Decision`] says whether the request may go ahead, what is left, and when to come back.
+//!
+//! | algorithm | choose it when |
+//! |---|---|
+//! | token bucket, [`Limit::per_second`] | in doubt: a steady rate with room for bursts, eight bytes a client |
+//! | fixed window, [`Limit::fixed_window`] | people have to understand it: *your minute starts with your first request* |
+//! | sliding window, [`Limit::sliding_window`] | no burst may straddle two windows, and an estimate will do |
+//! | sliding log, [`Limit::sliding_log`] | it must be exact in any span of time, and the limit is small |
+//! | bucket with a reserve, [`Limit::reserve`] | a deep burst is fine now and then, but not again and again |
+//!
+//! Several limits, different costs, the time under control:
+//!
+//! ```
+//! use tollgate::{Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND};
+//!
+//! let clock = ManualClock::default();
+//! let rules = RuleSet::new([
+//!     Rule::new("global", Limit::per_second(5_000)),
+//!     Rule::new("per-client", [Limit::per_second(10), Limit::fixed_window(15, MINUTE)]).key(["client"]),
+//! ])?;
+//! let limiter = Limiter::builder(rules).clock(clock.clone()).build()?;
+//!
+//! assert!(limiter.check(Request::client("alice").cost(10))?.allowed());
+//! clock.advance(SECOND);
+//! let denied = limiter.check(Request::client("alice").cost(10))?;
+//! assert_eq!(denied.rule().unwrap().as_str(), "per-client");
+//! assert_eq!(denied.retry_after(), Some(59 * SECOND)); // the minute, not the second, is what is spent
+//! assert_eq!(denied.remaining(), 5);
+//! # Ok::<(), tollgate::Error>(())
+//! ```
 #![warn(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::as_conversions)]
 #![cfg_attr(
     test,
-    expect(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "a test that overflows fails, as it should")
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions,
+        reason = "a test that overflows fails, as it should"
+    )
 )]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod algorithm;
+mod block_on;
+mod cell;
+mod counter;
+mod decision;
 mod error;
+mod key;
 mod limit;
+mod limiter;
+mod memory;
 mod meter;
 mod notation;
+mod request;
+mod rule;
+mod stats;
+mod store;
+mod sync;
 mod time;
-mod block_on;
-mod key { pub(crate) const MAX_VALUE_BYTES: usize = 1024; }
+
 pub use block_on::block_on;
+pub use counter::{Counter, CounterStore};
+pub use decision::{Decision, Report};
 pub use error::Error;
+pub use key::{Key, MAX_VALUE_BYTES};
 pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
+pub use limiter::{Limiter, LimiterBuilder, Observer, Reservation, Settlement};
+pub use memory::MemoryStore;
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::parse_duration;
+pub use request::{CLIENT, Request};
+pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
+pub use stats::{Counts, Stats};
+pub use store::{Answer, Applied, Charge, HoldId, Op, Store, StoreError};
+#[cfg(feature = "tokio")]
+pub use time::TokioClock;
 pub use time::{Clock, DAY, HOUR, MINUTE, ManualClock, SECOND, Sleep, SystemClock, Timestamp};

@@ -348,7 +348,9 @@ impl Limit {
             }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
                 match (checked_count("limit", limit), checked_span("period", period)) {
-                    (Ok(limit), Ok(period)) => Kind::SlidingWindow(SlidingWindow { limit, period, count_denied }),
+                    (Ok(limit), Ok(period)) => {
+                        Kind::SlidingWindow(SlidingWindow { limit, period, count_denied })
+                    }
                     (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
                 }
             }
@@ -406,11 +408,14 @@ const fn checked_span(field: &'static str, span: Duration) -> Result<u64, Flaw> 
 #[expect(clippy::as_conversions, reason = "widening, in a const")]
 const fn checked_bucket(bucket: Bucket) -> Result<TokenBucket<Parts>, Flaw> {
     let Bucket { capacity, amount, interval, stepped } = bucket;
-    let (capacity, amount, interval) =
-        match (checked_count("capacity", capacity), checked_count("amount", amount), checked_span("interval", interval)) {
-            (Ok(capacity), Ok(amount), Ok(interval)) => (capacity, amount, interval),
-            (Err(flaw), ..) | (_, Err(flaw), _) | (.., Err(flaw)) => return Err(flaw),
-        };
+    let (capacity, amount, interval) = match (
+        checked_count("capacity", capacity),
+        checked_count("amount", amount),
+        checked_span("interval", interval),
+    ) {
+        (Ok(capacity), Ok(amount), Ok(interval)) => (capacity, amount, interval),
+        (Err(flaw), ..) | (_, Err(flaw), _) | (.., Err(flaw)) => return Err(flaw),
+    };
     let refill = (capacity as u128).saturating_mul(interval as u128);
     let longest = MAX_SPAN.as_nanos().saturating_mul(amount as u128);
     if refill > longest {

@@ -185,10 +185,16 @@ impl Meter {
         let used = ask!(&self.0, |algorithm, state| algorithm.used(state, at));
         let mut next = Self::new(limit);
         match (&self.0, &mut next.0) {
-            (Drawn::FixedWindow(old, was), Drawn::FixedWindow(new, state)) => *state = new.adopt(old, was, at),
-            (Drawn::SlidingWindow(old, was), Drawn::SlidingWindow(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::FixedWindow(old, was), Drawn::FixedWindow(new, state)) => {
+                *state = new.adopt(old, was, at)
+            }
+            (Drawn::SlidingWindow(old, was), Drawn::SlidingWindow(new, state)) => {
+                *state = new.adopt(old, was, at)
+            }
             (Drawn::SlidingLog(old, was), Drawn::SlidingLog(new, state)) => *state = new.adopt(old, was, at),
-            (Drawn::TokenBucket(old, was), Drawn::TokenBucket(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::TokenBucket(old, was), Drawn::TokenBucket(new, state)) => {
+                *state = new.adopt(old, was, at)
+            }
             (Drawn::TokenBucket(old, was), Drawn::FractionalBucket(new, state)) => {
                 *state = new.adopt_bucket(old, was, at);
             }
@@ -280,7 +286,11 @@ mod tests {
         assert!(meter.decide(now, 10).allowed());
         for change in 0..12 {
             now = now.saturating_add(10 * SECOND);
-            let limit = if change % 2 == 0 { Limit::token_bucket(10, 7, 421 * SECOND) } else { Limit::per_minute(1).burst(10) };
+            let limit = if change % 2 == 0 {
+                Limit::token_bucket(10, 7, 421 * SECOND)
+            } else {
+                Limit::per_minute(1).burst(10)
+            };
             meter.retune(limit, now);
         }
         assert_eq!(meter.peek(now, 1).remaining, 1, "two minutes, less what the slower half cost");
@@ -315,12 +325,19 @@ mod tests {
                 Algorithm::SlidingWindow { limit: count, period, count_denied: true },
                 Algorithm::SlidingLog { limit: count, period },
             ];
-            let buckets = counts.map(|capacity| Bucket { capacity, amount: count, interval: period, stepped: count == 3 });
+            let buckets = counts.map(|capacity| Bucket {
+                capacity,
+                amount: count,
+                interval: period,
+                stepped: count == 3,
+            });
             let reserves = buckets.map(|bucket| Algorithm::Reserve { sustained: bucket, reserve: bucket });
             let all = windows.into_iter().chain(buckets.map(Algorithm::TokenBucket)).chain(reserves);
             for limit in all.filter_map(|algorithm| Limit::new(algorithm).ok()) {
                 let mut meter = Meter::new(limit);
-                for (now, cost) in times.iter().chain(times.iter().rev()).flat_map(|now| costs.map(|cost| (*now, cost))) {
+                for (now, cost) in
+                    times.iter().chain(times.iter().rev()).flat_map(|now| costs.map(|cost| (*now, cost)))
+                {
                     let outcome = meter.decide(now, cost);
                     assert!(outcome.remaining <= limit.capacity());
                     assert_eq!(outcome.verdict == Verdict::Never, cost > limit.capacity());

@@ -20,7 +20,8 @@ const UNITS: [(u64, &str, &[&str]); 8] = [
     (1, "ns", &["nanosecond", "nanoseconds"]),
 ];
 
-const EXAMPLES: &str = "write it like \"10/minute\", \"100/s burst 200\", \"10/60s fixed\" or \"60 refill 1/s\"";
+const EXAMPLES: &str =
+    "write it like \"10/minute\", \"100/s burst 200\", \"10/60s fixed\" or \"60 refill 1/s\"";
 
 impl FromStr for Limit {
     type Err = Error;
@@ -30,7 +31,9 @@ impl FromStr for Limit {
         let limit = parser.limit()?;
         match parser.peek() {
             None => Ok(limit),
-            Some(token) => Err(parser.error_at(token, format!("unexpected {:?}", token.text), parser.hint_after(&limit))),
+            Some(token) => {
+                Err(parser.error_at(token, format!("unexpected {:?}", token.text), parser.hint_after(&limit)))
+            }
         }
     }
 }
@@ -51,7 +54,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let span = parser.span()?;
     match parser.peek() {
         None => Ok(span),
-        Some(token) => Err(parser.error_at(token, format!("unexpected {:?}", token.text), "write a number and a unit")),
+        Some(token) => {
+            Err(parser.error_at(token, format!("unexpected {:?}", token.text), "write a number and a unit"))
+        }
     }
 }
 
@@ -169,7 +174,8 @@ impl<'a> Parser<'a> {
             return match preset {
                 Some((_, limit)) => Ok(limit),
                 None => {
-                    let hint = suggestion(token.text, Limit::PRESETS.map(|(name, _)| name)).unwrap_or_else(|| EXAMPLES.into());
+                    let hint = suggestion(token.text, Limit::PRESETS.map(|(name, _)| name))
+                        .unwrap_or_else(|| EXAMPLES.into());
                     Err(self.error_at(token, format!("unknown preset {:?}", token.text), hint))
                 }
             };
@@ -255,7 +261,9 @@ impl<'a> Parser<'a> {
         let count = if first.is_number() { self.digits(range)? } else { 1 };
         let Some(word) = self.peek() else { return Err(self.error_at_end("a unit is missing", range)) };
         let unit = UNITS.iter().find(|(_, short, words)| {
-            *short == word.text || words.contains(&word.text) || (*short == "us" && matches!(word.text, "µs" | "μs"))
+            *short == word.text
+                || words.contains(&word.text)
+                || (*short == "us" && matches!(word.text, "µs" | "μs"))
         });
         let Some((nanos, ..)) = unit else {
             let known = UNITS.iter().flat_map(|(_, short, words)| words.iter().copied().chain([*short]));
@@ -436,7 +444,9 @@ mod tests {
 
     #[test]
     fn the_same_limit_may_be_written_in_several_ways() {
-        for text in ["10/60s", "10 per 60 s", " 10 / 60 seconds", "10/m", "10 per minute", "10/1min", "1_0/60s"] {
+        for text in
+            ["10/60s", "10 per 60 s", " 10 / 60 seconds", "10/m", "10 per minute", "10/1min", "1_0/60s"]
+        {
             assert_eq!(parsed(text), Limit::per_minute(10), "{text}");
         }
         assert_eq!(parsed("10k/day"), parsed("10_000 per d"));
@@ -475,7 +485,9 @@ mod tests {
 
     #[test]
     fn a_limit_displays_in_the_longest_unit_that_divides_it() {
-        for text in ["10/minute fixed", "90/90s", "1/second burst 60", "5/2w log", "100 refill 10 every 100ms"] {
+        for text in
+            ["10/minute fixed", "90/90s", "1/second burst 60", "5/2w log", "100 refill 10 every 100ms"]
+        {
             assert_eq!(parsed(text).to_string(), text);
         }
     }
@@ -486,6 +498,8 @@ mod tests {
         let json = serde_json::to_string(&Limit::per_second(5)).unwrap();
         assert_eq!(json, "\"5/second\"");
         assert_eq!(serde_json::from_str::<Limit>(&json).unwrap(), Limit::per_second(5));
-        assert!(serde_json::from_str::<Limit>("\"5/fortnight\"").unwrap_err().to_string().contains("column 3"));
+        assert!(
+            serde_json::from_str::<Limit>("\"5/fortnight\"").unwrap_err().to_string().contains("column 3")
+        );
     }
 }

@@ -42,7 +42,8 @@ impl Arithmetic for Reserve {
     /// the later it can and the earlier the reserve can, so the best split is where the two meet.
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
         let from_sustained = |share: u64| self.sustained.available_at(&state.sustained, now, share);
-        let from_reserve = |share: u64| self.reserve.available_at(&state.reserve, now, units.saturating_sub(share));
+        let from_reserve =
+            |share: u64| self.reserve.available_at(&state.reserve, now, units.saturating_sub(share));
         let in_reserve = self.reserve.available(&state.reserve, now);
         let mut low = self.sustained.available(&state.sustained, now).min(units);
         low = low.max(units.saturating_sub(self.reserve.capacity));
@@ -58,7 +59,9 @@ impl Arithmetic for Reserve {
         let ready = |share: u64| from_sustained(share).max(from_reserve(share));
         // The share just below the meeting point may be ready earlier still, if the reserve can carry it.
         match low.checked_sub(1) {
-            Some(below) if units.saturating_sub(below) <= self.reserve.capacity => ready(low).min(ready(below)),
+            Some(below) if units.saturating_sub(below) <= self.reserve.capacity => {
+                ready(low).min(ready(below))
+            }
             _ => ready(low),
         }
     }

@@ -82,7 +82,9 @@ impl Arithmetic for SlidingWindow {
         match most.checked_sub(state.current) {
             Some(room) => state.start.saturating_add(self.faded_after(state.previous, room)),
             // What was counted in this period has to fade in the next.
-            None => state.start.saturating_add(self.period).saturating_add(self.faded_after(state.current, most)),
+            None => {
+                state.start.saturating_add(self.period).saturating_add(self.faded_after(state.current, most))
+            }
         }
     }
 

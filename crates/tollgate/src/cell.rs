@@ -1,0 +1,257 @@
+//! What a store keeps of one key, and what a whole request does to its keys.
+//!
+//! A cell is a [`Meter`] with the two things that outlive a decision: a block, and reservations that come back unless they are
+//! settled. [`transact`] applies a request to its cells, all or nothing; every store of this crate calls it inside its atomic
+//! section, so composition is written once.
+
+use smallvec::SmallVec;
+
+use crate::store::{Answer, Charge, HoldId, Op};
+use crate::{Limit, Meter, Outcome, Timestamp};
+
+/// What is kept of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    meter: Meter,
+    blocked_until: Timestamp,
+    /// In the order of their expiry.
+    holds: Vec<Hold>,
+}
+
+/// Units that come back at `expires_at` unless settled before.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    id: HoldId,
+    units: u64,
+    expires_at: Timestamp,
+}
+
+impl Cell {
+    pub(crate) fn new(limit: Limit) -> Self {
+        Self { meter: Meter::new(limit), blocked_until: Timestamp::EPOCH, holds: Vec::new() }
+    }
+
+    /// Brings the cell to `now`: what has lapsed or expired is gone.
+    pub(crate) fn roll(&mut self, now: Timestamp) {
+        while let Some(hold) = self.holds.first().copied().filter(|hold| hold.expires_at <= now) {
+            self.holds.remove(0);
+            self.meter.give(hold.expires_at, hold.units);
+        }
+        self.meter.roll(now);
+    }
+
+    /// Whether forgetting it changes no later outcome. Expects to be rolled to `now`.
+    pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
+        self.blocked_until <= now
+            && self.holds.is_empty()
+            && self.meter.available(now) == self.meter.limit().capacity()
+    }
+
+    /// When it turns idle if nothing more arrives. Expects to be rolled to `now`.
+    pub(crate) fn idle_at(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(self.available_at(now, self.meter.limit().capacity()))
+    }
+
+    fn retune(&mut self, limit: &Limit, now: Timestamp) {
+        if self.meter.limit() != *limit {
+            self.meter.retune(*limit, now);
+        }
+    }
+
+    fn available(&self, now: Timestamp) -> u64 {
+        if self.blocked_until > now { 0 } else { self.meter.available(now) }
+    }
+
+    fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        self.blocked_until <= now && cost <= self.meter.available(now)
+    }
+
+    /// When `units` are available if nothing more arrives: reservations that expire before count.
+    fn available_at(&self, now: Timestamp, units: u64) -> u64 {
+        let unheld = if self.holds.is_empty() {
+            self.meter.available_at(now, units)
+        } else {
+            self.unheld_at(now, units)
+        };
+        unheld.max(self.blocked_until.as_nanos())
+    }
+
+    fn unheld_at(&self, now: Timestamp, units: u64) -> u64 {
+        let (mut meter, mut now) = (self.meter.clone(), now);
+        for hold in &self.holds {
+            let at = meter.available_at(now, units);
+            if at <= hold.expires_at.as_nanos() {
+                return at;
+            }
+            now = now.max(hold.expires_at);
+            meter.give(now, hold.units);
+        }
+        meter.available_at(now, units)
+    }
+
+    fn hold(&mut self, id: HoldId, units: u64, expires_at: Timestamp) {
+        let place = self.holds.partition_point(|hold| hold.expires_at <= expires_at);
+        self.holds.insert(place, Hold { id, units, expires_at });
+    }
+
+    /// Ends a reservation at its actual cost. Says how many units that lacked, or `None` if it is not held.
+    fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Option<u64> {
+        let place = self.holds.iter().position(|hold| hold.id == id)?;
+        let held = self.holds.remove(place).units;
+        match cost.checked_sub(held) {
+            Some(more) => Some(more.saturating_sub(self.meter.penalise(now, more))),
+            None => {
+                self.meter.give(now, held.saturating_sub(cost));
+                Some(0)
+            }
+        }
+    }
+
+    fn answer(&self, now: Timestamp, cost: u64, allowed: bool) -> Answer {
+        let numbers = (self.available(now), self.meter.limit().capacity());
+        let outcome = Outcome::new(now, cost, allowed, numbers, |units| self.available_at(now, units));
+        Answer { outcome, units: 0, held: false }
+    }
+}
+
+/// Applies `op` to the cells of a request, one charge each, no key twice, and answers each charge.
+pub(crate) fn transact(
+    op: Op,
+    charges: &[Charge<'_>],
+    cells: &mut [Cell],
+    now: Timestamp,
+) -> SmallVec<[Answer; 4]> {
+    let both = || charges.iter().zip(0..);
+    for (charge, cell) in charges.iter().zip(cells.iter_mut()) {
+        cell.roll(now);
+        if !matches!(op, Op::Settle { .. } | Op::Refund) {
+            cell.retune(charge.limit, now);
+        }
+    }
+    match op {
+        Op::Take | Op::Reserve { .. } | Op::Peek => {
+            let fits: SmallVec<[bool; 4]> =
+                charges.iter().zip(cells.iter()).map(|(charge, cell)| cell.fits(now, charge.cost)).collect();
+            let fit = |index: usize| fits.get(index).copied().unwrap_or(false);
+            let admitted = both().all(|(charge, index)| charge.shadow || fit(index));
+            for (charge, cell) in charges.iter().zip(cells.iter_mut()) {
+                let rule = charge.key.rule();
+                let watched = |(other, at): (&Charge<'_>, usize)| other.key.rule() != rule || fit(at);
+                let takes = admitted && (!charge.shadow || both().all(watched));
+                match op {
+                    Op::Peek => {}
+                    _ if !takes => cell.meter.refuse(now, charge.cost),
+                    Op::Reserve { hold, expires_at } if charge.cost > 0 => {
+                        cell.meter.take(now, charge.cost);
+                        cell.hold(hold, charge.cost, expires_at);
+                    }
+                    _ => cell.meter.take(now, charge.cost),
+                }
+            }
+            // After a denial each limit answers as a peek would next: counting the attempt may have used up its room.
+            let allowed = |index, cell: &Cell, cost| if admitted { fit(index) } else { cell.fits(now, cost) };
+            let answer = |((charge, cell), index): ((&Charge<'_>, &Cell), usize)| {
+                cell.answer(now, charge.cost, allowed(index, cell, charge.cost))
+            };
+            charges.iter().zip(cells.iter()).zip(0..).map(answer).collect()
+        }
+        _ => charges.iter().zip(cells.iter_mut()).map(|(charge, cell)| act(op, charge, cell, now)).collect(),
+    }
+}
+
+/// The verbs that treat each cell by itself.
+fn act(op: Op, charge: &Charge<'_>, cell: &mut Cell, now: Timestamp) -> Answer {
+    let (mut units, mut held) = (0, false);
+    match op {
+        Op::Refund => {
+            let before = cell.meter.available(now);
+            cell.meter.give(now, charge.cost);
+            units = cell.meter.available(now).saturating_sub(before);
+        }
+        Op::Penalise => units = cell.meter.penalise(now, charge.cost),
+        Op::Reset => *cell = Cell::new(*charge.limit),
+        Op::Block { until } => cell.blocked_until = until,
+        Op::Settle { hold } => match cell.settle(hold, now, charge.cost) {
+            Some(lacking) => (units, held) = (lacking, true),
+            None => held = false,
+        },
+        Op::Take | Op::Reserve { .. } | Op::Peek => {}
+    }
+    let allowed = cell.fits(now, charge.cost);
+    Answer { units, held, ..cell.answer(now, charge.cost, allowed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Key, MINUTE, RuleName, Verdict};
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+    const HOLD: HoldId = HoldId(7);
+
+    fn one(cell: &mut Cell, op: Op, limit: &Limit, cost: u64, now: Timestamp) -> Answer {
+        let charge = Charge { key: Key::new(RuleName::intern("r"), 0, b""), limit, cost, shadow: false };
+        transact(op, &[charge], std::slice::from_mut(cell), now)[0]
+    }
+
+    fn at(secs: u64) -> Timestamp {
+        Timestamp::from_secs(1_000 + secs)
+    }
+
+    #[test]
+    fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
+        let limit = Limit::sliding_log(10, MINUTE);
+        let mut cell = Cell::new(limit);
+        let reserve = Op::Reserve { hold: HOLD, expires_at: at(5) };
+        assert_eq!(one(&mut cell, reserve, &limit, 8, NOW).outcome.remaining, 2);
+        assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(4)).outcome.remaining, 2);
+        assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
+        assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).held);
+        assert!(cell.is_idle(at(6)));
+    }
+
+    #[test]
+    fn b4_the_wait_ends_when_a_reservation_expires_if_that_is_sooner() {
+        let limit = Limit::fixed_window(10, MINUTE);
+        let mut cell = Cell::new(limit);
+        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(5) }, &limit, 8, NOW);
+        let wait = |cell: &mut Cell, cost| one(cell, Op::Peek, &limit, cost, NOW).outcome.verdict;
+        assert_eq!(wait(&mut cell, 3), Verdict::Denied { retry_after: Duration::from_secs(5) });
+        one(&mut cell, Op::Take, &limit, 2, NOW);
+        assert_eq!(wait(&mut cell, 9), Verdict::Denied { retry_after: MINUTE }, "two stay in use");
+    }
+
+    #[test]
+    fn c5_settling_gives_back_what_was_not_needed_or_takes_what_was_lacking() {
+        let limit = Limit::fixed_window(10, MINUTE);
+        for (actual, remaining, lacking) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
+            let mut cell = Cell::new(limit);
+            one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30) }, &limit, 5, NOW);
+            let answer = one(&mut cell, Op::Settle { hold: HOLD }, &limit, actual, at(1));
+            assert_eq!((answer.held, answer.units, answer.outcome.remaining), (true, lacking, remaining));
+        }
+    }
+
+    #[test]
+    fn c5_a_block_denies_everything_until_it_ends_and_keeps_the_key() {
+        let limit = Limit::fixed_window(10, MINUTE);
+        let mut cell = Cell::new(limit);
+        one(&mut cell, Op::Block { until: at(90) }, &limit, 0, NOW);
+        let blocked = one(&mut cell, Op::Take, &limit, 1, NOW).outcome;
+        assert_eq!(blocked.verdict, Verdict::Denied { retry_after: Duration::from_secs(90) });
+        assert_eq!((blocked.remaining, blocked.reset_at), (0, at(90)));
+        assert!(!cell.is_idle(at(89)) && cell.is_idle(at(90)));
+        one(&mut cell, Op::Block { until: Timestamp::EPOCH }, &limit, 0, NOW);
+        assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed());
+    }
+
+    #[test]
+    fn b11_settling_a_reservation_of_an_older_limit_does_not_bring_that_limit_back() {
+        let (old, new) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(100, MINUTE));
+        let mut cell = Cell::new(old);
+        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30) }, &old, 10, NOW);
+        assert_eq!(one(&mut cell, Op::Take, &new, 40, NOW).outcome.remaining, 50);
+        assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &old, 4, NOW).outcome.remaining, 56);
+    }
+}

@@ -1,0 +1,118 @@
+//! The smaller seam, for those who have only a counter.
+//!
+//! Anything that can add to a named number and let it expire (Redis `INCRBY` and `EXPIRE`, a key-value service, a database row) serves aligned
+//! fixed windows and sliding windows. What that cannot keep is said plainly: a counter is added to before it is looked
+//! at, so denied attempts count; several limits are not all or nothing; there is no peek, refund, block or reservation; and a changed limit's
+//! history stays with its period.
+
+use std::future::Future;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{aligned_start, narrow, product};
+use crate::store::{Answer, Applied, Charge, Op, Store, StoreError};
+use crate::time::nanos_of;
+use crate::{Algorithm, Error, Key, Limit, Outcome, Timestamp, Verdict};
+
+/// A named number that can be added to.
+pub trait Counter: Send + Sync {
+    /// Adds `n` to the number called `name`, which starts at 0 and may be forgotten `ttl` after it was last added to, and returns the sum: atomically.
+    /// With `n` = 0 it only reads.
+    fn add(&self, name: &[u8], n: u64, ttl: Duration)
+    -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+impl<C: Counter> Counter for std::sync::Arc<C> {
+    fn add(
+        &self,
+        name: &[u8],
+        n: u64,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        (**self).add(name, n, ttl)
+    }
+}
+
+/// Makes a [`Store`] of a [`Counter`].
+///
+/// It keeps the laws that a counter can: never too many, keys are islands, forgetting is invisible, strongly consistent per key.
+#[derive(Clone, Copy, Debug)]
+pub struct CounterStore<C>(pub C);
+
+impl<C: Counter> Store for CounterStore<C> {
+    async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
+        if op != Op::Take {
+            return Err(StoreError::Unsupported { verb: op.verb() });
+        }
+        let mut answers = SmallVec::new();
+        for charge in charges {
+            answers.push(Answer { outcome: self.count(charge, now).await?, units: 0, held: false });
+        }
+        Ok(Applied { now, answers })
+    }
+
+    fn accepts(&self, limit: &Limit) -> Result<(), Error> {
+        match window(limit) {
+            Some(_) => Ok(()),
+            None => Err(Error::InvalidLimit {
+                field: "algorithm",
+                value: limit.to_string(),
+                reason: "\"fixed aligned counting denied\" or \"sliding counting denied\" on a plain counter",
+            }),
+        }
+    }
+}
+
+impl<C: Counter> CounterStore<C> {
+    async fn count(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Outcome, StoreError> {
+        let Some((period, sliding)) = window(charge.limit) else {
+            return Err(StoreError::Unsupported { verb: "keep this limit" });
+        };
+        let capacity = charge.limit.capacity();
+        let start = aligned_start(now.as_nanos(), period);
+        let ttl = Duration::from_nanos(period.saturating_mul(2));
+        let fits_at_all = charge.cost <= capacity;
+        let added = if fits_at_all { charge.cost } else { 0 };
+        let used = self.0.add(&name(charge.key, start), added, ttl).await?;
+        let weight = match start.checked_sub(period).filter(|_| sliding) {
+            None => 0,
+            Some(before) => {
+                let previous = self.0.add(&name(charge.key, before), 0, ttl).await?;
+                let covered = period.saturating_sub(now.as_nanos().saturating_sub(start));
+                narrow(product(previous, covered).checked_div(u128::from(period)).unwrap_or(0))
+            }
+        };
+        let estimate = used.saturating_add(weight);
+        let end = start.saturating_add(period);
+        let verdict = if !fits_at_all {
+            Verdict::Never
+        } else if estimate <= capacity {
+            Verdict::Allowed
+        } else {
+            // Not before the period's end, when what was counted lapses or begins to fade.
+            Verdict::Denied { retry_after: Duration::from_nanos(end.saturating_sub(now.as_nanos())) }
+        };
+        let end = Timestamp::from_nanos(end);
+        Ok(Outcome { verdict, remaining: capacity.saturating_sub(estimate), reset_at: end, grows_at: end })
+    }
+}
+
+/// The period of a limit that a counter can keep, and whether it slides.
+fn window(limit: &Limit) -> Option<(u64, bool)> {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { period, aligned: true, count_denied: true, .. } => {
+            Some((nanos_of(period), false))
+        }
+        Algorithm::SlidingWindow { period, count_denied: true, .. } => Some((nanos_of(period), true)),
+        _ => None,
+    }
+}
+
+/// One number for each key and period.
+fn name(key: Key<'_>, start: u64) -> SmallVec<[u8; 64]> {
+    let mut name = SmallVec::new();
+    name.extend(start.to_be_bytes());
+    key.encode(&mut name);
+    name
+}

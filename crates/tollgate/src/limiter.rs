@@ -1,0 +1,457 @@
+//! The limiter: rules, a store, a clock and a failure policy, put together.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::stats::{Stats, Tally};
+use crate::store::{Applied, Op, Store, StoreError};
+use crate::time::{Clock, SystemClock};
+use crate::{Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
+
+mod failure;
+mod plan;
+mod reservation;
+mod wait;
+
+use failure::Share;
+use plan::Plan;
+pub use reservation::{Reservation, Settlement};
+use wait::Queues;
+
+/// Decides requests.
+///
+/// Clones are the same limiter: they share all state, so one may be cloned for every connection.
+///
+/// ```
+/// use tollgate::{Limit, Limiter};
+///
+/// let limiter = Limiter::new(Limit::per_second(10));
+/// assert!(limiter.check("alice")?.allowed());
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+pub struct Limiter<S = MemoryStore> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S> {
+    rules: ArcSwap<Active>,
+    store: S,
+    clock: Box<dyn Clock>,
+    observer: Box<dyn Observer>,
+    deadline: Duration,
+    /// Decides under [`FailurePolicy::Local`](crate::FailurePolicy::Local) while the store is away.
+    local: MemoryStore,
+    local_share: Share,
+    total: Tally,
+    store_errors: AtomicU64,
+    queues: Queues,
+}
+
+/// The rules in force, with their running counts.
+#[derive(Debug)]
+struct Active {
+    rules: RuleSet,
+    tallies: Vec<Arc<Tally>>,
+}
+
+/// Sees what a limiter does: the place for metrics and logs. It is called once for each decision, on the thread that decides.
+pub trait Observer: Send + Sync {
+    /// A request was decided. (Peeks are not requests.)
+    fn decided(&self, decision: &Decision) {
+        let _ = decision;
+    }
+
+    /// The store failed: the raw error, which no caller sees.
+    fn store_failed(&self, error: &StoreError) {
+        let _ = error;
+    }
+}
+
+/// Sees nothing.
+struct Nobody;
+
+impl Observer for Nobody {}
+
+impl<S> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S> fmt::Debug for Limiter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("rules", &self.shared.rules.load().rules).finish_non_exhaustive()
+    }
+}
+
+impl Limiter {
+    /// A limiter in memory that gives each client `limit`. The rule is called `per-client`.
+    #[must_use]
+    pub fn new(limit: Limit) -> Self {
+        let store = MemoryStore::new();
+        // Who writes a long log into the source means it: a ceiling is for limits that come from elsewhere.
+        let store = if store.accepts(&limit).is_err() { store.log_ceiling(limit.capacity()) } else { store };
+        Self::builder(RuleSet::per_client(limit)).store(store).assemble()
+    }
+
+    /// A limiter put together piece by piece, in memory unless a store is given.
+    #[must_use]
+    pub fn builder(rules: RuleSet) -> LimiterBuilder {
+        LimiterBuilder {
+            rules,
+            store: MemoryStore::new(),
+            clock: Box::new(SystemClock),
+            observer: Box::new(Nobody),
+            deadline: Duration::from_millis(50),
+            local_share: 0.25,
+        }
+    }
+
+    /// Takes what the request costs if every rule that covers it admits it. Answers at once, with no async runtime.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial is not an error.
+    pub fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let request = request.into();
+        let cost = request.checked_cost()?;
+        let plan = self.plan(&request)?;
+        let now = self.shared.clock.now();
+        let applied = self.shared.store.apply_now(Op::Take, &plan.charges(cost), now);
+        let decision = self.shared.decided(applied, Op::Take, &plan, cost, now);
+        self.shared.observe(&decision, &plan);
+        Ok(decision)
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Takes what the request costs if every rule that covers it admits it. For stores that have to be waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial is not an error, and a store that
+    /// fails is a degraded decision.
+    pub async fn check_async<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let request = request.into();
+        let cost = request.checked_cost()?;
+        let plan = self.plan(&request)?;
+        let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await;
+        self.shared.observe(&decision, &plan);
+        Ok(decision)
+    }
+
+    /// What a check would say, changing nothing. The numbers are those of now, before the request.
+    ///
+    /// # Errors
+    /// As [`check_async`](Self::check_async).
+    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let request = request.into();
+        let cost = request.checked_cost()?;
+        let plan = self.plan(&request)?;
+        Ok(self.shared.decide(Op::Peek, &plan, cost, self.shared.clock.now()).await)
+    }
+
+    /// Gives back what a request took: its cost, at every rule that covers it, the most recently drawn first, never beyond the limit. Says
+    /// how many units came back at the limit where most did.
+    ///
+    /// # Errors
+    /// [`Error::StoreUnavailable`] and the like if the store did not do it.
+    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
+        let request = request.into();
+        self.act(Op::Refund, &request, self.plan(&request)?).await
+    }
+
+    /// Takes up to the request's cost from the client's own budgets, stopping at empty, whatever the rules say. Says how many units it
+    /// took at the limit where it took most. Global budgets are left alone, unless [`Request::only`] names their rule.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn penalise<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
+        let request = request.into();
+        self.act(Op::Penalise, &request, self.own_plan(&request)?).await
+    }
+
+    /// Denies the client everything until a time: a past one lifts the block. Global budgets are left alone, as by
+    /// [`penalise`](Self::penalise).
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to remember it.
+    pub async fn block<'a>(&self, request: impl Into<Request<'a>>, until: Timestamp) -> Result<(), Error> {
+        let request = request.into();
+        self.act(Op::Block { until }, &request, self.own_plan(&request)?).await.map(|_| ())
+    }
+
+    /// Forgets the client: nothing in use, no block, no reservation. Global budgets are left alone, as by
+    /// [`penalise`](Self::penalise).
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn reset<'a>(&self, request: impl Into<Request<'a>>) -> Result<(), Error> {
+        let request = request.into();
+        self.act(Op::Reset, &request, self.own_plan(&request)?).await.map(|_| ())
+    }
+
+    /// Goes on under other rules. A rule that keeps its name keeps its history: units in use stay in use under a changed limit.
+    ///
+    /// # Errors
+    /// What the store has against one of the limits. Then nothing changes.
+    pub fn set_rules(&self, rules: RuleSet) -> Result<(), Error> {
+        check_accepted(&self.shared.store, &rules)?;
+        self.shared.rules.rcu(|active| Active::succeeding(active, rules.clone()));
+        Ok(())
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> RuleSet {
+        self.shared.rules.load().rules.clone()
+    }
+
+    /// What has been decided so far. Reading it takes none of the locks that requests take.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let active = self.shared.rules.load();
+        let rules = active.rules.rules().iter().zip(&active.tallies);
+        Stats {
+            total: self.shared.total.counts(),
+            rules: rules.map(|(rule, tally)| (rule.name(), tally.counts())).collect(),
+            live_keys: self.shared.store.live_keys(),
+            store_errors: self.shared.store_errors.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.shared.store
+    }
+
+    fn plan(&self, request: &Request<'_>) -> Result<Plan, Error> {
+        Plan::of(&self.shared.rules.load().rules, request)
+    }
+
+    fn own_plan(&self, request: &Request<'_>) -> Result<Plan, Error> {
+        let plan = self.plan(request)?;
+        Ok(if request.only_rule().is_some() { plan } else { plan.keyed() })
+    }
+
+    async fn act(&self, op: Op, request: &Request<'_>, plan: Plan) -> Result<u64, Error> {
+        if let Some(only) = request.only_rule()
+            && !self.shared.rules.load().rules.rules().iter().any(|rule| rule.name().as_str() == only)
+        {
+            return Err(Error::UnknownRule { rule: only.into() });
+        }
+        let applied = self.shared.act(op, &plan, request.checked_cost()?).await?;
+        Ok(applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0))
+    }
+}
+
+impl<S: Store> Shared<S> {
+    /// Decides a request, by the rules' failure policies if the store does not.
+    async fn decide(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Decision {
+        let applied = self.apply(op, plan, cost, now).await;
+        self.decided(applied, op, plan, cost, now)
+    }
+
+    /// The decision that a store's answer, or its failure to answer, amounts to.
+    fn decided(
+        &self,
+        applied: Result<Applied, StoreError>,
+        op: Op,
+        plan: &Plan,
+        cost: u64,
+        now: Timestamp,
+    ) -> Decision {
+        match applied {
+            Ok(Applied { now, answers }) => plan.decision(now, false, &answers),
+            Err(error) => {
+                self.failed(&error);
+                self.decide_without_store(op, plan, cost, now)
+            }
+        }
+    }
+
+    /// Does something that is not a check: here a failure is an error.
+    async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
+        let applied = self.apply(op, plan, cost, self.clock.now()).await;
+        applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
+    }
+
+    /// Asks the store, for as long as the deadline allows. The sleep is set up only if the store does not answer at once.
+    async fn apply(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Result<Applied, StoreError> {
+        let charges = plan.charges(cost);
+        if charges.is_empty() {
+            return Ok(Applied { now, answers: Default::default() });
+        }
+        let mut answer = pin!(self.store.apply(op, &charges, now));
+        let mut out_of_time = None;
+        let applied = poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Ready(applied) => Poll::Ready(applied),
+            Poll::Pending => out_of_time
+                .get_or_insert_with(|| self.clock.sleep_until(now.saturating_add(self.deadline)))
+                .as_mut()
+                .poll(context)
+                .map(|()| Err(StoreError::TimedOut)),
+        });
+        let applied = applied.await?;
+        if applied.answers.len() != charges.len() {
+            let reason = format!("it answered {} of {} charges", applied.answers.len(), charges.len());
+            return Err(StoreError::Unavailable { reason });
+        }
+        Ok(applied)
+    }
+
+    fn failed(&self, error: &StoreError) {
+        self.store_errors.fetch_add(1, Ordering::Relaxed);
+        self.observer.store_failed(error);
+    }
+
+    /// Counts a decision, once.
+    fn observe(&self, decision: &Decision, plan: &Plan) {
+        self.total.count(decision);
+        let active = self.rules.load();
+        let mut last = None;
+        for line in plan.lines().iter().filter(|line| last.replace(line.rule) != Some(line.rule)) {
+            active.tally(line.rule_index, line.rule).inspect(|tally| tally.count_rule(decision, line.rule));
+        }
+        self.observer.decided(decision);
+    }
+}
+
+impl Active {
+    fn new(rules: RuleSet) -> Self {
+        let tallies = rules.rules().iter().map(|_| Arc::default()).collect();
+        Self { rules, tallies }
+    }
+
+    /// Other rules: those that keep their names keep their counts.
+    fn succeeding(old: &Self, rules: RuleSet) -> Self {
+        let tallies =
+            rules.rules().iter().map(|rule| old.tally(0, rule.name()).cloned().unwrap_or_default()).collect();
+        Self { rules, tallies }
+    }
+
+    /// The counts of a rule, which is probably at `index`.
+    fn tally(&self, index: usize, name: crate::RuleName) -> Option<&Arc<Tally>> {
+        let rules = self.rules.rules();
+        let there = rules.get(index).is_some_and(|rule| rule.name() == name);
+        let index = if there { Some(index) } else { rules.iter().position(|rule| rule.name() == name) };
+        self.tallies.get(index?)
+    }
+}
+
+fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {
+    rules.all_limits().try_for_each(|(rule, limit)| {
+        store.accepts(limit).map_err(|error| Error::InvalidRule {
+            rule: rule.to_string(),
+            field: "limit",
+            reason: format!("{limit}: {error}"),
+        })
+    })
+}
+
+/// Puts a [`Limiter`] together.
+///
+/// ```
+/// use tollgate::{FailurePolicy, Limit, Limiter, Request, Rule, RuleSet};
+///
+/// let limiter = Limiter::builder(RuleSet::new([
+///     Rule::new("global", Limit::per_second(5_000)),
+///     Rule::new("per-client", Limit::per_second(10)).key(["client"]).on_store_error(FailurePolicy::Local),
+/// ])?)
+/// .build()?;
+/// let decision = limiter.check(Request::client("alice").cost(3))?;
+/// assert_eq!((decision.allowed(), decision.remaining()), (true, 7));
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+pub struct LimiterBuilder<S = MemoryStore> {
+    rules: RuleSet,
+    store: S,
+    clock: Box<dyn Clock>,
+    observer: Box<dyn Observer>,
+    deadline: Duration,
+    local_share: f64,
+}
+
+impl<S> fmt::Debug for LimiterBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimiterBuilder").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> LimiterBuilder<S> {
+    /// Keeps state in `store` instead.
+    #[must_use]
+    pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
+        let Self { rules, store: _, clock, observer, deadline, local_share } = self;
+        LimiterBuilder { rules, store, clock, observer, deadline, local_share }
+    }
+
+    /// Reads the time, and sleeps, through `clock` instead of the machine's.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Box::new(clock);
+        self
+    }
+
+    /// Tells `observer` of every decision and every failure of the store.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Box::new(observer);
+        self
+    }
+
+    /// How long the store may take before it counts as failed: 50 milliseconds unless said otherwise.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Which share of each limit applies under [`FailurePolicy::Local`](crate::FailurePolicy::Local): a quarter unless said otherwise.
+    /// With `n` processes on one store, the `n`th part keeps them together within the limit.
+    #[must_use]
+    pub const fn local_share(mut self, share: f64) -> Self {
+        self.local_share = share;
+        self
+    }
+
+    /// Checks everything and builds the limiter. The store is not asked for anything yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRule`] if the store cannot keep one of the limits, [`Error::InvalidConfig`] for a setting that is out of range.
+    pub fn build(self) -> Result<Limiter<S>, Error> {
+        check_accepted(&self.store, &self.rules)?;
+        let invalid = |field, value, reason| Err(Error::InvalidConfig { field, value, reason });
+        if !(self.local_share > 0.0 && self.local_share <= 1.0) {
+            return invalid("local_share", self.local_share.to_string(), "more than 0 and at most 1");
+        }
+        if self.deadline.is_zero() {
+            return invalid("deadline", "0".into(), "longer than that; 50ms is usual");
+        }
+        Ok(self.assemble())
+    }
+
+    fn assemble(self) -> Limiter<S> {
+        let Self { rules, store, clock, observer, deadline, local_share } = self;
+        let local_share = Share::from_fraction(local_share);
+        let shared = Shared {
+            rules: ArcSwap::from_pointee(Active::new(rules)),
+            store,
+            clock,
+            observer,
+            deadline,
+            local: MemoryStore::new(),
+            local_share,
+            total: Tally::default(),
+            store_errors: AtomicU64::new(0),
+            queues: Queues::default(),
+        };
+        Limiter { shared: Arc::new(shared) }
+    }
+}

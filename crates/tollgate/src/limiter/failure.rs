@@ -1,0 +1,114 @@
+//! What a limiter answers when its store does not.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::Shared;
+use super::plan::Plan;
+use crate::rule::FailurePolicy;
+use crate::store::{Answer, Charge, Op};
+use crate::{Algorithm, Bucket, Decision, Limit, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
+
+/// A share of a limit, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(pub(crate) u64);
+
+impl Share {
+    pub(crate) const WHOLE: u64 = 1_000_000;
+
+    /// A fraction between 0 and 1, to the nearest millionth.
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a setting, between 0 and 1"
+    )]
+    pub(crate) fn from_fraction(fraction: f64) -> Self {
+        Self(((fraction * 1e6).round() as u64).clamp(1, Self::WHOLE))
+    }
+
+    /// The limit with this share of its count, at least one, and of its rate.
+    pub(crate) fn of(self, limit: &Limit) -> Limit {
+        let share = match limit.algorithm() {
+            Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
+                Algorithm::FixedWindow { limit: self.count(limit), period, aligned, count_denied }
+            }
+            Algorithm::SlidingWindow { limit, period, count_denied } => {
+                Algorithm::SlidingWindow { limit: self.count(limit), period, count_denied }
+            }
+            Algorithm::SlidingLog { limit, period } => {
+                Algorithm::SlidingLog { limit: self.count(limit), period }
+            }
+            Algorithm::TokenBucket(bucket) => Algorithm::TokenBucket(self.bucket(bucket)),
+            Algorithm::Reserve { sustained, reserve } => {
+                Algorithm::Reserve { sustained: self.bucket(sustained), reserve: self.bucket(reserve) }
+            }
+        };
+        Limit::new(share).unwrap_or(*limit)
+    }
+
+    fn count(self, whole: u64) -> u64 {
+        let share = u128::from(whole).saturating_mul(self.0.into()).checked_div(Self::WHOLE.into());
+        share.and_then(|share| u64::try_from(share).ok()).unwrap_or(whole).max(1)
+    }
+
+    /// As many come back, in a longer time: a rate that is small already cannot be rounded away.
+    fn bucket(self, bucket: Bucket) -> Bucket {
+        let nanos =
+            bucket.interval.as_nanos().saturating_mul(Self::WHOLE.into()).div_ceil(u128::from(self.0.max(1)));
+        let interval = u64::try_from(nanos).map_or(MAX_SPAN, Duration::from_nanos).min(MAX_SPAN);
+        Bucket { capacity: self.count(bucket.capacity), interval, ..bucket }
+    }
+}
+
+impl<S> Shared<S> {
+    /// The degraded decision: each rule's charges by that rule's policy, all or nothing.
+    pub(crate) fn decide_without_store(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Decision {
+        let closed = plan.lines().iter().any(|line| line.policy == FailurePolicy::Closed && !line.shadow);
+        let shares: SmallVec<[Limit; 4]> =
+            plan.lines().iter().map(|line| self.local_share.of(&line.limit)).collect();
+        let local = plan.lines().iter().zip(&shares).filter(|(line, _)| line.policy == FailurePolicy::Local);
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            local.map(|(line, limit)| Charge { limit, ..plan.charge(line, cost) }).collect();
+        let op = if closed { Op::Peek } else { op };
+        let answered = self.local.apply_now(op, &charges, now);
+        let mut local_answers = answered.map(|applied| applied.answers).unwrap_or_default().into_iter();
+        let answers: SmallVec<[Answer; 4]> = plan
+            .lines()
+            .iter()
+            .map(|line| match line.policy {
+                FailurePolicy::Open => assumed(Verdict::Allowed, line.limit.capacity(), now),
+                FailurePolicy::Closed => assumed(Verdict::Denied { retry_after: SECOND }, 0, now),
+                FailurePolicy::Local => {
+                    local_answers.next().unwrap_or_else(|| assumed(Verdict::Allowed, 0, now))
+                }
+            })
+            .collect();
+        plan.decision(now, true, &answers)
+    }
+}
+
+/// An answer that nobody counted.
+fn assumed(verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
+    let at = match verdict {
+        Verdict::Denied { retry_after } => now.saturating_add(retry_after),
+        Verdict::Allowed | Verdict::Never => now,
+    };
+    Answer { outcome: Outcome { verdict, remaining, reset_at: at, grows_at: at }, units: 0, held: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MINUTE;
+
+    #[test]
+    fn e4_a_share_of_a_limit_is_that_share_of_its_count_and_of_its_rate() {
+        let quarter = |limit: Limit| Share(250_000).of(&limit);
+        assert_eq!(quarter(Limit::fixed_window(10, MINUTE)), Limit::fixed_window(2, MINUTE));
+        assert_eq!(quarter(Limit::sliding_log(3, MINUTE)), Limit::sliding_log(1, MINUTE));
+        assert_eq!(quarter(Limit::per_minute(100)), Limit::token_bucket(25, 100, 4 * MINUTE));
+        assert_eq!(Share(Share::WHOLE).of(&Limit::API), Limit::API);
+    }
+}

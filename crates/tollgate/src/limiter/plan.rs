@@ -1,0 +1,107 @@
+//! From a request to the charges it makes.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::key::push_value;
+use crate::rule::FailurePolicy;
+use crate::store::{Answer, Charge};
+use crate::{Decision, Error, Key, Limit, Report, Request, RuleName, RuleSet, Timestamp};
+
+/// The charges of one request, independent of the rules they came from: a reservation is settled by the rules it was made under.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    lines: SmallVec<[Line; 4]>,
+    /// The lines' subjects, one after the other.
+    subjects: SmallVec<[u8; 64]>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// The rule's place in the rule set.
+    pub(crate) rule_index: usize,
+    pub(crate) rule: RuleName,
+    place: u16,
+    pub(crate) limit: Limit,
+    unit_cost: u64,
+    pub(crate) shadow: bool,
+    pub(crate) policy: FailurePolicy,
+    subject: Range<usize>,
+}
+
+impl Plan {
+    /// The charges of all rules that cover `request`.
+    pub(crate) fn of(rules: &RuleSet, request: &Request<'_>) -> Result<Self, Error> {
+        let mut plan = Self { lines: SmallVec::new(), subjects: SmallVec::new() };
+        for (rule_index, rule, limits) in rules.covering(request) {
+            let start = plan.subjects.len();
+            for attribute in rule.key_attributes() {
+                push_value(&mut plan.subjects, attribute, request.get(attribute).unwrap_or_default())?;
+            }
+            let end = plan.subjects.len();
+            for (place, limit) in (0..).zip(limits) {
+                plan.lines.push(Line {
+                    rule_index,
+                    rule: rule.name(),
+                    place,
+                    limit: *limit,
+                    unit_cost: rule.unit_cost(),
+                    shadow: rule.is_shadow(),
+                    policy: rule.failure_policy(),
+                    subject: start..end,
+                });
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Only the charges on keys of someone's own: what is done to a client must not be done to everyone.
+    pub(crate) fn keyed(mut self) -> Self {
+        self.lines.retain(|line| !line.subject.is_empty());
+        self
+    }
+
+    pub(crate) fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// The charges for a request of `cost`.
+    pub(crate) fn charges(&self, cost: u64) -> SmallVec<[Charge<'_>; 4]> {
+        self.lines.iter().map(|line| self.charge(line, cost)).collect()
+    }
+
+    pub(crate) fn charge<'a>(&'a self, line: &'a Line, cost: u64) -> Charge<'a> {
+        let subject = self.subjects.get(line.subject.clone()).unwrap_or_default();
+        Charge {
+            key: Key::new(line.rule, line.place, subject),
+            limit: &line.limit,
+            cost: cost.saturating_mul(line.unit_cost),
+            shadow: line.shadow,
+        }
+    }
+
+    /// What tells requests that queue for the same budgets from others.
+    pub(crate) fn identity(&self) -> Vec<u8> {
+        let mut identity = Vec::new();
+        self.charges(0).iter().for_each(|charge| charge.key.encode(&mut identity));
+        identity
+    }
+
+    /// The decision that a store's answers amount to.
+    pub(crate) fn decision(&self, now: Timestamp, degraded: bool, answers: &[Answer]) -> Decision {
+        let report = |(line, answer): (&Line, &Answer)| Report {
+            rule: line.rule,
+            place: line.place,
+            limit: line.limit,
+            unit_cost: line.unit_cost,
+            shadow: line.shadow,
+            outcome: answer.outcome,
+        };
+        Decision::merge(now, degraded, self.lines.iter().zip(answers).map(report).collect())
+    }
+}

@@ -1,0 +1,134 @@
+//! Waiting instead of rejecting: first come, first served, up to a deadline.
+//!
+//! Requests for the same budgets stand in one queue per process. Only the first of it asks the store, sleeps through the clock
+//! until the time that the store said, and asks again. The others wait for their turn. Whoever leaves, admitted, out of time
+//! or cancelled, wakes the next.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::Limiter;
+use crate::store::Store;
+use crate::{Decision, Error, Request, SECOND, Timestamp, Verdict};
+
+impl<S: Store> Limiter<S> {
+    /// Waits until the request is admitted, at the latest until `deadline`, in the order of arrival among requests for the same budgets in
+    /// this process. Denied, it has taken nothing: because it could never fit, could not be admitted before the deadline, or others
+    /// were still before it. Dropping the future leaves the queue and gives back whatever it had taken.
+    ///
+    /// ```
+    /// use tollgate::{Clock, Limit, Limiter, SECOND, SystemClock, block_on};
+    ///
+    /// let limiter = Limiter::new(Limit::per_second(1_000).burst(1));
+    /// let deadline = SystemClock.now().saturating_add(SECOND);
+    /// for _ in 0..3 {
+    ///     assert!(block_on(limiter.wait("alice", deadline))?.allowed()); // one millisecond apart
+    /// }
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
+    pub async fn wait<'a>(
+        &self,
+        request: impl Into<Request<'a>>,
+        deadline: Timestamp,
+    ) -> Result<Decision, Error> {
+        let request = request.into();
+        let cost = request.checked_cost()?;
+        let plan = self.plan(&request)?;
+        let clock = &self.shared.clock;
+        let turn = self.shared.queues.join(plan.identity());
+        let mut out_of_time = clock.sleep_until(deadline);
+        let served = poll_fn(|context| match turn.poll(context.waker()) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => out_of_time.as_mut().poll(context).map(|()| false),
+        });
+        let decision = if served.await {
+            loop {
+                // Should this be cancelled on the way to the store, what it took comes back when the hold expires.
+                let reservation =
+                    self.hold(plan.clone(), cost, self.shared.deadline.saturating_add(SECOND)).await;
+                let decision = reservation.decision();
+                let Verdict::Denied { retry_after } = decision.verdict() else {
+                    break reservation.keep(cost).await;
+                };
+                let at = decision.now().saturating_add(retry_after);
+                if at > deadline || decision.degraded() {
+                    break decision.clone();
+                }
+                drop(reservation);
+                clock.sleep_until(at).await;
+            }
+        } else {
+            self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await.overtaken()
+        };
+        self.shared.observe(&decision, &plan);
+        Ok(decision)
+    }
+}
+
+/// The queues of a limiter, one for each set of budgets that anyone waits for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queues(Arc<Mutex<HashMap<Vec<u8>, Queue>>>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    tickets: u64,
+    waiting: VecDeque<(u64, Waker)>,
+}
+
+/// A place in a queue, left when dropped.
+struct Turn {
+    queues: Queues,
+    identity: Vec<u8>,
+    ticket: u64,
+}
+
+impl Queues {
+    fn join(&self, identity: Vec<u8>) -> Turn {
+        let mut queues = self.lock();
+        let queue = queues.entry(identity.clone()).or_default();
+        queue.tickets = queue.tickets.wrapping_add(1);
+        let ticket = queue.tickets;
+        queue.waiting.push_back((ticket, Waker::noop().clone()));
+        Turn { queues: self.clone(), identity, ticket }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Queue>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    /// Ready when this is the first in the queue.
+    fn poll(&self, waker: &Waker) -> Poll<()> {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(&self.identity) else { return Poll::Ready(()) };
+        if queue.waiting.front().is_none_or(|(first, _)| *first == self.ticket) {
+            return Poll::Ready(());
+        }
+        if let Some((_, kept)) = queue.waiting.iter_mut().find(|(ticket, _)| *ticket == self.ticket) {
+            kept.clone_from(waker);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(&self.identity) else { return };
+        queue.waiting.retain(|(ticket, _)| *ticket != self.ticket);
+        let next = queue.waiting.front().map(|(_, waker)| waker.clone());
+        if next.is_none() {
+            queues.remove(&self.identity);
+        }
+        drop(queues);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Counting decisions without slowing them down.
+//!
+//! Each thread counts in a stripe of its own cache lines, so that counting takes no lock and two threads do not fight over a line. Reading adds the stripes
+//! up.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::{Decision, RuleName};
+
+/// What a limiter has decided since it was built.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Every decision.
+    pub total: Counts,
+    /// What each rule said, in the order of the rules. A rule keeps its counts when its limits change.
+    pub rules: Vec<(RuleName, Counts)>,
+    /// How many keys the store keeps, if it knows.
+    pub live_keys: Option<u64>,
+    /// How often the store failed or did not answer in time.
+    pub store_errors: u64,
+}
+
+/// How many decisions of each kind. For one rule: how often it admitted, denied, or would have denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Admitted.
+    pub allowed: u64,
+    /// Denied.
+    pub denied: u64,
+    /// Admitted although a shadow rule would have denied.
+    pub shadow_denied: u64,
+    /// Decided without the store.
+    pub degraded: u64,
+}
+
+impl Counts {
+    /// How many of all were denied, as a percentage: 0 with no traffic.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a percentage for people")]
+    pub fn rejection_rate(&self) -> f64 {
+        match self.allowed.saturating_add(self.denied) {
+            0 => 0.0,
+            all => self.denied as f64 * 100.0 / all as f64,
+        }
+    }
+}
+
+const STRIPES: usize = 16;
+
+/// One running set of counts.
+#[derive(Debug, Default)]
+pub(crate) struct Tally([Stripe; STRIPES]);
+
+/// Two cache lines: processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe {
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    shadow_denied: AtomicU64,
+    degraded: AtomicU64,
+}
+
+impl Tally {
+    /// Counts one decision.
+    pub(crate) fn count(&self, decision: &Decision) {
+        let shadow_denied = decision.limits().iter().any(|report| report.shadow && !report.outcome.allowed());
+        self.add(decision.allowed(), shadow_denied, decision.degraded());
+    }
+
+    /// Counts what one rule, of which `reports` are all, said.
+    pub(crate) fn count_rule(&self, decision: &Decision, rule: RuleName) {
+        let mut reports = decision.limits().iter().filter(|report| report.rule == rule);
+        let denied = reports.clone().any(|report| !report.outcome.allowed());
+        let shadow = reports.any(|report| report.shadow);
+        self.add(!denied || shadow, denied && shadow, decision.degraded());
+    }
+
+    fn add(&self, allowed: bool, shadow_denied: bool, degraded: bool) {
+        let Some(stripe) = self.0.get(stripe_index()) else { return };
+        let main = if allowed { &stripe.allowed } else { &stripe.denied };
+        main.fetch_add(1, Ordering::Relaxed);
+        if shadow_denied {
+            stripe.shadow_denied.fetch_add(1, Ordering::Relaxed);
+        }
+        if degraded {
+            stripe.degraded.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let sum = |part: fn(&Stripe) -> &AtomicU64| {
+            self.0.iter().map(|stripe| part(stripe).load(Ordering::Relaxed)).fold(0, u64::saturating_add)
+        };
+        Counts {
+            allowed: sum(|stripe| &stripe.allowed),
+            denied: sum(|stripe| &stripe.denied),
+            shadow_denied: sum(|stripe| &stripe.shadow_denied),
+            degraded: sum(|stripe| &stripe.degraded),
+        }
+    }
+}
+
+/// Threads take the stripes in turn.
+fn stripe_index() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static INDEX: usize = THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES);
+    INDEX.try_with(|index| *index).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g1_the_rejection_rate_is_a_percentage_and_zero_with_no_traffic() {
+        assert_eq!(Counts::default().rejection_rate(), 0.0);
+        let counts = Counts { allowed: 3, denied: 1, ..Counts::default() };
+        assert_eq!(counts.rejection_rate(), 25.0);
+    }
+}
