@@ -28,9 +28,12 @@ pub(crate) trait Arithmetic: Sized {
     /// How many units the limit admits when nothing has been taken.
     fn capacity(&self) -> u64;
 
-    /// Brings a stored state to `now`: drops what has lapsed. A state further ahead of `now` than this
-    /// limit could have put it was written by a clock that has since gone back; it counts as exactly empty, so that one wild
-    /// reading locks nobody out for longer than one full refill.
+    /// Brings a stored state to `now`: drops what has lapsed.
+    ///
+    /// A state further ahead of `now` than this limit could have put it was written at a later reading of the clock. If it would be
+    /// within reach [`LATE`] from now, this reading merely lost a race, and counts as that later one: every other method
+    /// treats a `now` before the state's own time as that time. If not, the clock has gone back: the state then counts as exactly empty as of
+    /// now, so that one wild reading locks nobody out for longer than one full refill.
     fn roll(&self, state: &mut Self::State, now: u64);
 
     /// How many units could be taken right now.
@@ -73,6 +76,10 @@ pub(crate) trait Arithmetic: Sized {
         state
     }
 }
+
+/// How far behind another a reading of the clock may be and still be one that merely came late: two threads read it and then reach the
+/// same key in the opposite order.
+pub(crate) const LATE: u64 = 1_000_000_000;
 
 /// The start of the aligned period that `now` lies in. (A period of zero does not exist; it answers `now`.)
 pub(crate) fn aligned_start(now: u64, period: u64) -> u64 {

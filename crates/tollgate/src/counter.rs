@@ -87,7 +87,7 @@ impl<C: Counter> CounterStore<C> {
         let end = start.saturating_add(period);
         let verdict = if !fits_at_all {
             Verdict::Never
-        } else if estimate <= capacity {
+        } else if estimate <= capacity || charge.cost == 0 {
             Verdict::Allowed
         } else {
             // Not before the period's end, when what was counted lapses or begins to fade.

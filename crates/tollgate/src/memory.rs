@@ -4,9 +4,6 @@
 //! order, so that requests in opposite orders cannot wait for each other. While a request is decided its cells are out of the
 //! table; those that are idle afterwards do not go back in, which is all the forgetting that a key in use ever needs. Keys that turned idle
 //! untouched are reclaimed when room is needed.
-//!
-//! Two threads read the clock and then reach a shard in the opposite order. Taken at its word, the older reading would look like a clock
-//! that went back. So a reading that is at most [`STALE`] older than the newest that the shard has seen counts as that newest one.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -20,9 +17,6 @@ use crate::store::{Answer, Applied, Charge, Op, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::{Algorithm, Error, Limit, Outcome, Timestamp, Verdict};
-
-/// How far a reading of the clock may lie behind another and still be one that merely lost a race.
-const STALE: Duration = Duration::from_secs(1);
 
 /// How long a new key is told to wait when every slot is busy.
 const FULL_RETRY: Duration = Duration::from_secs(1);
@@ -53,8 +47,6 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct Shard {
     cells: HashMap<KeyBytes, Cell>,
-    /// The newest reading of the clock.
-    latest: Timestamp,
     /// No cell turns idle before this: there is no use in looking for one.
     next_idle: Timestamp,
 }
@@ -122,7 +114,6 @@ impl MemoryStore {
         if room.is_none() && matches!(op, Op::Block { .. }) {
             return Err(StoreError::Full);
         }
-        let now = locked.settle_time(now);
         let known: SmallVec<[bool; 4]> = slots.iter().map(|slot| locked.has(slot)).collect();
         let mut cells = locked.take_out(&slots);
         let op = if room.is_none() { Op::Peek } else { op };
@@ -249,17 +240,8 @@ impl<'a> Locked<'a> {
         to_u64(slots.iter().filter(|slot| !self.has(slot)).count())
     }
 
-    /// The time to decide at: the newest reading, if this one merely lost a race against it.
-    fn settle_time(&mut self, now: Timestamp) -> Timestamp {
-        let newest = self.shards.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
-        let now = if newest.since(now) <= STALE { now.max(newest) } else { now };
-        self.shards.iter_mut().for_each(|(_, shard)| shard.latest = now);
-        now
-    }
-
     fn take_out(&mut self, slots: &[Slot<'_>]) -> SmallVec<[Cell; 4]> {
-        let known = |slot: &Slot<'_>| self.shard(slot.shard)?.cells.remove(&slot.key);
-        let mut known = known;
+        let mut known = |slot: &Slot<'_>| self.shard(slot.shard)?.cells.remove(&slot.key);
         slots.iter().map(|slot| known(slot).unwrap_or_else(|| Cell::new(*slot.charge.limit))).collect()
     }
 

@@ -7,7 +7,7 @@
 //! The *aligned* variant starts windows at multiples of the period instead, for limits that roll over
 //! on the minute or the hour.
 
-use super::{Arithmetic, aligned_start};
+use super::{Arithmetic, LATE, aligned_start};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl Arithmetic for FixedWindow {
     fn roll(&self, state: &mut State, now: u64) {
         if state.used == 0 {
             *state = State::default();
-        } else if state.opened_at > now {
+        } else if state.opened_at > now.saturating_add(LATE) {
             *state = State { opened_at: self.start(now), used: self.limit };
         } else if now.saturating_sub(state.opened_at) >= self.period {
             *state = State::default();

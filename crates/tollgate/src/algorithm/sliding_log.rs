@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Arithmetic;
+use super::{Arithmetic, LATE};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ impl Arithmetic for SlidingLog {
     }
 
     fn roll(&self, state: &mut State, now: u64) {
-        if state.entries.back().is_some_and(|newest| newest.at > now) {
+        if state.entries.back().is_some_and(|newest| newest.at > now.saturating_add(LATE)) {
             *state = self.with_used(now, self.limit);
         }
         while state.entries.front().is_some_and(|oldest| now.saturating_sub(oldest.at) >= self.period) {
@@ -73,7 +73,7 @@ impl Arithmetic for SlidingLog {
     fn take(&self, state: &mut State, now: u64, units: u64) {
         state.used = state.used.saturating_add(units);
         match state.entries.back_mut() {
-            Some(newest) if newest.at == now => newest.cost = newest.cost.saturating_add(units),
+            Some(newest) if newest.at >= now => newest.cost = newest.cost.saturating_add(units),
             _ => state.entries.push_back(Entry { at: now, cost: units }),
         }
     }

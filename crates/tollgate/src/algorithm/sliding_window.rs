@@ -5,7 +5,7 @@
 //! the edge of a window is gone. What it does not promise: it takes the previous period's requests to have come evenly, so up to
 //! twice the limit can pass in one period's span if they did not.
 
-use super::{Arithmetic, aligned_start, narrow, product, quotient_ceil};
+use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,9 +59,9 @@ impl Arithmetic for SlidingWindow {
         let start = aligned_start(now, self.period);
         *state = if (state.current | state.previous) == 0 {
             State::default()
-        } else if state.start > now {
+        } else if state.start > now.saturating_add(LATE) {
             State { start, current: self.limit, previous: 0 }
-        } else if state.start == start {
+        } else if state.start >= start {
             *state
         } else if start.saturating_sub(state.start) == self.period && state.current > 0 {
             State { start, current: 0, previous: state.current }
@@ -89,7 +89,7 @@ impl Arithmetic for SlidingWindow {
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {
-        state.start = aligned_start(now, self.period);
+        state.start = state.start.max(aligned_start(now, self.period));
         state.current = state.current.saturating_add(units);
     }
 

@@ -12,7 +12,7 @@
 
 use std::fmt::Debug;
 
-use super::{Arithmetic, aligned_start, narrow, product, quotient_ceil};
+use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil};
 
 /// The limit. `F` says whether a token is a whole number of nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,9 +156,9 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     }
 
     fn roll(&self, state: &mut Self::State, now: u64) {
-        let tick = self.tick(now);
-        if self.debt(state, tick) > self.tokens(self.capacity) {
-            *state = self.owing(tick, self.tokens(self.capacity));
+        let empty = self.tokens(self.capacity);
+        if self.debt(state, self.tick(now.saturating_add(LATE))) > empty {
+            *state = self.owing(self.tick(now), empty);
         }
     }
 

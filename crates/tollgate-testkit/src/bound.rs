@@ -1,0 +1,69 @@
+//! Law B1 as numbers: the most that may get through.
+
+use std::time::Duration;
+
+use tollgate::{Algorithm, Bucket, Limit, Timestamp};
+
+/// The most that `limit` may admit from one request to another that comes `span` after it.
+///
+/// For windows this is what their definition allows wherever the span lies, which is more than one window's worth: the windows
+/// themselves are checked one by one by [`Laws`](crate::Laws).
+#[must_use]
+pub fn most(limit: &Limit, span: Duration) -> u128 {
+    let periods = |period: Duration| span.as_nanos() / period.as_nanos();
+    match limit.algorithm() {
+        Algorithm::FixedWindow { limit, period, .. } | Algorithm::SlidingWindow { limit, period, .. } => {
+            u128::from(limit) * (periods(period) + 2)
+        }
+        Algorithm::SlidingLog { limit, period } => u128::from(limit) * (periods(period) + 1),
+        Algorithm::TokenBucket(bucket) => most_of(&bucket, span),
+        Algorithm::Reserve { sustained, reserve } => most_of(&sustained, span) + most_of(&reserve, span),
+        other => unreachable!("an algorithm without a bound: {other:?}"),
+    }
+}
+
+fn most_of(bucket: &Bucket, span: Duration) -> u128 {
+    let (span, interval, amount) = (span.as_nanos(), bucket.interval.as_nanos(), u128::from(bucket.amount));
+    let refill = if bucket.stepped { amount * (span / interval + 1) } else { span * amount / interval };
+    u128::from(bucket.capacity) + refill
+}
+
+/// The most that `limit` may admit while a clock runs forward by `forward` in all and steps back `wild_steps` times by more than a
+/// second: each of those may cost one more of the whole limit, because what was written after it is no longer believed.
+#[must_use]
+pub fn most_on_path(limit: &Limit, forward: Duration, wild_steps: usize) -> u128 {
+    most(limit, forward) + u128::from(limit.capacity()) * u128::try_from(wild_steps).expect("a count fits")
+}
+
+/// When how much was admitted, oldest first.
+pub(crate) type Admitted = Vec<(Timestamp, u64)>;
+
+/// Checks a history against the windows of its limit, one by one.
+pub(crate) fn check_windows(limit: &Limit, admitted: &Admitted) -> Result<(), String> {
+    let sum = |from: Timestamp, period: Duration| -> u64 {
+        let inside = |(at, _): &&(Timestamp, u64)| from <= *at && at.since(from) < period;
+        admitted.iter().filter(inside).map(|(_, cost)| cost).sum()
+    };
+    let within = |most: u64, start: Timestamp, period: Duration| match sum(start, period) {
+        sum if sum > most => Err(format!("{limit}: {sum} in the window from {start:?}, at most {most}")),
+        _ => Ok(()),
+    };
+    let aligned = |at: &Timestamp, period: Duration| {
+        let period = u64::try_from(period.as_nanos()).expect("a period fits");
+        Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % period)
+    };
+    let mut opened: Option<Timestamp> = None;
+    admitted.iter().filter(|(_, cost)| *cost > 0).try_for_each(|(at, _)| match limit.algorithm() {
+        Algorithm::FixedWindow { limit, period, aligned: false, .. } => {
+            let open = opened.filter(|open| at.since(*open) < period).unwrap_or(*at);
+            opened = Some(open);
+            within(limit, open, period)
+        }
+        Algorithm::FixedWindow { limit, period, .. } => within(limit, aligned(at, period), period),
+        Algorithm::SlidingWindow { limit, period, .. } => {
+            within(limit, aligned(at, period), period).and_then(|()| within(limit * 2, *at, period))
+        }
+        Algorithm::SlidingLog { limit, period } => within(limit, *at, period),
+        _ => Ok(()),
+    })
+}

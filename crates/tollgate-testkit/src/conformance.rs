@@ -1,0 +1,54 @@
+//! All laws as test functions, in one line.
+
+/// Makes a module of tests out of a name and a function that makes a fresh, empty store: every law, over that store.
+///
+/// A store whose time is coarser than a nanosecond says so: `conformance!(name, make, resolution = Duration::from_micros(1))`. Of a plain
+/// [`Counter`](tollgate::Counter), `conformance!(name, counter = make)` tests the laws that it can keep; there `make` is handed the clock.
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, counter = $make:expr) => {
+        $crate::conformance!(@tests $name, $crate::CounterLaws::new($make), [
+            b1_never_too_many,
+            b5_keys_are_islands,
+            b6_forgetting_is_invisible,
+            b9_racing_threads_admit_exactly_the_limit,
+        ]);
+    };
+    ($name:ident, $make:expr) => {
+        $crate::conformance!($name, $make, resolution = ::std::time::Duration::from_nanos(1));
+    };
+    ($name:ident, $make:expr, resolution = $resolution:expr) => {
+        $crate::conformance!(@tests $name, $crate::Laws::new($make).resolution($resolution), [
+            b1_never_too_many,
+            b2_denial_is_free,
+            b3_remaining_is_true,
+            b4_retry_after_is_exact,
+            b5_keys_are_islands,
+            b6_forgetting_is_invisible,
+            b7_time_may_misbehave,
+            b7_a_wild_reading_locks_nobody_out_for_longer_than_one_refill,
+            b8_all_or_nothing,
+            b8_the_same_key_twice_is_charged_once,
+            b8_opposite_orders_do_not_deadlock,
+            b9_racing_threads_admit_exactly_the_limit,
+            b9_readings_out_of_order_admit_exactly_the_limit,
+            b10_outcomes_are_those_of_the_oracle,
+            b11_changing_a_limit_keeps_history,
+            c5_reservations_live_in_the_store,
+            c5_blocks_live_in_the_store,
+        ]);
+    };
+    (@tests $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {
+        mod $name {
+            #[allow(unused_imports, reason = "the expressions name what is around the macro")]
+            use super::*;
+
+            $(
+                #[test]
+                fn $law() {
+                    ($laws).$law();
+                }
+            )*
+        }
+    };
+}
