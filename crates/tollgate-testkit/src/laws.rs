@@ -26,7 +26,7 @@ pub struct Laws<F> {
 }
 
 /// The cases that a law is run over, unless `PROPTEST_CASES` says otherwise.
-const CASES: u32 = 96;
+const CASES: u32 = 256;
 
 pub(crate) fn property<T: std::fmt::Debug>(
     strategy: impl Strategy<Value = T>,
@@ -36,6 +36,7 @@ pub(crate) fn property<T: std::fmt::Debug>(
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = CASES;
     }
+    config.max_global_rejects = config.cases.saturating_mul(50);
     config.source_file = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/src/laws.rs"));
     config.failure_persistence = Some(Box::new(FileFailurePersistence::SourceParallel("regressions")));
     if let Err(broken) = TestRunner::new(config).run(&strategy, law) {

@@ -1,0 +1,167 @@
+//! C and G: what a limiter does with its rules.
+
+use tollgate::{
+    Counts, Error, Limit, Limiter, MAX_COUNT, MINUTE, ManualClock, Override, Request, Rule, RuleSet, SECOND,
+    Timestamp, Verdict, block_on,
+};
+
+fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules = RuleSet::new(rules).unwrap();
+    (Limiter::builder(rules).clock(clock.clone()).build().unwrap(), clock)
+}
+
+fn per_client(limit: Limit) -> Rule {
+    Rule::new("per-client", limit).key(["client"])
+}
+
+#[test]
+fn c1_two_limits_on_one_key_hold_together() {
+    let limits = [Limit::per_second(10), Limit::fixed_window(15, MINUTE)];
+    let (limiter, clock) = limiter([Rule::new("r", limits).key(["client"])]);
+    let admitted = || (0..100).filter(|_| limiter.check("a").unwrap().allowed()).count();
+    assert_eq!(admitted(), 10, "a spike");
+    clock.advance(SECOND);
+    assert_eq!(admitted(), 5, "sustained load");
+    clock.advance(SECOND);
+    assert_eq!(admitted(), 0);
+}
+
+#[test]
+fn c3_a_global_cap_and_a_client_cap_protect_the_whole_and_each_other() {
+    let (limiter, _) = limiter([
+        Rule::new("global", Limit::fixed_window(10, MINUTE)),
+        per_client(Limit::fixed_window(6, MINUTE)),
+    ]);
+    let admitted = |client| (0..100).filter(|_| limiter.check(client).unwrap().allowed()).count();
+    assert_eq!(admitted("greedy"), 6, "one client cannot take it all");
+    assert_eq!(admitted("other"), 4, "and together they cannot take more than there is");
+    let denied = limiter.check("third").unwrap();
+    assert_eq!(denied.rule().unwrap().as_str(), "global");
+    assert_eq!(denied.limits()[1].outcome.remaining, 6, "the third's own budget is whole");
+}
+
+#[test]
+fn c2_rules_charge_their_own_cost_and_shadows_only_watch() {
+    let (limiter, _) = limiter([
+        Rule::new("heavy", Limit::fixed_window(10, MINUTE)).cost(5),
+        Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow(),
+    ]);
+    let first = limiter.check("a").unwrap();
+    assert_eq!((first.allowed(), first.remaining()), (true, 1), "ten units, five a request");
+    let second = limiter.check("a").unwrap();
+    assert!(second.allowed() && !second.limits()[1].outcome.allowed(), "reported, never denies");
+    assert!(!limiter.check("a").unwrap().allowed());
+    assert_eq!(limiter.check(Request::client("a").cost(3)).unwrap().verdict(), Verdict::Never);
+}
+
+#[test]
+fn c2_a_request_that_no_rule_covers_is_allowed_and_says_so() {
+    let (limiter, _) = limiter([per_client(Limit::per_minute(1))]);
+    let decision = limiter.check(&[("tenant", "t")]).unwrap();
+    assert!(decision.allowed() && decision.limits().is_empty());
+    assert_eq!((decision.remaining(), decision.rule()), (u64::MAX, None));
+}
+
+#[test]
+fn c4_a_plan_has_limits_of_its_own_and_a_change_keeps_what_is_in_use() {
+    let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
+    assert!(limiter.check(Request::client("partner").cost(10)).unwrap().allowed());
+    assert!(!limiter.check("partner").unwrap().allowed());
+    let rules = RuleSet::new([per_client(Limit::fixed_window(10, MINUTE))]).unwrap();
+    let plan = Override::new("per-client", Limit::fixed_window(1000, MINUTE)).matching("client", "partner");
+    limiter.set_rules(rules.with_overrides([plan]).unwrap()).unwrap();
+    assert_eq!(limiter.check("partner").unwrap().remaining(), 989, "ten of ten used stay used");
+    assert_eq!(limiter.check("other").unwrap().remaining(), 9);
+}
+
+#[test]
+fn c5_what_is_done_to_a_client_is_not_done_to_everyone() {
+    let (limiter, clock) = limiter([
+        Rule::new("global", Limit::fixed_window(100, MINUTE)),
+        per_client(Limit::fixed_window(10, MINUTE)),
+    ]);
+    let left = |client| {
+        let limits = block_on(limiter.peek(client)).unwrap();
+        (limits.limits()[0].outcome.remaining, limits.limits()[1].outcome.remaining)
+    };
+    assert!(limiter.check(Request::client("a").cost(4)).unwrap().allowed());
+    assert_eq!(left("a"), (96, 6));
+    assert_eq!(block_on(limiter.refund("a")), Ok(1));
+    assert_eq!(left("a"), (97, 7), "a refund undoes a check, everywhere");
+    assert_eq!(block_on(limiter.penalise(Request::client("a").cost(50))), Ok(7), "up to empty");
+    assert_eq!(left("a"), (97, 0));
+    assert_eq!(block_on(limiter.penalise(Request::client("a").cost(5).only("global"))), Ok(5));
+    assert_eq!(left("a"), (92, 0));
+    block_on(limiter.reset("a")).unwrap();
+    assert_eq!(left("a"), (92, 10), "the others' budget is not reset");
+    block_on(limiter.block("a", Timestamp::from_secs(1_000_010))).unwrap();
+    assert!(!limiter.check("a").unwrap().allowed() && limiter.check("b").unwrap().allowed());
+    clock.advance(10 * SECOND);
+    assert!(limiter.check("a").unwrap().allowed());
+    let lost = block_on(limiter.refund(Request::client("a").only("nowhere")));
+    assert_eq!(lost, Err(Error::UnknownRule { rule: "nowhere".into() }));
+}
+
+#[test]
+fn c5_a_dropped_reservation_gives_everything_back_at_once() {
+    let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
+    let reservation = block_on(limiter.reserve(Request::client("a").cost(8), MINUTE)).unwrap();
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 2);
+    drop(reservation);
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 10);
+    let too_much = block_on(limiter.reserve(Request::client("a").cost(11), MINUTE)).unwrap();
+    assert_eq!(too_much.decision().verdict(), Verdict::Never);
+    assert_eq!(block_on(too_much.settle(1)), Err(Error::NotReserved));
+}
+
+#[test]
+fn d3_a_request_that_cannot_be_counted_is_an_error_with_its_code() {
+    let (limiter, _) = limiter([per_client(Limit::per_minute(1))]);
+    assert_eq!(limiter.check("").unwrap_err().code(), "invalid_key");
+    assert_eq!(limiter.check(&"x".repeat(1025)).unwrap_err().code(), "invalid_key");
+    assert!(limiter.check(&"x".repeat(1024)).is_ok());
+    let dear = limiter.check(Request::client("a").cost(MAX_COUNT + 1)).unwrap_err();
+    assert_eq!(dear.code(), "invalid_cost");
+    assert!(dear.to_string().contains("1000000000000000"), "{dear}");
+}
+
+#[test]
+fn g1_statistics_in_all_and_per_rule_and_a_rule_keeps_them_when_its_limit_changes() {
+    let rules = |limit| [per_client(limit), Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow()];
+    let (limiter, _) = limiter(rules(Limit::fixed_window(3, MINUTE)));
+    assert_eq!(limiter.stats().total.rejection_rate(), 0.0);
+    for _ in 0..4 {
+        let _ = limiter.check("a").unwrap();
+    }
+    let _ = block_on(limiter.peek("a")).unwrap();
+    let stats = limiter.stats();
+    let all = Counts { allowed: 3, denied: 1, shadow_denied: 3, degraded: 0 };
+    assert_eq!(stats.total, all, "a peek is not a request");
+    assert_eq!(stats.total.rejection_rate(), 25.0);
+    assert_eq!(stats.rules[0].1, Counts { allowed: 3, denied: 1, shadow_denied: 0, degraded: 0 });
+    assert_eq!(stats.rules[1].1, Counts { allowed: 4, denied: 0, shadow_denied: 3, degraded: 0 });
+    limiter.set_rules(RuleSet::new(rules(Limit::fixed_window(9, MINUTE))).unwrap()).unwrap();
+    assert!(limiter.check("a").unwrap().allowed());
+    assert_eq!(limiter.stats().rules[0].1.allowed, 4);
+    assert_eq!(limiter.stats().live_keys, Some(2));
+}
+
+#[test]
+fn g1_counting_from_many_threads_loses_nothing() {
+    let (limiter, _) = limiter([per_client(Limit::fixed_window(1000, MINUTE))]);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..500).for_each(|_| drop(limiter.check("a").unwrap())));
+        }
+    });
+    let total = limiter.stats().total;
+    assert_eq!((total.allowed, total.denied), (1000, 3000));
+}
+
+#[test]
+fn b8_clones_are_the_same_limiter() {
+    let limiter = Limiter::new(Limit::fixed_window(5, MINUTE));
+    let admitted = (0..10).filter(|_| limiter.clone().check("a").unwrap().allowed()).count();
+    assert_eq!(admitted, 5, "a limiter cloned for every connection still limits");
+}

@@ -1,0 +1,89 @@
+//! The memory store's locking under every kind of interleaving that `shuttle` can think of.
+//!
+//! Built only with `--cfg shuttle`, which swaps the store's locks and atomics for instrumented ones; `cargo xtask test` does that.
+#![cfg(shuttle)]
+
+use shuttle::sync::Arc;
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+use shuttle::thread;
+use tollgate::{HOUR, Limit, Limiter, ManualClock, MemoryStore, Rule, RuleSet, Timestamp, block_on};
+
+const SCHEDULES: usize = 2_000;
+
+fn limiter(store: MemoryStore, rules: impl IntoIterator<Item = Rule>) -> Limiter {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    Limiter::builder(RuleSet::new(rules).unwrap()).store(store).clock(clock).build().unwrap()
+}
+
+fn keyed_by(attributes: &[&'static str]) -> Vec<Rule> {
+    attributes.iter().map(|name| Rule::new(name, Limit::fixed_window(10, HOUR)).key([*name])).collect()
+}
+
+/// Runs `work` on `count` threads and waits for them all.
+fn together(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
+    let work = Arc::new(work);
+    let threads: Vec<_> = (0..count)
+        .map(|index| {
+            let work = work.clone();
+            thread::spawn(move || work(index))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn b8_opposite_orders_do_not_deadlock() {
+    shuttle::check_random(
+        || {
+            let limiter = limiter(MemoryStore::new(), keyed_by(&["one", "two"]));
+            // The two requests want the same four budgets, and name them the other way round.
+            let requests =
+                [[("one", "x"), ("two", "y")], [("one", "y"), ("two", "x")], [("one", "z"), ("two", "x")]];
+            let shared = limiter.clone();
+            together(3, move |index| assert!(shared.check(&requests[index]).unwrap().allowed()));
+            assert_eq!(limiter.stats().live_keys, Some(5));
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn b9_racing_threads_admit_exactly_the_limit_and_denials_take_nothing() {
+    shuttle::check_random(
+        || {
+            let rules = [
+                Rule::new("small", Limit::fixed_window(2, HOUR)),
+                Rule::new("large", Limit::fixed_window(9, HOUR)).key(["client"]),
+            ];
+            let limiter = limiter(MemoryStore::new(), rules);
+            let admitted = Arc::new(AtomicU64::new(0));
+            let (shared, counter) = (limiter.clone(), admitted.clone());
+            together(3, move |_| {
+                counter.fetch_add(u64::from(shared.check("a").unwrap().allowed()), Ordering::SeqCst);
+            });
+            assert_eq!(admitted.load(Ordering::SeqCst), 2);
+            let left = block_on(limiter.peek("a")).unwrap();
+            assert_eq!(left.limits()[1].outcome.remaining, 7);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn e5_newcomers_on_many_threads_never_exceed_the_bound() {
+    shuttle::check_random(
+        || {
+            let limiter = limiter(MemoryStore::new().max_keys(2), keyed_by(&["client"]));
+            let (shared, clients) = (limiter.clone(), ["a", "b", "c", "d"]);
+            let admitted = Arc::new(AtomicU64::new(0));
+            let counter = admitted.clone();
+            together(4, move |index| {
+                counter
+                    .fetch_add(u64::from(shared.check(clients[index]).unwrap().allowed()), Ordering::SeqCst);
+                assert!(shared.stats().live_keys.unwrap() <= 2);
+            });
+            assert_eq!((admitted.load(Ordering::SeqCst), limiter.stats().live_keys), (2, Some(2)));
+        },
+        SCHEDULES,
+    );
+}
