@@ -1,0 +1,56 @@
+//! `tollgate check`: asks a running server.
+
+use std::fmt;
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+/// How long the server may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the server said.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// Whether the client may go ahead.
+    pub allowed: bool,
+    remaining: u64,
+    retry_after_ms: Option<u64>,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.allowed, self.retry_after_ms) {
+            (true, _) => write!(f, "allowed, {} left", self.remaining),
+            (false, Some(wait)) => write!(f, "denied, try again in {:?}", Duration::from_millis(wait)),
+            (false, None) => f.write_str("denied, the cost is more than the whole limit"),
+        }
+    }
+}
+
+/// Asks the server at `server` for `cost` units of `client`.
+///
+/// # Errors
+/// A sentence that says why there is no answer and what to do.
+pub fn check(server: &str, client: &str, cost: u64) -> Result<Answer, String> {
+    let client = utf8_percent_encode(client, NON_ALPHANUMERIC);
+    let url = format!("{}/check/{client}?cost={cost}", server.trim_end_matches('/'));
+    let config =
+        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build();
+    let unreachable = |error: ureq::Error| {
+        format!("cannot ask {server}: {error}; is a server running there? Start one with `tollgate serve`")
+    };
+    let mut response = ureq::Agent::new_with_config(config).get(&url).call().map_err(unreachable)?;
+    let body = response.body_mut().read_to_string().map_err(unreachable)?;
+    match response.status().as_u16() {
+        200 | 429 | 503 => serde_json::from_str(&body)
+            .map_err(|error| format!("{server} does not answer like tollgate ({error}); check --server")),
+        status => Err(match serde_json::from_str::<serde_json::Value>(&body) {
+            Ok(problem) => {
+                format!("{server} answered {status}: {}", problem["detail"].as_str().unwrap_or(&body))
+            }
+            Err(_) => format!("{server} answered {status}, which is not tollgate; check --server"),
+        }),
+    }
+}

@@ -1,0 +1,202 @@
+//! F1: the real binary, over a real socket, from the ready line to the last signal.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
+
+/// A running server, killed when dropped.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(TOLLGATE);
+        command.arg("serve").args(["--http", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("tollgate ready http=").expect(&line).to_owned();
+        Self { process, address }
+    }
+
+    /// Sends a request as it stands and returns status, headers and body.
+    fn raw(&self, request: &str) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_lowercase(), body.to_owned())
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let (status, _, body) = self.raw(&format!("GET {path}"));
+        (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body:?}")))
+    }
+
+    fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([format!("-{name}"), self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn check(&self, arguments: &[&str]) -> Output {
+        let server = format!("http://{}", self.address);
+        Command::new(TOLLGATE).arg("check").args(arguments).args(["--server", &server]).output().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn f1_ten_per_minute_and_client_with_no_configuration_at_all() {
+    let server = Server::start(&[]);
+    let (_, first) = server.get("/check/alice");
+    for left in (0..9).rev() {
+        let (status, body) = server.get("/check/alice");
+        assert_eq!(
+            (status, &body["allowed"], &body["remaining"]),
+            (200, &Value::from(true), &Value::from(left))
+        );
+        assert_eq!(body["resetAt"], first["resetAt"]);
+    }
+    let (status, denied) = server.get("/check/alice");
+    assert_eq!(status, 429);
+    let reset_at = denied["resetAt"].as_u64().unwrap();
+    assert_eq!(denied["detail"], format!("rate limit exceeded; window resets at {reset_at}"));
+    assert_eq!(denied["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(denied["violated-policies"], serde_json::json!(["per-client"]));
+    assert_eq!((&denied["allowed"], &denied["degraded"]), (&Value::from(false), &Value::from(false)));
+    assert!(denied["retryAfterMs"].as_u64().unwrap() <= 60_000);
+    let (status, other) = server.get("/check/bob");
+    assert_eq!((status, &other["remaining"], &other["limit"]), (200, &Value::from(9), &Value::from(10)));
+    assert_eq!(other["rule"], "per-client");
+}
+
+#[test]
+fn f1_a_cost_is_taken_and_a_cost_of_zero_peeks() {
+    let server = Server::start(&["--limit", "100/hour burst 20"]);
+    assert_eq!(server.get("/check/a?cost=15").1["remaining"], 5);
+    assert_eq!(server.get("/check/a?cost=0").1["remaining"], 5);
+    let (status, denied) = server.get("/check/a?cost=6");
+    assert_eq!((status, &denied["remaining"]), (429, &Value::from(5)));
+    let (status, never) = server.get("/check/a?cost=21");
+    assert_eq!((status, &never["retryAfterMs"]), (429, &Value::Null));
+}
+
+#[test]
+fn f1_a_client_is_whatever_its_percent_decoded_bytes_say() {
+    let server = Server::start(&["--limit", "1/hour"]);
+    assert_eq!(server.get("/check/%C3%A9t%C3%A9").0, 200);
+    assert_eq!(server.get("/check/a%2Fb").0, 200);
+    assert_eq!(server.get("/check/a%2fb").0, 429, "the same client, spelled otherwise");
+    assert_eq!(server.get("/check/a%00").0, 200);
+    assert_eq!(server.get("/check/a").0, 200);
+    assert_eq!(server.get(&format!("/check/{}", "x".repeat(1024))).0, 200);
+}
+
+#[test]
+fn d2_what_is_wrong_is_a_problem_body_that_names_the_field() {
+    let server = Server::start(&[]);
+    for (request, status, field) in [
+        ("GET /check/", 400, "client"),
+        ("GET /check/%ff%fe", 400, "client"),
+        ("GET /check/%zz", 400, "client"),
+        ("GET /check/%e", 400, "client"),
+        ("GET /check/a?cost=", 400, "cost"),
+        ("GET /check/a?cost=-1", 400, "cost"),
+        ("GET /check/a?cost=+1", 400, "cost"),
+        ("GET /check/a?cost=1.5", 400, "cost"),
+        ("GET /check/a?cost=1000000000000000", 400, "cost"),
+        ("GET /check/a?cost=99999999999999999999999", 400, "cost"),
+        ("POST /check/a", 405, "method"),
+        ("DELETE /check/a", 405, "method"),
+        ("GET /chek/a", 404, "path"),
+        ("GET /check/a/b", 404, "path"),
+        ("GET /", 404, "path"),
+    ] {
+        let (got, head, body) = server.raw(request);
+        assert_eq!(got, status, "{request}: {body}");
+        assert!(head.contains("content-type: application/problem+json"), "{request}: {head}");
+        let problem: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (&problem["status"], &problem["field"]),
+            (&Value::from(status), &Value::from(field)),
+            "{request}"
+        );
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{request}: {body}");
+        assert_eq!(status == 405, head.contains("allow: "), "{request}: {head}");
+    }
+    let (status, long) = server.get(&format!("/check/{}", "x".repeat(1025)));
+    assert_eq!((status, &long["code"]), (400, &Value::from("invalid_key")));
+    assert_eq!(server.get("/check/a").1["remaining"], 9, "none of that cost anything");
+}
+
+#[test]
+fn sigterm_and_sigint_finish_and_exit_zero() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&[]);
+        assert_eq!(server.get("/check/a").0, 200);
+        // A connection that idles must not hold the server up.
+        let idle = TcpStream::connect(&server.address).unwrap();
+        server.signal(signal);
+        assert_eq!(server.process.wait().unwrap().code(), Some(0), "{signal}");
+        drop(idle);
+        let mut rest = String::new();
+        server.process.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "nothing else ever goes to stdout");
+    }
+}
+
+#[test]
+fn tollgate_check_exits_zero_one_or_two() {
+    let server = Server::start(&["--limit", "1/hour"]);
+    let out = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let peeked = server.check(&["a b/ü", "--cost", "0"]);
+    assert_eq!((peeked.status.code(), out(&peeked).as_str()), (Some(0), "allowed, 1 left\n"));
+    let allowed = server.check(&["a b/ü"]);
+    assert_eq!((allowed.status.code(), out(&allowed).as_str()), (Some(0), "allowed, 0 left\n"));
+    let denied = server.check(&["a b/ü"]);
+    assert_eq!(denied.status.code(), Some(1));
+    assert!(out(&denied).starts_with("denied, try again in "), "{denied:?}");
+    let never = server.check(&["c", "--cost", "2"]);
+    assert_eq!((never.status.code(), out(&never).contains("whole limit")), (Some(1), true));
+    let invalid = server.check(&[""]);
+    assert_eq!(invalid.status.code(), Some(2));
+    let nobody =
+        Command::new(TOLLGATE).args(["check", "a", "--server", "http://127.0.0.1:1"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("tollgate serve"), "{nobody:?}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
+    let tollgate = |arguments: &[&str]| {
+        let output = Command::new(TOLLGATE).args(arguments).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, help, _) = tollgate(&[]);
+    assert!(code == Some(0) && help.contains("Examples:") && help.contains("tollgate serve"), "{help}");
+    let (code, _, complaint) = tollgate(&["serve", "--limit", "10/minuet"]);
+    assert!(code == Some(2) && complaint.contains("did you mean \"minute\"?"), "{complaint}");
+    let taken = Server::start(&[]);
+    let (code, _, complaint) = tollgate(&["serve", "--http", &taken.address]);
+    assert!(code == Some(2) && complaint.contains("choose another address with --http"), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+}

@@ -1,0 +1,45 @@
+//! A1 over a socket: the server in this process, its clock in the test's hands.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::Value;
+use tollgate::{Limit, Limiter, MINUTE, ManualClock, Rule, RuleSet, Timestamp};
+
+fn get(address: SocketAddr, path: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn a1_vector_over_http() {
+    let clock = ManualClock::at(Timestamp::from_millis(1_000_000));
+    let rules =
+        RuleSet::new([Rule::new("per-client", Limit::fixed_window(10, MINUTE)).key(["client"])]).unwrap();
+    let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = runtime.spawn(tollgate_server::serve(listener, limiter, std::future::pending()));
+    let check = |at| {
+        clock.set(Timestamp::from_millis(at));
+        let (status, body) = get(address, "/check/alice");
+        (
+            status,
+            body["remaining"].as_u64().unwrap(),
+            body["resetAt"].as_u64().unwrap(),
+            body["retryAfterMs"].as_u64(),
+        )
+    };
+    for left in (0..10).rev() {
+        assert_eq!(check(1_000_000), (200, left, 1_060_000, Some(0)));
+    }
+    assert_eq!(check(1_000_000), (429, 0, 1_060_000, Some(60_000)));
+    assert_eq!(check(1_059_999), (429, 0, 1_060_000, Some(1)));
+    assert_eq!(check(1_060_000), (200, 9, 1_120_000, Some(0)));
+    server.abort();
+}

@@ -1,0 +1,121 @@
+//! One door to everything that is more than one cargo command: `cargo xtask test`.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+const HELP: &str = "\
+cargo xtask test     format, lints, all tests, interleavings, examples, doctests, docs: what CI runs
+cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
+cargo xtask pictures draws docs/algorithms.svg anew";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments.as_slice() {
+        ["test"] => test(),
+        ["laws", cases] => laws(cases),
+        ["pictures"] => pictures(),
+        _ => Err(format!("what should be done?\n\n{HELP}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(complaint) => {
+            eprintln!("xtask: {complaint}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that has to hold before a change lands, cheapest first.
+fn test() -> Result<(), String> {
+    set_up()?;
+    cargo("formatting", &["fmt", "--all", "--", "--check"])?;
+    cargo("lints", &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
+    if has("nextest") {
+        cargo("tests", &["nextest", "run", "--workspace", "--all-features"])?;
+    } else {
+        cargo("tests", &["test", "--workspace", "--all-features", "--lib", "--bins", "--tests"])?;
+    }
+    // The core must stand without its features too.
+    cargo("the core alone", &["check", "--package", "tollgate", "--no-default-features"])?;
+    cargo("doctests", &["test", "--workspace", "--all-features", "--doc"])?;
+    run(
+        "interleavings",
+        in_workspace("cargo")
+            .args(["test", "--package", "tollgate", "--test", "shuttle", "--target-dir", "target/shuttle"])
+            .env("RUSTFLAGS", "--cfg shuttle"),
+    )?;
+    run(
+        "docs",
+        in_workspace("cargo")
+            .args(["doc", "--workspace", "--all-features", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// Installs what the tests need and this machine lacks: so far, the parts of the toolchain that a minimal one comes without.
+fn set_up() -> Result<(), String> {
+    for (part, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if !has(subcommand) {
+            run(&format!("installing {part}"), in_workspace("rustup").args(["component", "add", part]))?;
+        }
+    }
+    Ok(())
+}
+
+fn laws(cases: &str) -> Result<(), String> {
+    let mut laws = in_workspace("cargo");
+    laws.args([
+        "test",
+        "--release",
+        "--package",
+        "tollgate",
+        "--test",
+        "conformance",
+        "--test",
+        "exact_rates",
+    ]);
+    run("the laws", laws.env("PROPTEST_CASES", cases))
+}
+
+fn pictures() -> Result<(), String> {
+    let mut draw = in_workspace("cargo");
+    draw.args([
+        "run",
+        "--quiet",
+        "--package",
+        "tollgate",
+        "--example",
+        "picture",
+        "--",
+        "docs/algorithms.svg",
+    ]);
+    run("pictures", &mut draw)
+}
+
+/// Whether cargo has a subcommand.
+fn has(subcommand: &str) -> bool {
+    let asked = in_workspace("cargo").args([subcommand, "--version"]).output();
+    asked.is_ok_and(|output| output.status.success())
+}
+
+fn cargo(what: &str, arguments: &[&str]) -> Result<(), String> {
+    run(what, in_workspace("cargo").args(arguments))
+}
+
+fn run(what: &str, command: &mut Command) -> Result<(), String> {
+    eprintln!("── {what}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{what} failed ({status}): {command:?}")),
+        Err(error) => Err(format!("{what} could not be started ({error}): {command:?}")),
+    }
+}
+
+fn in_workspace(program: &str) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let mut command = Command::new(program);
+    command.current_dir(root);
+    command
+}
