@@ -41,7 +41,12 @@
 //! assert_eq!(denied.remaining(), 5);
 //! # Ok::<(), tollgate::Error>(())
 //! ```
-#![warn(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::as_conversions)]
+#![warn(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used
+)]
 #![cfg_attr(
     test,
     expect(
