@@ -54,7 +54,8 @@ fn test() -> Result<(), String> {
     )
 }
 
-/// Installs what the tests need and this machine lacks: so far, the parts of the toolchain that a minimal one comes without.
+/// Installs what the tests need and this machine lacks: so far, the parts of the toolchain that a
+/// minimal one comes without.
 fn set_up() -> Result<(), String> {
     for (part, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !has(subcommand) {

@@ -1,6 +1,7 @@
 //! The command line.
 //!
-//! What a person did wrong is one sentence on standard error that says what to do. Standard output is for answers.
+//! What a person did wrong is one sentence on standard error that says what to do. Standard output
+//! is for answers.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -40,13 +40,15 @@ pub fn serve_until_signal(http: &str, limit: Limit) -> Result<(), String> {
     })
 }
 
-/// The one line on standard output. Whoever started the server waits for it; nobody does if the pipe is closed.
+/// The one line on standard output. Whoever started the server waits for it; nobody does if the
+/// pipe is closed.
 fn announce(line: &str) {
     let mut stdout = io::stdout();
     let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
 }
 
-/// Completes at the first SIGTERM or SIGINT. The handlers are installed now, so that none is missed.
+/// Completes at the first SIGTERM or SIGINT. The handlers are installed now, so that none is
+/// missed.
 fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

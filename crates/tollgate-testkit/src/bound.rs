@@ -6,8 +6,8 @@ use tollgate::{Algorithm, Bucket, Limit, Timestamp};
 
 /// The most that `limit` may admit from one request to another that comes `span` after it.
 ///
-/// For windows this is what their definition allows wherever the span lies, which is more than one window's worth: the windows
-/// themselves are checked one by one by [`Laws`](crate::Laws).
+/// For windows this is what their definition allows wherever the span lies, which is more than one
+/// window's worth: the windows themselves are checked one by one by [`Laws`](crate::Laws).
 #[must_use]
 pub fn most(limit: &Limit, span: Duration) -> u128 {
     let periods = |period: Duration| span.as_nanos() / period.as_nanos();
@@ -28,8 +28,9 @@ fn most_of(bucket: &Bucket, span: Duration) -> u128 {
     u128::from(bucket.capacity) + refill
 }
 
-/// The most that `limit` may admit while a clock runs forward by `forward` in all and steps back `wild_steps` times by more than a
-/// second: each of those may cost one more of the whole limit, because what was written after it is no longer believed.
+/// The most that `limit` may admit while a clock runs forward by `forward` in all and steps back
+/// `wild_steps` times by more than a second: each of those may cost one more of the whole limit,
+/// because what was written after it is no longer believed.
 #[must_use]
 pub fn most_on_path(limit: &Limit, forward: Duration, wild_steps: usize) -> u128 {
     most(limit, forward) + u128::from(limit.capacity()) * u128::try_from(wild_steps).expect("a count fits")

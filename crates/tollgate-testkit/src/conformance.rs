@@ -1,9 +1,11 @@
 //! All laws as test functions, in one line.
 
-/// Makes a module of tests out of a name and a function that makes a fresh, empty store: every law, over that store.
+/// Makes a module of tests out of a name and a function that makes a fresh, empty store: every law,
+/// over that store.
 ///
-/// A store whose time is coarser than a nanosecond says so: `conformance!(name, make, resolution = Duration::from_micros(1))`. Of a plain
-/// [`Counter`](tollgate::Counter), `conformance!(name, counter = make)` tests the laws that it can keep; there `make` is handed the clock.
+/// A store whose time is coarser than a nanosecond says so: `conformance!(name, make, resolution =
+/// Duration::from_micros(1))`. Of a plain [`Counter`](tollgate::Counter), `conformance!(name,
+/// counter = make)` tests the laws that it can keep; there `make` is handed the clock.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, counter = $make:expr) => {

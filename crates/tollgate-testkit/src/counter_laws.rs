@@ -69,7 +69,8 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
         });
     }
 
-    /// B6. Whatever the counter forgets, the verdicts and what is left are those of an oracle that forgets nothing.
+    /// B6. Whatever the counter forgets, the verdicts and what is left are those of an oracle that
+    /// forgets nothing.
     pub fn b6_forgetting_is_invisible(&self) {
         property(limit_and_steps(), |(limit, steps)| {
             let world = self.world(limit);

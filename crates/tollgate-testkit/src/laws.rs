@@ -1,6 +1,7 @@
 //! The laws, stated once.
 //!
-//! Each is a property over random limits and schedules, run against a fresh store for every case. `PROPTEST_CASES` sets how many.
+//! Each is a property over random limits and schedules, run against a fresh store for every case.
+//! `PROPTEST_CASES` sets how many.
 
 use std::time::Duration;
 
@@ -94,7 +95,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         any_limit(tick).prop_flat_map(move |limit| (Just(limit), steps(tick, full_refill(&limit), most)))
     }
 
-    /// One to three rules, keyed or global, with one or two limits each, some of them shadows, some with a cost of their own.
+    /// One to three rules, keyed or global, with one or two limits each, some of them shadows, some
+    /// with a cost of their own.
     fn any_rules(&self) -> impl Strategy<Value = Vec<Rule>> + use<S, F> {
         let limits = prop::collection::vec(any_limit(self.tick), 1..=2);
         let rule =
@@ -145,7 +147,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B2. Whoever is denied may hammer as much as they like: every other outcome is the same as if they had not.
+    /// B2. Whoever is denied may hammer as much as they like: every other outcome is the same as if
+    /// they had not.
     pub fn b2_denial_is_free(&self) {
         property(self.limit_and_steps(40), |(limit, steps)| {
             prop_assume!(!counts_denied(&limit));
@@ -168,7 +171,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B3. Exactly `remaining` further requests of cost 1 are admitted at the same instant, under any rules.
+    /// B3. Exactly `remaining` further requests of cost 1 are admitted at the same instant, under
+    /// any rules.
     pub fn b3_remaining_is_true(&self) {
         let tick = self.tick;
         let world = self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 30)));

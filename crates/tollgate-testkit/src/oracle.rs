@@ -1,7 +1,7 @@
 //! The naive oracle: each algorithm once more, as its description reads.
 //!
-//! Nothing here is clever. Histories are kept whole, levels are exact fractions, and the time at which something becomes
-//! possible is found by trying. It shares no code with what it judges.
+//! Nothing here is clever. Histories are kept whole, levels are exact fractions, and the time at
+//! which something becomes possible is found by trying. It shares no code with what it judges.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -289,7 +289,8 @@ impl Oracle {
         Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick) }
     }
 
-    /// Does what `verb` says for a request with these attributes, and tells what each limit says afterwards.
+    /// Does what `verb` says for a request with these attributes, and tells what each limit says
+    /// afterwards.
     pub fn ask(
         &mut self,
         verb: Verb,

@@ -16,8 +16,8 @@ pub struct Step {
     pub cost: u64,
 }
 
-/// A schedule of up to `most` requests of three clients, whose times are multiples of `tick`. Waits are often none, often about as long as `period`
-/// is, and now and then much longer.
+/// A schedule of up to `most` requests of three clients, whose times are multiples of `tick`. Waits
+/// are often none, often about as long as `period` is, and now and then much longer.
 pub fn steps(tick: Duration, period: Duration, most: usize) -> impl Strategy<Value = Vec<Step>> {
     let ticks = |span: Duration| u64::try_from(span.as_nanos() / tick.as_nanos()).expect("a span fits");
     let wait = prop_oneof![
@@ -35,7 +35,8 @@ pub fn steps(tick: Duration, period: Duration, most: usize) -> impl Strategy<Val
     prop::collection::vec(step, 1..=most)
 }
 
-/// Any limit with small numbers, whose times are multiples of `tick`: all algorithms, all variants, rates that divide and rates that do not.
+/// Any limit with small numbers, whose times are multiples of `tick`: all algorithms, all variants,
+/// rates that divide and rates that do not.
 pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
     let tick = u64::try_from(tick.as_nanos()).expect("a tick fits");
     let period = prop_oneof![

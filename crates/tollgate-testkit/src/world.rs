@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tollgate::{Clock, Decision, Limiter, ManualClock, Request, Rule, RuleSet, Store, Timestamp};
 
-/// Runs a future to its end on the test kit's tokio runtime, which stores under test may spawn on too.
+/// Runs a future to its end on the test kit's tokio runtime, which stores under test may spawn on
+/// too.
 pub fn run<F: Future>(future: F) -> F::Output {
     runtime().block_on(future)
 }

@@ -1,5 +1,5 @@
-//! Layers and plans: a global cap, two limits for each client, a stricter one to log in, a partner with more, a rule that only
-//! watches.
+//! Layers and plans: a global cap, two limits for each client, a stricter one to log in, a partner
+//! with more, a rule that only watches.
 //!
 //! `cargo run -p tollgate --example layers`
 #![expect(clippy::print_stdout, reason = "an example")]

@@ -1,4 +1,5 @@
-//! Draws how each algorithm admits the same bursty traffic: `docs/algorithms.svg`, which the README shows.
+//! Draws how each algorithm admits the same bursty traffic: `docs/algorithms.svg`, which the README
+//! shows.
 //!
 //! `cargo xtask pictures`, or `cargo run -p tollgate --example picture -- FILE`
 

@@ -1,4 +1,5 @@
-//! Waiting instead of rejecting, in order and up to a deadline; and reserving what may be needed, then paying what was.
+//! Waiting instead of rejecting, in order and up to a deadline; and reserving what may be needed,
+//! then paying what was.
 //!
 //! `cargo run -p tollgate --example waiting`
 #![expect(clippy::print_stdout, reason = "an example")]

@@ -1,14 +1,15 @@
 //! The five algorithms: pure integer arithmetic, one file each.
 //!
-//! Everything tollgate promises about a single limit follows from the answers to a few questions, and an
-//! algorithm is whatever answers them ([`Arithmetic`]): how much is left, when will there be
-//! more, take some, give some back. Admission, peeking, refunds, retry times and composition are written once,
-//! in terms of these, by [`Meter`](crate::Meter).
+//! Everything tollgate promises about a single limit follows from the answers to a few questions,
+//! and an algorithm is whatever answers them ([`Arithmetic`]): how much is left, when will there be
+//! more, take some, give some back. Admission, peeking, refunds, retry times and composition are
+//! written once, in terms of these, by [`Meter`](crate::Meter).
 //!
 //! Nothing here reads a clock, allocates (the sliding log's ring aside) or panics. Times are raw
-//! nanoseconds since the epoch, at most [`Timestamp::MAX`](crate::Timestamp::MAX); counts are at most
-//! [`MAX_COUNT`](crate::MAX_COUNT) and spans at most [`MAX_SPAN`](crate::MAX_SPAN), which keeps every sum inside 64 bits and every
-//! product inside 128. Arithmetic that is written as saturating never saturates within those bounds.
+//! nanoseconds since the epoch, at most [`Timestamp::MAX`](crate::Timestamp::MAX); counts are at
+//! most [`MAX_COUNT`](crate::MAX_COUNT) and spans at most [`MAX_SPAN`](crate::MAX_SPAN), which
+//! keeps every sum inside 64 bits and every product inside 128. Arithmetic that is written as
+//! saturating never saturates within those bounds.
 
 use std::fmt::Debug;
 
@@ -30,20 +31,23 @@ pub(crate) trait Arithmetic: Sized {
 
     /// Brings a stored state to `now`: drops what has lapsed.
     ///
-    /// A state further ahead of `now` than this limit could have put it was written at a later reading of the clock. If it would be
-    /// within reach [`LATE`] from now, this reading merely lost a race, and counts as that later one: every other method
-    /// treats a `now` before the state's own time as that time. If not, the clock has gone back: the state then counts as exactly empty as of
-    /// now, so that one wild reading locks nobody out for longer than one full refill.
+    /// A state further ahead of `now` than this limit could have put it was written at a later
+    /// reading of the clock. If it would be within reach [`LATE`] from now, this reading merely
+    /// lost a race, and counts as that later one: every other method treats a `now` before the
+    /// state's own time as that time. If not, the clock has gone back: the state then counts as
+    /// exactly empty as of now, so that one wild reading locks nobody out for longer than one
+    /// full refill.
     fn roll(&self, state: &mut Self::State, now: u64);
 
     /// How many units could be taken right now.
     fn available(&self, state: &Self::State, now: u64) -> u64;
 
-    /// The first moment at which `units` (at most the capacity) could be taken if nothing else happens: `now` if they can be
-    /// already.
+    /// The first moment at which `units` (at most the capacity) could be taken if nothing else
+    /// happens: `now` if they can be already.
     fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64;
 
-    /// Draws `units`, which are available. (Windows that count denied attempts also draw what is not.)
+    /// Draws `units`, which are available. (Windows that count denied attempts also draw what is
+    /// not.)
     fn take(&self, state: &mut Self::State, now: u64, units: u64);
 
     /// Gives back up to `units`, the most recently drawn first, never beyond the capacity.
@@ -54,9 +58,10 @@ pub(crate) trait Arithmetic: Sized {
         false
     }
 
-    /// The state under this limit of a client whose state under `old`, a limit of the same algorithm, was `state`: as
-    /// many units in use, as far as the new capacity goes. Algorithms override it to also keep what units alone do not
-    /// say: where a window started, when entries lapse, the part of a token that has already trickled in.
+    /// The state under this limit of a client whose state under `old`, a limit of the same
+    /// algorithm, was `state`: as many units in use, as far as the new capacity goes.
+    /// Algorithms override it to also keep what units alone do not say: where a window started,
+    /// when entries lapse, the part of a token that has already trickled in.
     fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {
         self.with_used(now, old.used(state, now))
     }
@@ -77,11 +82,12 @@ pub(crate) trait Arithmetic: Sized {
     }
 }
 
-/// How far behind another a reading of the clock may be and still be one that merely came late: two threads read it and then reach the
-/// same key in the opposite order.
+/// How far behind another a reading of the clock may be and still be one that merely came late: two
+/// threads read it and then reach the same key in the opposite order.
 pub(crate) const LATE: u64 = 1_000_000_000;
 
-/// The start of the aligned period that `now` lies in. (A period of zero does not exist; it answers `now`.)
+/// The start of the aligned period that `now` lies in. (A period of zero does not exist; it answers
+/// `now`.)
 pub(crate) fn aligned_start(now: u64, period: u64) -> u64 {
     now.saturating_sub(now.checked_rem(period).unwrap_or(0))
 }
@@ -91,7 +97,8 @@ pub(crate) fn product(a: u64, b: u64) -> u128 {
     u128::from(a).saturating_mul(u128::from(b))
 }
 
-/// `ceil(a / b)`, in the width that the numbers need: 128-bit division costs several times the 64-bit one.
+/// `ceil(a / b)`, in the width that the numbers need: 128-bit division costs several times the
+/// 64-bit one.
 pub(crate) fn quotient_ceil(a: u128, b: u128) -> u128 {
     match (u64::try_from(a), u64::try_from(b)) {
         (Ok(a), Ok(b)) => u128::from(a.checked_div(b).unwrap_or(0))

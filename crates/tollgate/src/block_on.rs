@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Runs `future` on this thread until it is done: for programs without an async runtime. With the in-memory
-/// store every verb but [`wait`](crate::Limiter::wait) is done at once.
+/// Runs `future` on this thread until it is done: for programs without an async runtime. With the
+/// in-memory store every verb but [`wait`](crate::Limiter::wait) is done at once.
 ///
 /// ```
 /// use tollgate::{Limit, Limiter, block_on};

@@ -1,8 +1,9 @@
 //! What a store keeps of one key, and what a whole request does to its keys.
 //!
-//! A cell is a [`Meter`] with the two things that outlive a decision: a block, and reservations that come back unless they are
-//! settled. [`transact`] applies a request to its cells, all or nothing; every store of this crate calls it inside its atomic
-//! section, so composition is written once.
+//! A cell is a [`Meter`] with the two things that outlive a decision: a block, and reservations
+//! that come back unless they are settled. [`transact`] applies a request to its cells, all or
+//! nothing; every store of this crate calls it inside its atomic section, so composition is written
+//! once.
 
 use smallvec::SmallVec;
 
@@ -94,7 +95,8 @@ impl Cell {
         self.holds.insert(place, Hold { id, units, expires_at });
     }
 
-    /// Ends a reservation at its actual cost. Says how many units that lacked, or `None` if it is not held.
+    /// Ends a reservation at its actual cost. Says how many units that lacked, or `None` if it is
+    /// not held.
     fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Option<u64> {
         let place = self.holds.iter().position(|hold| hold.id == id)?;
         let held = self.holds.remove(place).units;
@@ -148,7 +150,8 @@ pub(crate) fn transact(
                     _ => cell.meter.take(now, charge.cost),
                 }
             }
-            // After a denial each limit answers as a peek would next: counting the attempt may have used up its room.
+            // After a denial each limit answers as a peek would next: counting the attempt may have used up
+            // its room.
             let allowed = |index, cell: &Cell, cost| if admitted { fit(index) } else { cell.fits(now, cost) };
             let answer = |((charge, cell), index): ((&Charge<'_>, &Cell), usize)| {
                 cell.answer(now, charge.cost, allowed(index, cell, charge.cost))

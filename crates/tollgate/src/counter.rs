@@ -1,9 +1,10 @@
 //! The smaller seam, for those who have only a counter.
 //!
-//! Anything that can add to a named number and let it expire (Redis `INCRBY` and `EXPIRE`, a key-value service, a database row) serves aligned
-//! fixed windows and sliding windows. What that cannot keep is said plainly: a counter is added to before it is looked
-//! at, so denied attempts count; several limits are not all or nothing; there is no peek, refund, block or reservation; and a changed limit's
-//! history stays with its period.
+//! Anything that can add to a named number and let it expire (Redis `INCRBY` and `EXPIRE`, a
+//! key-value service, a database row) serves aligned fixed windows and sliding windows. What that
+//! cannot keep is said plainly: a counter is added to before it is looked at, so denied attempts
+//! count; several limits are not all or nothing; there is no peek, refund, block or reservation;
+//! and a changed limit's history stays with its period.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::{Algorithm, Error, Key, Limit, Outcome, Timestamp, Verdict};
 
 /// A named number that can be added to.
 pub trait Counter: Send + Sync {
-    /// Adds `n` to the number called `name`, which starts at 0 and may be forgotten `ttl` after it was last added to, and returns the sum: atomically.
-    /// With `n` = 0 it only reads.
+    /// Adds `n` to the number called `name`, which starts at 0 and may be forgotten `ttl` after it
+    /// was last added to, and returns the sum: atomically. With `n` = 0 it only reads.
     fn add(&self, name: &[u8], n: u64, ttl: Duration)
     -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
@@ -36,7 +37,8 @@ impl<C: Counter> Counter for std::sync::Arc<C> {
 
 /// Makes a [`Store`] of a [`Counter`].
 ///
-/// It keeps the laws that a counter can: never too many, keys are islands, forgetting is invisible, strongly consistent per key.
+/// It keeps the laws that a counter can: never too many, keys are islands, forgetting is invisible,
+/// strongly consistent per key.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterStore<C>(pub C);
 

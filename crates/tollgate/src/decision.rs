@@ -43,8 +43,9 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Merges what the limits said: all that enforce have to admit. On a denial the limit with the longest wait decides, on an admission
-    /// the one with the least left; the first of them on a tie.
+    /// Merges what the limits said: all that enforce have to admit. On a denial the limit with the
+    /// longest wait decides, on an admission the one with the least left; the first of them on
+    /// a tie.
     pub(crate) fn merge(now: Timestamp, degraded: bool, limits: SmallVec<[Report; 4]>) -> Self {
         let mut decision =
             Self { now, verdict: Verdict::Allowed, deciding: None, remaining: u64::MAX, degraded, limits };
@@ -79,7 +80,8 @@ impl Decision {
         self.verdict
     }
 
-    /// How long until the same request is admitted, if nothing else happens: zero if it was, `None` if it never will be.
+    /// How long until the same request is admitted, if nothing else happens: zero if it was, `None`
+    /// if it never will be.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.verdict {
@@ -89,7 +91,8 @@ impl Decision {
         }
     }
 
-    /// How many more requests like this one, of cost 1, would be admitted right now. [`u64::MAX`] if no limit enforces anything on it.
+    /// How many more requests like this one, of cost 1, would be admitted right now. [`u64::MAX`]
+    /// if no limit enforces anything on it.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
@@ -113,7 +116,8 @@ impl Decision {
         self.deciding().map(|report| report.rule)
     }
 
-    /// The limit that decided: of those that enforce, the one with the longest wait; on an admission, the least left.
+    /// The limit that decided: of those that enforce, the one with the longest wait; on an
+    /// admission, the least left.
     #[must_use]
     pub fn deciding(&self) -> Option<&Report> {
         self.limits.get(usize::from(self.deciding?))

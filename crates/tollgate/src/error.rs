@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-/// Everything this crate can fail with. Each has a stable [`code`](Error::code) for programs and a sentence for people.
+/// Everything this crate can fail with. Each has a stable [`code`](Error::code) for programs and a
+/// sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -63,7 +64,8 @@ pub enum Error {
         /// The name.
         rule: String,
     },
-    /// The store failed or did not answer in time. Checks never end like this: they follow the rule's policy.
+    /// The store failed or did not answer in time. Checks never end like this: they follow the
+    /// rule's policy.
     StoreUnavailable,
     /// The store has no room for one more key that is in use.
     StoreFull,

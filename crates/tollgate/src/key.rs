@@ -1,8 +1,9 @@
 //! The identity of one counted thing.
 //!
-//! A key is a rule's name, the place of a limit in that rule's list, and the values of the attributes that the rule counts by. Its
-//! encoding is injective: each part is preceded by its length, so `a` + `bc` and `ab` + `c` are different keys, and no value
-//! can imitate another rule. It says nothing about the limit's numbers, so a limit can change and keep its history.
+//! A key is a rule's name, the place of a limit in that rule's list, and the values of the
+//! attributes that the rule counts by. Its encoding is injective: each part is preceded by its
+//! length, so `a` + `bc` and `ab` + `c` are different keys, and no value can imitate another rule.
+//! It says nothing about the limit's numbers, so a limit can change and keep its history.
 
 use crate::{Error, RuleName};
 
@@ -34,7 +35,8 @@ impl<'a> Key<'a> {
         self.place
     }
 
-    /// The attribute values that it is the budget of, in the order of the rule's key; none for a global budget.
+    /// The attribute values that it is the budget of, in the order of the rule's key; none for a
+    /// global budget.
     pub fn values(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rest = self.subject;
         std::iter::from_fn(move || {
@@ -45,8 +47,8 @@ impl<'a> Key<'a> {
         })
     }
 
-    /// Appends the encoding. Different keys have different encodings, and none is the beginning of another's of the same rule and place
-    /// with as many values.
+    /// Appends the encoding. Different keys have different encodings, and none is the beginning of
+    /// another's of the same rule and place with as many values.
     pub fn encode(&self, out: &mut impl Extend<u8>) {
         let name = self.rule.as_str().as_bytes();
         // Rule names are at most 128 bytes long.

@@ -8,9 +8,12 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 //!
-//! * A [`Limit`] says how many, per how long, counted how: five algorithms, all exact integer arithmetic.
-//! * A [`Rule`] says which requests a limit covers and whose budget they draw on; a [`RuleSet`] decides them together, all or nothing.
-//! * A [`Limiter`] applies rules through a [`Store`] and a [`Clock`], and says what happens when the store is down.
+//! * A [`Limit`] says how many, per how long, counted how: five algorithms, all exact integer
+//!   arithmetic.
+//! * A [`Rule`] says which requests a limit covers and whose budget they draw on; a [`RuleSet`]
+//!   decides them together, all or nothing.
+//! * A [`Limiter`] applies rules through a [`Store`] and a [`Clock`], and says what happens when
+//!   the store is down.
 //! * A [`Decision`] says whether the request may go ahead, what is left, and when to come back.
 //!
 //! | algorithm | choose it when |

@@ -18,8 +18,9 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// How many, per how long, counted how.
 ///
-/// Built from numbers in the source, it reads like a sentence; a number that is out of range panics there and then, and at compile time in a
-/// `const`. Numbers that come from outside go through [`Limit::new`] or the [notation](Limit#notation), which return an error.
+/// Built from numbers in the source, it reads like a sentence; a number that is out of range panics
+/// there and then, and at compile time in a `const`. Numbers that come from outside go through
+/// [`Limit::new`] or the [notation](Limit#notation), which return an error.
 ///
 /// ```
 /// use tollgate::{HOUR, Limit, MINUTE};
@@ -67,7 +68,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// At most `limit` per `period`, counted from the first request, or from multiples of the period if `aligned`.
+    /// At most `limit` per `period`, counted from the first request, or from multiples of the
+    /// period if `aligned`.
     FixedWindow {
         /// How many.
         limit: u64,
@@ -240,7 +242,8 @@ impl Limit {
         Self::expect(Algorithm::TokenBucket(Bucket { stepped: true, ..bucket }))
     }
 
-    /// This token bucket, with a reserve of `capacity` that refills by `amount` per `interval`, for what the bucket does not have.
+    /// This token bucket, with a reserve of `capacity` that refills by `amount` per `interval`, for
+    /// what the bucket does not have.
     #[must_use]
     #[track_caller]
     pub const fn reserve(self, capacity: u64, amount: u64, interval: Duration) -> Self {
@@ -276,7 +279,8 @@ impl Limit {
         })
     }
 
-    /// How many units the whole limit admits: a window's limit, a bucket's capacity, the sum of a bucket and its reserve.
+    /// How many units the whole limit admits: a window's limit, a bucket's capacity, the sum of a
+    /// bucket and its reserve.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match &self.0 {

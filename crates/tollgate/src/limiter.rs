@@ -61,7 +61,8 @@ struct Active {
     tallies: Vec<Arc<Tally>>,
 }
 
-/// Sees what a limiter does: the place for metrics and logs. It is called once for each decision, on the thread that decides.
+/// Sees what a limiter does: the place for metrics and logs. It is called once for each decision,
+/// on the thread that decides.
 pub trait Observer: Send + Sync {
     /// A request was decided. (Peeks are not requests.)
     fn decided(&self, decision: &Decision) {
@@ -114,10 +115,12 @@ impl Limiter {
         }
     }
 
-    /// Takes what the request costs if every rule that covers it admits it. Answers at once, with no async runtime.
+    /// Takes what the request costs if every rule that covers it admits it. Answers at once, with
+    /// no async runtime.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial is not an error.
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
+    /// is not an error.
     pub fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into();
         let cost = request.checked_cost()?;
@@ -131,11 +134,12 @@ impl Limiter {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Takes what the request costs if every rule that covers it admits it. For stores that have to be waited for.
+    /// Takes what the request costs if every rule that covers it admits it. For stores that have to
+    /// be waited for.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial is not an error, and a store that
-    /// fails is a degraded decision.
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
+    /// is not an error, and a store that fails is a degraded decision.
     pub async fn check_async<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into();
         let cost = request.checked_cost()?;
@@ -156,8 +160,9 @@ impl<S: Store> Limiter<S> {
         Ok(self.shared.decide(Op::Peek, &plan, cost, self.shared.clock.now()).await)
     }
 
-    /// Gives back what a request took: its cost, at every rule that covers it, the most recently drawn first, never beyond the limit. Says
-    /// how many units came back at the limit where most did.
+    /// Gives back what a request took: its cost, at every rule that covers it, the most recently
+    /// drawn first, never beyond the limit. Says how many units came back at the limit where
+    /// most did.
     ///
     /// # Errors
     /// [`Error::StoreUnavailable`] and the like if the store did not do it.
@@ -166,8 +171,9 @@ impl<S: Store> Limiter<S> {
         self.act(Op::Refund, &request, self.plan(&request)?).await
     }
 
-    /// Takes up to the request's cost from the client's own budgets, stopping at empty, whatever the rules say. Says how many units it
-    /// took at the limit where it took most. Global budgets are left alone, unless [`Request::only`] names their rule.
+    /// Takes up to the request's cost from the client's own budgets, stopping at empty, whatever
+    /// the rules say. Says how many units it took at the limit where it took most. Global
+    /// budgets are left alone, unless [`Request::only`] names their rule.
     ///
     /// # Errors
     /// As [`refund`](Self::refund).
@@ -176,8 +182,8 @@ impl<S: Store> Limiter<S> {
         self.act(Op::Penalise, &request, self.own_plan(&request)?).await
     }
 
-    /// Denies the client everything until a time: a past one lifts the block. Global budgets are left alone, as by
-    /// [`penalise`](Self::penalise).
+    /// Denies the client everything until a time: a past one lifts the block. Global budgets are
+    /// left alone, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to remember it.
@@ -186,8 +192,8 @@ impl<S: Store> Limiter<S> {
         self.act(Op::Block { until }, &request, self.own_plan(&request)?).await.map(|_| ())
     }
 
-    /// Forgets the client: nothing in use, no block, no reservation. Global budgets are left alone, as by
-    /// [`penalise`](Self::penalise).
+    /// Forgets the client: nothing in use, no block, no reservation. Global budgets are left alone,
+    /// as by [`penalise`](Self::penalise).
     ///
     /// # Errors
     /// As [`refund`](Self::refund).
@@ -196,7 +202,8 @@ impl<S: Store> Limiter<S> {
         self.act(Op::Reset, &request, self.own_plan(&request)?).await.map(|_| ())
     }
 
-    /// Goes on under other rules. A rule that keeps its name keeps its history: units in use stay in use under a changed limit.
+    /// Goes on under other rules. A rule that keeps its name keeps its history: units in use stay
+    /// in use under a changed limit.
     ///
     /// # Errors
     /// What the store has against one of the limits. Then nothing changes.
@@ -282,7 +289,8 @@ impl<S: Store> Shared<S> {
         applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
     }
 
-    /// Asks the store, for as long as the deadline allows. The sleep is set up only if the store does not answer at once.
+    /// Asks the store, for as long as the deadline allows. The sleep is set up only if the store
+    /// does not answer at once.
     async fn apply(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Result<Applied, StoreError> {
         let charges = plan.charges(cost);
         if charges.is_empty() {
@@ -406,14 +414,16 @@ impl<S: Store> LimiterBuilder<S> {
         self
     }
 
-    /// How long the store may take before it counts as failed: 50 milliseconds unless said otherwise.
+    /// How long the store may take before it counts as failed: 50 milliseconds unless said
+    /// otherwise.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Which share of each limit applies under [`FailurePolicy::Local`](crate::FailurePolicy::Local): a quarter unless said otherwise.
+    /// Which share of each limit applies under
+    /// [`FailurePolicy::Local`](crate::FailurePolicy::Local): a quarter unless said otherwise.
     /// With `n` processes on one store, the `n`th part keeps them together within the limit.
     #[must_use]
     pub const fn local_share(mut self, share: f64) -> Self {
@@ -424,7 +434,8 @@ impl<S: Store> LimiterBuilder<S> {
     /// Checks everything and builds the limiter. The store is not asked for anything yet.
     ///
     /// # Errors
-    /// [`Error::InvalidRule`] if the store cannot keep one of the limits, [`Error::InvalidConfig`] for a setting that is out of range.
+    /// [`Error::InvalidRule`] if the store cannot keep one of the limits, [`Error::InvalidConfig`]
+    /// for a setting that is out of range.
     pub fn build(self) -> Result<Limiter<S>, Error> {
         check_accepted(&self.store, &self.rules)?;
         let invalid = |field, value, reason| Err(Error::InvalidConfig { field, value, reason });

@@ -1,9 +1,10 @@
 //! The in-memory store: exact, concurrent, and bounded by a number of keys.
 //!
-//! Cells live in shards, each behind a lock that is held for one request's arithmetic. A request that touches several shards locks them in ascending
-//! order, so that requests in opposite orders cannot wait for each other. While a request is decided its cells are out of the
-//! table; those that are idle afterwards do not go back in, which is all the forgetting that a key in use ever needs. Keys that turned idle
-//! untouched are reclaimed when room is needed.
+//! Cells live in shards, each behind a lock that is held for one request's arithmetic. A request
+//! that touches several shards locks them in ascending order, so that requests in opposite orders
+//! cannot wait for each other. While a request is decided its cells are out of the table; those
+//! that are idle afterwards do not go back in, which is all the forgetting that a key in use ever
+//! needs. Keys that turned idle untouched are reclaimed when room is needed.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -53,7 +54,8 @@ struct Shard {
 
 type KeyBytes = SmallVec<[u8; 48]>;
 
-/// A key of a request: where its cell is, and the one charge that stands for all of the request's charges on it.
+/// A key of a request: where its cell is, and the one charge that stands for all of the request's
+/// charges on it.
 struct Slot<'a> {
     shard: usize,
     key: KeyBytes,
@@ -79,7 +81,8 @@ impl MemoryStore {
         }
     }
 
-    /// Keeps at most this many keys. A table full of busy keys denies new ones; it never forgets a busy key.
+    /// Keeps at most this many keys. A table full of busy keys denies new ones; it never forgets a
+    /// busy key.
     #[must_use]
     pub const fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = keys;
@@ -96,7 +99,8 @@ impl MemoryStore {
     /// What [`Store::apply`] does, at once.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if a block needs a new key and there is no room. Requests are denied instead.
+    /// [`StoreError::Full`] if a block needs a new key and there is no room. Requests are denied
+    /// instead.
     pub fn apply_now(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let (slots, slot_of) = self.slots(charges);
         let merged: SmallVec<[Charge<'_>; 4]> = slots.iter().map(|slot| slot.charge).collect();
@@ -140,7 +144,8 @@ impl MemoryStore {
         })
     }
 
-    /// The request's keys in the order in which they are locked, each once, and which of them each charge belongs to.
+    /// The request's keys in the order in which they are locked, each once, and which of them each
+    /// charge belongs to.
     fn slots<'a>(&self, charges: &[Charge<'a>]) -> (SmallVec<[Slot<'a>; 4]>, SmallVec<[usize; 4]>) {
         let mut slots: SmallVec<[(Slot<'a>, usize); 4]> = SmallVec::new();
         for (charge, index) in charges.iter().zip(0..) {
@@ -215,7 +220,8 @@ struct Locked<'a> {
 }
 
 impl<'a> Locked<'a> {
-    /// Locks in the order of the slots, which is ascending: this is what keeps opposite requests from deadlock.
+    /// Locks in the order of the slots, which is ascending: this is what keeps opposite requests
+    /// from deadlock.
     fn new(store: &'a MemoryStore, slots: &[Slot<'_>]) -> Self {
         let mut shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]> = SmallVec::new();
         for slot in slots {

@@ -13,8 +13,8 @@ use crate::{Limit, Timestamp};
 
 /// One limit and what one client has drawn on it.
 ///
-/// This is the whole decision, pure: the same calls give the same answers, whatever the machine is doing. Stores keep
-/// meters by key; simulations and tests may use one alone.
+/// This is the whole decision, pure: the same calls give the same answers, whatever the machine is
+/// doing. Stores keep meters by key; simulations and tests may use one alone.
 ///
 /// ```
 /// use tollgate::{Limit, Meter, Timestamp, Verdict};
@@ -78,7 +78,8 @@ pub struct Outcome {
     pub remaining: u64,
     /// When the whole limit is available again if nothing more arrives.
     pub reset_at: Timestamp,
-    /// When `remaining` next grows if nothing more arrives: the decision's time if nothing is in use.
+    /// When `remaining` next grows if nothing more arrives: the decision's time if nothing is in
+    /// use.
     pub grows_at: Timestamp,
 }
 
@@ -89,8 +90,9 @@ impl Outcome {
         self.verdict == Verdict::Allowed
     }
 
-    /// The answer to a request of `cost` that was `allowed` or not, with the numbers of a budget that has `available` of `capacity` left and gets back to
-    /// any number of units at the time that `available_at` says.
+    /// The answer to a request of `cost` that was `allowed` or not, with the numbers of a budget
+    /// that has `available` of `capacity` left and gets back to any number of units at the time
+    /// that `available_at` says.
     pub(crate) fn new(
         now: Timestamp,
         cost: u64,
@@ -143,8 +145,8 @@ impl Meter {
         })
     }
 
-    /// Takes `cost` if it fits. What does not fit changes nothing, so a client cannot deepen its own hole (unless
-    /// the limit counts denied attempts).
+    /// Takes `cost` if it fits. What does not fit changes nothing, so a client cannot deepen its
+    /// own hole (unless the limit counts denied attempts).
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Outcome {
         self.roll(now);
         let allowed = cost <= self.available(now);
@@ -156,7 +158,8 @@ impl Meter {
         self.outcome(now, cost, allowed)
     }
 
-    /// What [`decide`](Self::decide) would say, taking nothing: the numbers are those before the request.
+    /// What [`decide`](Self::decide) would say, taking nothing: the numbers are those before the
+    /// request.
     #[must_use]
     pub fn peek(&self, now: Timestamp, cost: u64) -> Outcome {
         let mut copy = self.clone();
@@ -178,7 +181,8 @@ impl Meter {
         taken
     }
 
-    /// Goes on under another limit. Units in use stay in use, unit for unit, as far as the new limit goes.
+    /// Goes on under another limit. Units in use stay in use, unit for unit, as far as the new
+    /// limit goes.
     pub fn retune(&mut self, limit: Limit, now: Timestamp) {
         self.roll(now);
         let at = now.as_nanos();
@@ -280,7 +284,8 @@ mod tests {
 
     #[test]
     fn b11_a_bucket_retuned_all_the_time_still_refills() {
-        // One token a minute, and the limit changes every ten seconds: what had trickled in must not be lost each time.
+        // One token a minute, and the limit changes every ten seconds: what had trickled in must not be
+        // lost each time.
         let mut meter = Meter::new(Limit::per_minute(1).burst(10));
         let mut now = Timestamp::from_secs(1_000);
         assert!(meter.decide(now, 10).allowed());

@@ -1,6 +1,7 @@
 //! Limits as people write them, both ways: see [`Limit`'s notation](Limit#notation).
 //!
-//! An error points at the column and says what to write instead. Displaying a limit and parsing it again gives the same limit.
+//! An error points at the column and says what to write instead. Displaying a limit and parsing it
+//! again gives the same limit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use crate::{Algorithm, Bucket, Error, Limit, MAX_COUNT, MAX_SPAN};
 
-/// Units from the longest to the shortest: nanoseconds, the short form, and what else is understood.
+/// Units from the longest to the shortest: nanoseconds, the short form, and what else is
+/// understood.
 const UNITS: [(u64, &str, &[&str]); 8] = [
     (604_800_000_000_000, "w", &["week", "weeks"]),
     (86_400_000_000_000, "d", &["day", "days"]),

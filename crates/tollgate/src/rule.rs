@@ -1,8 +1,8 @@
 //! Rules: which requests are covered, whose budget they draw on, and how much that is.
 //!
-//! Attributes go in, charges come out. A rule covers a request when every attribute that it matches on has the value it asks for and
-//! every attribute of its key is present. All rules that cover a request have to admit it: layers (a global cap
-//! and a per-client cap) are just two rules.
+//! Attributes go in, charges come out. A rule covers a request when every attribute that it matches
+//! on has the value it asks for and every attribute of its key is present. All rules that cover a
+//! request have to admit it: layers (a global cap and a per-client cap) are just two rules.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
@@ -19,7 +19,8 @@ const MAX_NAME_BYTES: usize = 128;
 
 /// The name of a rule, cheap to copy: decisions carry it without counting references.
 ///
-/// Names are kept for the life of the process, each distinct one once. They come from configuration, never from clients.
+/// Names are kept for the life of the process, each distinct one once. They come from
+/// configuration, never from clients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName(&'static str);
 
@@ -259,14 +260,15 @@ pub struct Override {
 }
 
 impl Override {
-    /// Other limits for the rule of this name. They take the places of the rule's own, one by one, so what is in use stays
-    /// in use.
+    /// Other limits for the rule of this name. They take the places of the rule's own, one by one,
+    /// so what is in use stays in use.
     #[must_use]
     pub fn new(rule: &str, limits: impl Into<Limits>) -> Self {
         Self { rule: RuleName::intern(rule), matches: Vec::new(), limits: limits.into() }
     }
 
-    /// Applies only to requests whose `attribute` is `value`, or begins with it if `value` ends in `*`.
+    /// Applies only to requests whose `attribute` is `value`, or begins with it if `value` ends in
+    /// `*`.
     #[must_use]
     pub fn matching(mut self, attribute: &str, value: &str) -> Self {
         self.matches.push(Match::new(attribute, value));
@@ -334,8 +336,8 @@ pub struct RuleSet {
     overrides: HashMap<RuleName, Overrides>,
 }
 
-/// A rule's overrides in their order. Those for one exact value, of which there may be one for each customer, are
-/// found by hash.
+/// A rule's overrides in their order. Those for one exact value, of which there may be one for each
+/// customer, are found by hash.
 #[derive(Clone, Debug, Default)]
 struct Overrides {
     all: Vec<Override>,

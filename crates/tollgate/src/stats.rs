@@ -1,7 +1,7 @@
 //! Counting decisions without slowing them down.
 //!
-//! Each thread counts in a stripe of its own cache lines, so that counting takes no lock and two threads do not fight over a line. Reading adds the stripes
-//! up.
+//! Each thread counts in a stripe of its own cache lines, so that counting takes no lock and two
+//! threads do not fight over a line. Reading adds the stripes up.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -12,7 +12,8 @@ use crate::{Decision, RuleName};
 pub struct Stats {
     /// Every decision.
     pub total: Counts,
-    /// What each rule said, in the order of the rules. A rule keeps its counts when its limits change.
+    /// What each rule said, in the order of the rules. A rule keeps its counts when its limits
+    /// change.
     pub rules: Vec<(RuleName, Counts)>,
     /// How many keys the store keeps, if it knows.
     pub live_keys: Option<u64>,
@@ -20,7 +21,8 @@ pub struct Stats {
     pub store_errors: u64,
 }
 
-/// How many decisions of each kind. For one rule: how often it admitted, denied, or would have denied.
+/// How many decisions of each kind. For one rule: how often it admitted, denied, or would have
+/// denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Admitted.

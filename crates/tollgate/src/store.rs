@@ -11,24 +11,30 @@ use crate::{Error, Key, Limit, Outcome, Timestamp};
 ///
 /// # Contract
 ///
-/// **One at a time.** `apply` acts on all charges of a call as one atomic step. Calls that share a key take effect one after the other, in an
-/// order that agrees with real time (linearizable per key), whichever threads or processes they come from.
+/// **One at a time.** `apply` acts on all charges of a call as one atomic step. Calls that share a
+/// key take effect one after the other, in an order that agrees with real time (linearizable per
+/// key), whichever threads or processes they come from.
 ///
-/// **All or nothing.** [`Op::Take`] and [`Op::Reserve`] draw on every key if every charge that is not a shadow fits, and on none otherwise. (A
-/// limit that counts denied attempts counts them, unless they can never fit.) A shadow charge is drawn if the request is admitted and
-/// all shadow charges of the same rule fit. The same key twice in one call is charged once, with the larger cost.
+/// **All or nothing.** [`Op::Take`] and [`Op::Reserve`] draw on every key if every charge that is
+/// not a shadow fits, and on none otherwise. (A limit that counts denied attempts counts them,
+/// unless they can never fit.) A shadow charge is drawn if the request is admitted and all shadow
+/// charges of the same rule fit. The same key twice in one call is charged once, with the larger
+/// cost.
 ///
-/// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same numbers: to the unit and to the store's resolution
-/// in time. Where the stored state was written under another limit than the charge's, it is first
-/// [retuned](crate::Meter::retune); [`Op::Settle`] and [`Op::Refund`] leave the limit as it is.
+/// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same
+/// numbers: to the unit and to the store's resolution in time. Where the stored state was written
+/// under another limit than the charge's, it is first [retuned](crate::Meter::retune);
+/// [`Op::Settle`] and [`Op::Refund`] leave the limit as it is.
 ///
-/// **Time.** `now` is the caller's reading. A store with a clock of its own may use that instead, and
-/// says in [`Applied::now`] which time it used. Readings may repeat, jump and go back.
+/// **Time.** `now` is the caller's reading. A store with a clock of its own may use that instead,
+/// and says in [`Applied::now`] which time it used. Readings may repeat, jump and go back.
 ///
-/// **Forgetting.** A key with nothing in use, no block and no reservation may be forgotten at any time; any other may not.
+/// **Forgetting.** A key with nothing in use, no block and no reservation may be forgotten at any
+/// time; any other may not.
 ///
-/// **Failure.** An `Err` means that nothing is known of what happened, not that nothing did: the limiter then follows the
-/// rule's policy. A call that does not complete within the limiter's deadline is dropped, and counts as failed.
+/// **Failure.** An `Err` means that nothing is known of what happened, not that nothing did: the
+/// limiter then follows the rule's policy. A call that does not complete within the limiter's
+/// deadline is dropped, and counts as failed.
 ///
 /// `tollgate_testkit::conformance!` tests an implementation against all of this in one line.
 pub trait Store: Send + Sync {
@@ -40,7 +46,8 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
 
-    /// Whether this store can keep such a limit: asked once for each limit when a limiter is built, before any traffic.
+    /// Whether this store can keep such a limit: asked once for each limit when a limiter is built,
+    /// before any traffic.
     ///
     /// # Errors
     /// Whatever keeps it from doing so, usually [`Error::InvalidLimit`].
@@ -93,14 +100,16 @@ pub enum Op {
         /// When the block ends.
         until: Timestamp,
     },
-    /// As [`Take`](Self::Take), remembering what was drawn under `hold`, and giving it back at `expires_at` unless settled before.
+    /// As [`Take`](Self::Take), remembering what was drawn under `hold`, and giving it back at
+    /// `expires_at` unless settled before.
     Reserve {
         /// The reservation.
         hold: HoldId,
         /// When it is given back unsettled.
         expires_at: Timestamp,
     },
-    /// End a reservation: give back what was held beyond the cost, or draw what it lacks, stopping at empty.
+    /// End a reservation: give back what was held beyond the cost, or draw what it lacks, stopping
+    /// at empty.
     Settle {
         /// The reservation.
         hold: HoldId,
@@ -153,9 +162,11 @@ pub struct Applied {
 /// What became of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The verdict and the numbers afterwards. After a denial they are what a peek of the same request would say next.
+    /// The verdict and the numbers afterwards. After a denial they are what a peek of the same
+    /// request would say next.
     pub outcome: Outcome,
-    /// How many units moved: given back by a refund, drawn by a penalty; for a settlement, how many it lacked.
+    /// How many units moved: given back by a refund, drawn by a penalty; for a settlement, how many
+    /// it lacked.
     pub units: u64,
     /// For a settlement, whether the reservation was still there.
     pub held: bool,

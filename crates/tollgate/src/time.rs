@@ -1,8 +1,9 @@
 //! Time, always handed in.
 //!
 //! A decision is a function of a [`Timestamp`]; nothing in this crate asks the time behind its
-//! caller's back. A [`Clock`] is the seam through which a [`Limiter`](crate::Limiter) reads the time and sleeps, so
-//! that a test drives both: [`ManualClock`] stands still until it is told otherwise.
+//! caller's back. A [`Clock`] is the seam through which a [`Limiter`](crate::Limiter) reads the
+//! time and sleeps, so that a test drives both: [`ManualClock`] stands still until it is told
+//! otherwise.
 //!
 //! [`SystemClock`] is the one reader of the operating system's clock: the monotonic clock, counted
 //! from an epoch anchor that is taken once per process, so that stepping the wall clock
@@ -35,8 +36,8 @@ pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A moment: whole nanoseconds since the Unix epoch.
 ///
-/// The calendar ends in the year 2262 ([`Timestamp::MAX`]); what would lie beyond saturates there, so
-/// that adding any limit's longest wait to any moment fits the integer.
+/// The calendar ends in the year 2262 ([`Timestamp::MAX`]); what would lie beyond saturates there,
+/// so that adding any limit's longest wait to any moment fits the integer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -130,8 +131,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// The machine's monotonic clock, counted from the Unix epoch.
 ///
-/// It sleeps without an async runtime: one timer thread serves the whole process and is started by the first
-/// sleep. Inside tokio, `TokioClock` (feature `tokio`) does without that thread.
+/// It sleeps without an async runtime: one timer thread serves the whole process and is started by
+/// the first sleep. Inside tokio, `TokioClock` (feature `tokio`) does without that thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

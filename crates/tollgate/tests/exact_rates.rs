@@ -8,8 +8,8 @@ use tollgate::{Algorithm, Bucket, DAY, Limit, Meter, Timestamp, Verdict};
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Takes all there is, again and again for a year, and never lets the bucket fill up: what came must be the capacity and
-/// exactly what the rate says.
+/// Takes all there is, again and again for a year, and never lets the bucket fill up: what came
+/// must be the capacity and exactly what the rate says.
 fn admitted_in_a_year(limit: Limit, naps_nanos: &[u64]) -> (u128, u128) {
     let Algorithm::TokenBucket(bucket) = limit.algorithm() else { panic!("not a bucket") };
     let mut meter = Meter::new(limit);

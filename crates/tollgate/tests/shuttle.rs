@@ -1,6 +1,7 @@
 //! The memory store's locking under every kind of interleaving that `shuttle` can think of.
 //!
-//! Built only with `--cfg shuttle`, which swaps the store's locks and atomics for instrumented ones; `cargo xtask test` does that.
+//! Built only with `--cfg shuttle`, which swaps the store's locks and atomics for instrumented
+//! ones; `cargo xtask test` does that.
 #![cfg(shuttle)]
 
 use shuttle::sync::Arc;

@@ -11,7 +11,8 @@ use crate::world::{CLIENTS, run};
 use crate::{any_limit, steps};
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B10. The same requests at the same times get the outcomes that the naive oracle gives, to the unit and to the tick.
+    /// B10. The same requests at the same times get the outcomes that the naive oracle gives, to
+    /// the unit and to the tick.
     pub fn b10_outcomes_are_those_of_the_oracle(&self) {
         let tick = self.tick;
         let verb = prop_oneof![
@@ -66,7 +67,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B11. Under a changed limit, units in use stay in use, unit for unit, as far as the new limit goes, with no debt.
+    /// B11. Under a changed limit, units in use stay in use, unit for unit, as far as the new limit
+    /// goes, with no debt.
     pub fn b11_changing_a_limit_keeps_history(&self) {
         let tick = self.tick;
         let script =

@@ -10,7 +10,8 @@ use crate::world::{World, runtime};
 use crate::{any_limit, most_on_path};
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B7. A clock that stands still, jumps and goes back breaks nothing, and gets nobody more than the limit allows for the time that it ran forward.
+    /// B7. A clock that stands still, jumps and goes back breaks nothing, and gets nobody more than
+    /// the limit allows for the time that it ran forward.
     pub fn b7_time_may_misbehave(&self) {
         let jump = prop_oneof![
             3 => Just((0_u64, false)),
@@ -55,7 +56,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         }
     }
 
-    /// B7. After one wild reading, a client is whole again one full refill after the clock is right again.
+    /// B7. After one wild reading, a client is whole again one full refill after the clock is right
+    /// again.
     pub fn b7_a_wild_reading_locks_nobody_out_for_longer_than_one_refill(&self) {
         property((any_limit(self.tick), 2..100_000_u64, 1..5_u64), |(limit, ahead_secs, cost)| {
             let world = self.world([per_client(limit)]);

@@ -19,7 +19,8 @@ use crate::world::{CLIENTS, World, run, runtime};
 const THREADS: usize = 8;
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B8. If one limit denies, nothing is taken from any; if none does, its rule's cost is taken from each.
+    /// B8. If one limit denies, nothing is taken from any; if none does, its rule's cost is taken
+    /// from each.
     pub fn b8_all_or_nothing(&self) {
         let tick = self.tick;
         let world = self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 40)));

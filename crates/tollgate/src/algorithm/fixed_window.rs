@@ -4,8 +4,8 @@
 //! that times it right can spend two budgets back to back across the edge of a window. Where that
 //! matters, choose the sliding log.
 //!
-//! The *aligned* variant starts windows at multiples of the period instead, for limits that roll over
-//! on the minute or the hour.
+//! The *aligned* variant starts windows at multiples of the period instead, for limits that roll
+//! over on the minute or the hour.
 
 use super::{Arithmetic, LATE, aligned_start};
 
@@ -18,8 +18,8 @@ pub(crate) struct FixedWindow {
     pub(crate) count_denied: bool,
 }
 
-/// What is remembered of one client. Nothing used means never seen, whatever the start says: a window that was given back whole is
-/// as good as none.
+/// What is remembered of one client. Nothing used means never seen, whatever the start says: a
+/// window that was given back whole is as good as none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     opened_at: u64,
@@ -74,7 +74,8 @@ impl Arithmetic for FixedWindow {
 
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
         let mut adopted = self.with_used(now, old.used(state, now));
-        // The window keeps its start, unless the new period would already have ended it: units in use stay in use.
+        // The window keeps its start, unless the new period would already have ended it: units in use stay
+        // in use.
         let still_open = now.saturating_sub(state.opened_at) < self.period;
         if adopted.used > 0 && !self.aligned && still_open {
             adopted.opened_at = state.opened_at;

@@ -1,8 +1,9 @@
-//! Token bucket with a reserve: a sustained bucket that is drawn on first, and a burst reserve for what it does not have.
+//! Token bucket with a reserve: a sustained bucket that is drawn on first, and a burst reserve for
+//! what it does not have.
 //!
-//! The reserve has its own, slower refill: a client may burst deep now and then, but not again and again. A cost may draw on
-//! both; both empty, and the request is denied. What comes back by refund goes to the reserve first, because it was drawn
-//! last.
+//! The reserve has its own, slower refill: a client may burst deep now and then, but not again and
+//! again. A cost may draw on both; both empty, and the request is denied. What comes back by refund
+//! goes to the reserve first, because it was drawn last.
 
 use super::Arithmetic;
 use super::token_bucket::{Parts, State as Bucket, TokenBucket};
@@ -38,8 +39,9 @@ impl Arithmetic for Reserve {
         sustained.saturating_add(self.reserve.available(&state.reserve, now))
     }
 
-    /// Of all ways to split `units` between the two, the one that is ready first. The more the sustained bucket has to give,
-    /// the later it can and the earlier the reserve can, so the best split is where the two meet.
+    /// Of all ways to split `units` between the two, the one that is ready first. The more the
+    /// sustained bucket has to give, the later it can and the earlier the reserve can, so the
+    /// best split is where the two meet.
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
         let from_sustained = |share: u64| self.sustained.available_at(&state.sustained, now, share);
         let from_reserve =
@@ -113,7 +115,8 @@ mod tests {
         let mut meter = Meter::new(burst_of_150());
         let now = Timestamp::from_secs(77);
         assert!(meter.decide(now, 100).allowed());
-        // Ten steps refill the sustained bucket wholly; had the reserve been touched it would still be short.
+        // Ten steps refill the sustained bucket wholly; had the reserve been touched it would still be
+        // short.
         assert_eq!(meter.peek(now.saturating_add(SECOND), 1).remaining, 150);
     }
 }

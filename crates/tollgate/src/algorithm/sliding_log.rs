@@ -1,8 +1,8 @@
 //! Sliding log: the exact one.
 //!
-//! The time and the cost of every admitted request of the last period, so that no span of one period, wherever it
-//! starts, sees more than `limit`. What it costs: sixteen bytes for each request it remembers, which is why stores put a ceiling on
-//! the limits they accept.
+//! The time and the cost of every admitted request of the last period, so that no span of one
+//! period, wherever it starts, sees more than `limit`. What it costs: sixteen bytes for each
+//! request it remembers, which is why stores put a ceiling on the limits they accept.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,16 @@ pub(crate) struct SlidingLog {
     pub(crate) period: u64,
 }
 
-/// What is remembered of one client: the admitted requests, oldest first, and the sum of their costs.
+/// What is remembered of one client: the admitted requests, oldest first, and the sum of their
+/// costs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     entries: VecDeque<Entry>,
     used: u64,
 }
 
-/// Requests admitted at one instant. Sixteen bytes, so a ring of `limit` of them is the most a client costs.
+/// Requests admitted at one instant. Sixteen bytes, so a ring of `limit` of them is the most a
+/// client costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at: u64,
@@ -94,7 +96,8 @@ impl Arithmetic for SlidingLog {
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
         let mut adopted = state.clone();
         if self.period < old.period {
-            // Units in use stay in use: what the shorter period would have let lapse lapses together, as late as it can.
+            // Units in use stay in use: what the shorter period would have let lapse lapses together, as late
+            // as it can.
             let oldest = now.saturating_sub(self.period).saturating_add(1).min(now);
             adopted.entries.iter_mut().for_each(|entry| entry.at = entry.at.max(oldest));
         }

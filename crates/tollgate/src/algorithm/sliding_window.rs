@@ -1,8 +1,9 @@
 //! Sliding window: a weighted estimate over two aligned periods.
 //!
-//! With `x` counted in the current period, `y` in the previous one, and `z` the share of the previous period that a window ending now still
-//! covers, the estimate is `floor(x + y * z)`. Two counts stand in for the whole log, and the burst across
-//! the edge of a window is gone. What it does not promise: it takes the previous period's requests to have come evenly, so up to
+//! With `x` counted in the current period, `y` in the previous one, and `z` the share of the
+//! previous period that a window ending now still covers, the estimate is `floor(x + y * z)`. Two
+//! counts stand in for the whole log, and the burst across the edge of a window is gone. What it
+//! does not promise: it takes the previous period's requests to have come evenly, so up to
 //! twice the limit can pass in one period's span if they did not.
 
 use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil};
@@ -39,8 +40,8 @@ impl SlidingWindow {
         narrow(product(count, covered).checked_div(u128::from(self.period)).unwrap_or(0))
     }
 
-    /// How far into a period `count` requests of the one before weigh at most `most`: the smallest whole `e` with
-    /// `floor(count * (period - e) / period) <= most`.
+    /// How far into a period `count` requests of the one before weigh at most `most`: the smallest
+    /// whole `e` with `floor(count * (period - e) / period) <= most`.
     fn faded_after(&self, count: u64, most: u64) -> u64 {
         let covered = quotient_ceil(product(most.saturating_add(1), self.period), u128::from(count.max(1)));
         // The estimate is small enough while strictly less than `covered` of the period is left.

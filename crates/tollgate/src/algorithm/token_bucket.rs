@@ -1,14 +1,17 @@
-//! Token bucket: bursts up to `capacity`, `amount` per `interval` sustained, and the whole state is one time.
+//! Token bucket: bursts up to `capacity`, `amount` per `interval` sustained, and the whole state is
+//! one time.
 //!
-//! A token and a duration are the same thing: a bucket that lacks three tokens is a bucket that will be full three tokens' worth of
-//! time from now. So the state is the moment at which the bucket is full again, refilling is the passage of time, and there is no
-//! refill task. A moment in the past is a full bucket, which is also what a client never seen has.
+//! A token and a duration are the same thing: a bucket that lacks three tokens is a bucket that
+//! will be full three tokens' worth of time from now. So the state is the moment at which the
+//! bucket is full again, refilling is the passage of time, and there is no refill task. A moment in
+//! the past is a full bucket, which is also what a client never seen has.
 //!
-//! *Smooth* refill (GCRA) lets tokens trickle in evenly. *Stepped* refill adds `amount` at once at each multiple of `interval`; it is the same
-//! arithmetic with `now` taken back to the last tick.
+//! *Smooth* refill (GCRA) lets tokens trickle in evenly. *Stepped* refill adds `amount` at once at
+//! each multiple of `interval`; it is the same arithmetic with `now` taken back to the last tick.
 //!
-//! Exact: a token lasts `interval / amount` nanoseconds, kept as a reduced fraction. Where it is whole, the state is 8 bytes; where it is not (3 per
-//! second), the state carries its fraction beside it. Rounding the token's length to nanoseconds instead is the classic drift.
+//! Exact: a token lasts `interval / amount` nanoseconds, kept as a reduced fraction. Where it is
+//! whole, the state is 8 bytes; where it is not (3 per second), the state carries its fraction
+//! beside it. Rounding the token's length to nanoseconds instead is the classic drift.
 
 use std::fmt::Debug;
 
@@ -62,7 +65,8 @@ impl Fraction for Whole {
     }
 }
 
-/// Tokens that are not: a nanosecond has this many parts, and the state carries the numerator of its rest.
+/// Tokens that are not: a nanosecond has this many parts, and the state carries the numerator of
+/// its rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Parts(u64);
 
@@ -139,7 +143,8 @@ impl<F: Fraction> TokenBucket<F> {
         if self.stepped || old.stepped {
             return self.with_used(now, old.used(state, now));
         }
-        // The part of a token that has trickled in stays, so that a limit that is changed often still refills.
+        // The part of a token that has trickled in stays, so that a limit that is changed often still
+        // refills.
         let (debt, token) = (old.debt(state, now), u128::from(old.token));
         let whole = debt.checked_div(token).unwrap_or(0).saturating_mul(u128::from(self.token));
         let part = debt.checked_rem(token).unwrap_or(0).saturating_mul(u128::from(self.token));

@@ -9,7 +9,8 @@ use crate::rule::FailurePolicy;
 use crate::store::{Answer, Charge};
 use crate::{Decision, Error, Key, Limit, Report, Request, RuleName, RuleSet, Timestamp};
 
-/// The charges of one request, independent of the rules they came from: a reservation is settled by the rules it was made under.
+/// The charges of one request, independent of the rules they came from: a reservation is settled by
+/// the rules it was made under.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     lines: SmallVec<[Line; 4]>,
@@ -56,7 +57,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Only the charges on keys of someone's own: what is done to a client must not be done to everyone.
+    /// Only the charges on keys of someone's own: what is done to a client must not be done to
+    /// everyone.
     pub(crate) fn keyed(mut self) -> Self {
         self.lines.retain(|line| !line.subject.is_empty());
         self

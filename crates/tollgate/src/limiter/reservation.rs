@@ -14,7 +14,8 @@ use crate::{Decision, Error, Request};
 
 /// Units held for work whose cost is not known yet.
 ///
-/// Dropped unsettled, it gives everything back: at once where the store answers at once, otherwise when it expires in the store.
+/// Dropped unsettled, it gives everything back: at once where the store answers at once, otherwise
+/// when it expires in the store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,12 +42,14 @@ pub struct Reservation<S: Store> {
 /// How a reservation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// By how many units the actual cost exceeded what was reserved and what was left, at the limit that lacked most.
+    /// By how many units the actual cost exceeded what was reserved and what was left, at the limit
+    /// that lacked most.
     pub shortfall: u64,
 }
 
 impl<S: Store> Limiter<S> {
-    /// Takes the request's cost, an estimate, and holds it for at most `ttl`. Denied, it holds nothing.
+    /// Takes the request's cost, an estimate, and holds it for at most `ttl`. Denied, it holds
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
@@ -65,7 +68,8 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn hold(&self, plan: Plan, cost: u64, ttl: Duration) -> Reservation<S> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
-        // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may have been taken.
+        // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may
+        // have been taken.
         let pending = Decision::merge(now, false, Default::default());
         let mut reservation =
             Reservation { limiter: self.clone(), plan, decision: pending, hold: Some(hold) };
@@ -85,12 +89,12 @@ impl<S: Store> Reservation<S> {
         &self.decision
     }
 
-    /// Ends the reservation at the actual cost: what was not needed is given back; what was lacking is taken as far as it goes, and
-    /// the rest reported.
+    /// Ends the reservation at the actual cost: what was not needed is given back; what was lacking
+    /// is taken as far as it goes, and the rest reported.
     ///
     /// # Errors
-    /// [`Error::NotReserved`] if it has expired (all was given back then) or was never granted, and whatever keeps the store from
-    /// settling.
+    /// [`Error::NotReserved`] if it has expired (all was given back then) or was never granted, and
+    /// whatever keeps the store from settling.
     pub async fn settle(mut self, cost: u64) -> Result<Settlement, Error> {
         if cost > crate::MAX_COUNT {
             return Err(Error::InvalidCost { value: cost });
@@ -107,7 +111,8 @@ impl<S: Store> Reservation<S> {
         Ok(Settlement { shortfall: applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0) })
     }
 
-    /// Keeps what was reserved: the estimate was the cost. Where the store is gone this is all that can be done anyway.
+    /// Keeps what was reserved: the estimate was the cost. Where the store is gone this is all that
+    /// can be done anyway.
     pub(super) async fn keep(mut self, cost: u64) -> Decision {
         if let Some(hold) = self.hold.take() {
             let _ = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;

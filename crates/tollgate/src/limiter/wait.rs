@@ -1,8 +1,8 @@
 //! Waiting instead of rejecting: first come, first served, up to a deadline.
 //!
-//! Requests for the same budgets stand in one queue per process. Only the first of it asks the store, sleeps through the clock
-//! until the time that the store said, and asks again. The others wait for their turn. Whoever leaves, admitted, out of time
-//! or cancelled, wakes the next.
+//! Requests for the same budgets stand in one queue per process. Only the first of it asks the
+//! store, sleeps through the clock until the time that the store said, and asks again. The others
+//! wait for their turn. Whoever leaves, admitted, out of time or cancelled, wakes the next.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -14,9 +14,11 @@ use crate::store::Store;
 use crate::{Decision, Error, Request, SECOND, Timestamp, Verdict};
 
 impl<S: Store> Limiter<S> {
-    /// Waits until the request is admitted, at the latest until `deadline`, in the order of arrival among requests for the same budgets in
-    /// this process. Denied, it has taken nothing: because it could never fit, could not be admitted before the deadline, or others
-    /// were still before it. Dropping the future leaves the queue and gives back whatever it had taken.
+    /// Waits until the request is admitted, at the latest until `deadline`, in the order of arrival
+    /// among requests for the same budgets in this process. Denied, it has taken nothing:
+    /// because it could never fit, could not be admitted before the deadline, or others
+    /// were still before it. Dropping the future leaves the queue and gives back whatever it had
+    /// taken.
     ///
     /// ```
     /// use tollgate::{Clock, Limit, Limiter, SECOND, SystemClock, block_on};
@@ -48,7 +50,8 @@ impl<S: Store> Limiter<S> {
         });
         let decision = if served.await {
             loop {
-                // Should this be cancelled on the way to the store, what it took comes back when the hold expires.
+                // Should this be cancelled on the way to the store, what it took comes back when the hold
+                // expires.
                 let reservation =
                     self.hold(plan.clone(), cost, self.shared.deadline.saturating_add(SECOND)).await;
                 let decision = reservation.decision();

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::{Clock, Sleep, Timestamp};
 
-/// A clock for tests and simulations. It stands still until [`advance`](Self::advance) or [`set`](Self::set) moves it, forwards or
-/// back, and wakes exactly those sleepers whose time has come. Clones are the same clock.
+/// A clock for tests and simulations. It stands still until [`advance`](Self::advance) or
+/// [`set`](Self::set) moves it, forwards or back, and wakes exactly those sleepers whose time has
+/// come. Clones are the same clock.
 ///
 /// ```
 /// use tollgate::{Clock, ManualClock, SECOND, Timestamp};
