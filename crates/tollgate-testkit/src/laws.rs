@@ -204,6 +204,10 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         property(world, |(rules, steps, cost)| {
             let world = self.world(rules);
             Self::replay(&world, &steps, |_, _| ());
+            // Empty it first, so that most requests are denied, and now and then let a little come back.
+            let left = world.peek("a").remaining().min(1_000);
+            let _ = world.check(Request::client("a").cost(left));
+            world.clock.advance(steps[0].wait);
             let request = Request::client("a").cost(cost);
             let decision = world.check(request);
             match decision.verdict() {

@@ -12,14 +12,16 @@ use arc_swap::ArcSwap;
 
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
-use crate::time::{Clock, SystemClock};
+use crate::time::Clock;
 use crate::{Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
 
+mod builder;
 mod failure;
 mod plan;
 mod reservation;
 mod wait;
 
+pub use builder::LimiterBuilder;
 use failure::Share;
 use plan::Plan;
 pub use reservation::{Reservation, Settlement};
@@ -100,19 +102,6 @@ impl Limiter {
         // Who writes a long log into the source means it: a ceiling is for limits that come from elsewhere.
         let store = if store.accepts(&limit).is_err() { store.log_ceiling(limit.capacity()) } else { store };
         Self::builder(RuleSet::per_client(limit)).store(store).assemble()
-    }
-
-    /// A limiter put together piece by piece, in memory unless a store is given.
-    #[must_use]
-    pub fn builder(rules: RuleSet) -> LimiterBuilder {
-        LimiterBuilder {
-            rules,
-            store: MemoryStore::new(),
-            clock: Box::new(SystemClock),
-            observer: Box::new(Nobody),
-            deadline: Duration::from_millis(50),
-            local_share: 0.25,
-        }
     }
 
     /// Takes what the request costs if every rule that covers it admits it. Answers at once, with
@@ -361,108 +350,4 @@ fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {
             reason: format!("{limit}: {error}"),
         })
     })
-}
-
-/// Puts a [`Limiter`] together.
-///
-/// ```
-/// use tollgate::{FailurePolicy, Limit, Limiter, Request, Rule, RuleSet};
-///
-/// let limiter = Limiter::builder(RuleSet::new([
-///     Rule::new("global", Limit::per_second(5_000)),
-///     Rule::new("per-client", Limit::per_second(10)).key(["client"]).on_store_error(FailurePolicy::Local),
-/// ])?)
-/// .build()?;
-/// let decision = limiter.check(Request::client("alice").cost(3))?;
-/// assert_eq!((decision.allowed(), decision.remaining()), (true, 7));
-/// # Ok::<(), tollgate::Error>(())
-/// ```
-pub struct LimiterBuilder<S = MemoryStore> {
-    rules: RuleSet,
-    store: S,
-    clock: Box<dyn Clock>,
-    observer: Box<dyn Observer>,
-    deadline: Duration,
-    local_share: f64,
-}
-
-impl<S> fmt::Debug for LimiterBuilder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimiterBuilder").field("rules", &self.rules).finish_non_exhaustive()
-    }
-}
-
-impl<S: Store> LimiterBuilder<S> {
-    /// Keeps state in `store` instead.
-    #[must_use]
-    pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
-        let Self { rules, store: _, clock, observer, deadline, local_share } = self;
-        LimiterBuilder { rules, store, clock, observer, deadline, local_share }
-    }
-
-    /// Reads the time, and sleeps, through `clock` instead of the machine's.
-    #[must_use]
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Box::new(clock);
-        self
-    }
-
-    /// Tells `observer` of every decision and every failure of the store.
-    #[must_use]
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.observer = Box::new(observer);
-        self
-    }
-
-    /// How long the store may take before it counts as failed: 50 milliseconds unless said
-    /// otherwise.
-    #[must_use]
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
-    }
-
-    /// Which share of each limit applies under
-    /// [`FailurePolicy::Local`](crate::FailurePolicy::Local): a quarter unless said otherwise.
-    /// With `n` processes on one store, the `n`th part keeps them together within the limit.
-    #[must_use]
-    pub const fn local_share(mut self, share: f64) -> Self {
-        self.local_share = share;
-        self
-    }
-
-    /// Checks everything and builds the limiter. The store is not asked for anything yet.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRule`] if the store cannot keep one of the limits, [`Error::InvalidConfig`]
-    /// for a setting that is out of range.
-    pub fn build(self) -> Result<Limiter<S>, Error> {
-        check_accepted(&self.store, &self.rules)?;
-        let invalid = |field, value, reason| Err(Error::InvalidConfig { field, value, reason });
-        if !(self.local_share > 0.0 && self.local_share <= 1.0) {
-            return invalid("local_share", self.local_share.to_string(), "more than 0 and at most 1");
-        }
-        if self.deadline.is_zero() {
-            return invalid("deadline", "0".into(), "longer than that; 50ms is usual");
-        }
-        Ok(self.assemble())
-    }
-
-    fn assemble(self) -> Limiter<S> {
-        let Self { rules, store, clock, observer, deadline, local_share } = self;
-        let local_share = Share::from_fraction(local_share);
-        let shared = Shared {
-            rules: ArcSwap::from_pointee(Active::new(rules)),
-            store,
-            clock,
-            observer,
-            deadline,
-            local: MemoryStore::new(),
-            local_share,
-            total: Tally::default(),
-            store_errors: AtomicU64::new(0),
-            queues: Queues::default(),
-        };
-        Limiter { shared: Arc::new(shared) }
-    }
 }

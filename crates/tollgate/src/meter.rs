@@ -319,6 +319,29 @@ mod tests {
     }
 
     #[test]
+    fn b7_a_window_that_was_given_back_whole_locks_nobody_out_when_the_clock_goes_back() {
+        let mut meter = Meter::new(Limit::fixed_window(10, MINUTE));
+        let (wild, now) = (Timestamp::from_secs(9_000_000), Timestamp::from_secs(1_000));
+        assert!(meter.decide(wild, 3).allowed());
+        meter.give(wild, 3);
+        assert_eq!(meter.decide(now, 1).remaining, 9);
+    }
+
+    #[test]
+    fn b9_a_reading_that_came_late_counts_as_the_newer_one() {
+        // Another thread was first, with a reading that is a microsecond newer.
+        let (newer, late) =
+            (Timestamp::from_nanos(7_200_000_000_500), Timestamp::from_nanos(7_199_999_999_500));
+        for build in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log, Limit::per] {
+            let mut meter = Meter::new(build(3, HOUR));
+            assert!(meter.decide(newer, 1).allowed());
+            assert_eq!(meter.decide(late, 1).remaining, 1, "{}", meter.limit());
+            assert_eq!(meter.decide(newer, 1).remaining, 0, "{}", meter.limit());
+            assert!(!meter.decide(late, 1).allowed() && !meter.decide(newer, 1).allowed());
+        }
+    }
+
+    #[test]
     fn a_no_input_overflows_or_panics() {
         let spans = [Duration::from_nanos(1), SECOND, crate::MAX_SPAN];
         let counts = [1, 3, MAX_COUNT];

@@ -3,11 +3,15 @@
 //! An error points at the column and says what to write instead. Displaying a limit and parsing it
 //! again gives the same limit.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{Algorithm, Bucket, Error, Limit, MAX_COUNT, MAX_SPAN};
+use crate::{Error, Limit};
+
+mod display;
+mod parser;
+
+use parser::Parser;
 
 /// Units from the longest to the shortest: nanoseconds, the short form, and what else is
 /// understood.
@@ -22,21 +26,14 @@ const UNITS: [(u64, &str, &[&str]); 8] = [
     (1, "ns", &["nanosecond", "nanoseconds"]),
 ];
 
-const EXAMPLES: &str =
-    "write it like \"10/minute\", \"100/s burst 200\", \"10/60s fixed\" or \"60 refill 1/s\"";
-
 impl FromStr for Limit {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut parser = Parser { text, tokens: tokenize(text)?, next: 0 };
+        let mut parser = Parser::new(text)?;
         let limit = parser.limit()?;
-        match parser.peek() {
-            None => Ok(limit),
-            Some(token) => {
-                Err(parser.error_at(token, format!("unexpected {:?}", token.text), parser.hint_after(&limit)))
-            }
-        }
+        parser.finish(|parser| parser.hint_after(&limit))?;
+        Ok(limit)
     }
 }
 
@@ -52,343 +49,10 @@ impl FromStr for Limit {
 /// # Errors
 /// [`Error::InvalidNotation`] points at the column.
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
-    let mut parser = Parser { text, tokens: tokenize(text)?, next: 0 };
+    let mut parser = Parser::new(text)?;
     let span = parser.span()?;
-    match parser.peek() {
-        None => Ok(span),
-        Some(token) => {
-            Err(parser.error_at(token, format!("unexpected {:?}", token.text), "write a number and a unit"))
-        }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counting = |count_denied| if count_denied { " counting denied" } else { "" };
-        match self.algorithm() {
-            Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
-                let aligned = if aligned { " aligned" } else { "" };
-                write!(f, "{limit}/{} fixed{aligned}{}", Per(period), counting(count_denied))
-            }
-            Algorithm::SlidingWindow { limit, period, count_denied } => {
-                write!(f, "{limit}/{} sliding{}", Per(period), counting(count_denied))
-            }
-            Algorithm::SlidingLog { limit, period } => write!(f, "{limit}/{} log", Per(period)),
-            Algorithm::TokenBucket(Bucket { capacity, amount, interval, stepped: false }) => {
-                write!(f, "{amount}/{}", Per(interval))?;
-                if capacity == amount { Ok(()) } else { write!(f, " burst {capacity}") }
-            }
-            Algorithm::TokenBucket(bucket) => write!(f, "{}", Refilled(bucket)),
-            Algorithm::Reserve { sustained, reserve } => {
-                write!(f, "{} reserve {}", Refilled(sustained), Refilled(reserve))
-            }
-        }
-    }
-}
-
-/// `100 refill 10 every 100ms`
-struct Refilled(Bucket);
-
-impl fmt::Display for Refilled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Bucket { capacity, amount, interval, stepped } = self.0;
-        match stepped {
-            true => write!(f, "{capacity} refill {amount} every {}", Per(interval)),
-            false => write!(f, "{capacity} refill {amount}/{}", Per(interval)),
-        }
-    }
-}
-
-/// A period in the longest unit that divides it: `90s`, `minute`.
-struct Per(Duration);
-
-impl fmt::Display for Per {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = crate::time::nanos_of(self.0);
-        for (unit, short, words) in UNITS {
-            if nanos.checked_rem(unit) == Some(0) {
-                return match nanos.checked_div(unit) {
-                    Some(1) => f.write_str(words.first().unwrap_or(&short)),
-                    Some(count) => write!(f, "{count}{short}"),
-                    None => Ok(()),
-                };
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Token<'a> {
-    text: &'a str,
-    column: usize,
-    /// Whether it stands right behind the one before, with no space.
-    joined: bool,
-}
-
-impl Token<'_> {
-    fn is_number(&self) -> bool {
-        self.text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | '_'))
-    }
-}
-
-fn tokenize(text: &str) -> Result<Vec<Token<'_>>, Error> {
-    let class = |c: char| match c {
-        '0'..='9' | '_' | '.' | '-' => Some(0),
-        'a'..='z' | 'A'..='Z' | 'µ' | 'μ' => Some(1),
-        '/' => Some(2),
-        _ => None,
-    };
-    let mut tokens: Vec<Token<'_>> = Vec::new();
-    let mut chars = text.char_indices().enumerate().peekable();
-    let mut joined = false;
-    while let Some((place, (start, c))) = chars.next() {
-        let column = place.saturating_add(1);
-        if c.is_whitespace() {
-            joined = false;
-            continue;
-        }
-        let Some(kind) = class(c) else {
-            let reason = format!("unexpected {:?}", c.to_string());
-            return Err(Error::InvalidNotation { text: text.into(), column, reason, hint: EXAMPLES.into() });
-        };
-        let mut end = start.saturating_add(c.len_utf8());
-        while let Some((_, (at, c))) = chars.next_if(|(_, (_, c))| kind != 2 && class(*c) == Some(kind)) {
-            end = at.saturating_add(c.len_utf8());
-        }
-        tokens.push(Token { text: text.get(start..end).unwrap_or_default(), column, joined });
-        joined = true;
-    }
-    Ok(tokens)
-}
-
-struct Parser<'a> {
-    text: &'a str,
-    tokens: Vec<Token<'a>>,
-    next: usize,
-}
-
-impl<'a> Parser<'a> {
-    fn limit(&mut self) -> Result<Limit, Error> {
-        if let Some(token) = self.peek().filter(|token| !token.is_number()) {
-            let preset = Limit::PRESETS.into_iter().find(|(name, _)| *name == token.text);
-            self.next = self.next.saturating_add(1);
-            return match preset {
-                Some((_, limit)) => Ok(limit),
-                None => {
-                    let hint = suggestion(token.text, Limit::PRESETS.map(|(name, _)| name))
-                        .unwrap_or_else(|| EXAMPLES.into());
-                    Err(self.error_at(token, format!("unknown preset {:?}", token.text), hint))
-                }
-            };
-        }
-        let count = self.count()?;
-        if self.word("refill") {
-            return self.refilled(count);
-        }
-        self.per()?;
-        let period = self.span()?;
-        let algorithm = if self.word("fixed") {
-            let aligned = self.word("aligned");
-            Algorithm::FixedWindow { limit: count, period, aligned, count_denied: self.counting_denied()? }
-        } else if self.word("sliding") {
-            Algorithm::SlidingWindow { limit: count, period, count_denied: self.counting_denied()? }
-        } else if self.word("log") {
-            Algorithm::SlidingLog { limit: count, period }
-        } else {
-            let capacity = if self.word("burst") { self.count()? } else { count };
-            Algorithm::TokenBucket(Bucket { capacity, amount: count, interval: period, stepped: false })
-        };
-        self.checked(algorithm)
-    }
-
-    /// After `100 refill`: a bucket, perhaps with a reserve.
-    fn refilled(&mut self, capacity: u64) -> Result<Limit, Error> {
-        let sustained = self.bucket(capacity)?;
-        if !self.word("reserve") {
-            return self.checked(Algorithm::TokenBucket(sustained));
-        }
-        let capacity = self.count()?;
-        self.expect_word("refill")?;
-        let reserve = self.bucket(capacity)?;
-        self.checked(Algorithm::Reserve { sustained, reserve })
-    }
-
-    /// After `refill`: `10/s`, smooth, or `10 every 100ms`, stepped.
-    fn bucket(&mut self, capacity: u64) -> Result<Bucket, Error> {
-        let amount = self.count()?;
-        let stepped = self.word("every");
-        if !stepped {
-            self.per()?;
-        }
-        Ok(Bucket { capacity, amount, interval: self.span()?, stepped })
-    }
-
-    fn counting_denied(&mut self) -> Result<bool, Error> {
-        if !self.word("counting") {
-            return Ok(false);
-        }
-        self.expect_word("denied")?;
-        Ok(true)
-    }
-
-    /// A count: `10`, `1_000`, `10k`.
-    fn count(&mut self) -> Result<u64, Error> {
-        let range = "write a whole number from 1 to 999999999999999";
-        let Some(token) = self.peek() else { return Err(self.error_at_end("a count is missing", range)) };
-        let digits = self.digits(range)?;
-        let scale = match self.peek() {
-            Some(suffix) if suffix.joined => match suffix.text {
-                "k" | "K" => 1_000,
-                "M" => 1_000_000,
-                "G" => 1_000_000_000,
-                "T" => 1_000_000_000_000,
-                _ => 1,
-            },
-            _ => 1,
-        };
-        if scale > 1 {
-            self.next = self.next.saturating_add(1);
-        }
-        match digits.checked_mul(scale) {
-            Some(count @ 1..=MAX_COUNT) => Ok(count),
-            _ => Err(self.error_at(token, "a count is out of range", range)),
-        }
-    }
-
-    /// A span of time: `60s`, `60 s`, `minute`.
-    fn span(&mut self) -> Result<Duration, Error> {
-        let range = "write a period from 1ns to 100 years, such as 60s, 100ms or minute";
-        let Some(first) = self.peek() else { return Err(self.error_at_end("a period is missing", range)) };
-        let count = if first.is_number() { self.digits(range)? } else { 1 };
-        let Some(word) = self.peek() else { return Err(self.error_at_end("a unit is missing", range)) };
-        let unit = UNITS.iter().find(|(_, short, words)| {
-            *short == word.text
-                || words.contains(&word.text)
-                || (*short == "us" && matches!(word.text, "µs" | "μs"))
-        });
-        let Some((nanos, ..)) = unit else {
-            let known = UNITS.iter().flat_map(|(_, short, words)| words.iter().copied().chain([*short]));
-            let hint = suggestion(word.text, known).unwrap_or_else(|| "units are ns us ms s m h d w".into());
-            return Err(self.error_at(word, format!("unknown unit {:?}", word.text), hint));
-        };
-        self.next = self.next.saturating_add(1);
-        match count.checked_mul(*nanos).map(Duration::from_nanos) {
-            Some(span) if !span.is_zero() && span <= MAX_SPAN => Ok(span),
-            _ => Err(self.error_at(first, "a period is out of range", range)),
-        }
-    }
-
-    fn digits(&mut self, hint: &str) -> Result<u64, Error> {
-        let Some(token) = self.peek() else { return Err(self.error_at_end("a number is missing", hint)) };
-        let digits = token.text.replace('_', "");
-        let reason = if digits.starts_with('-') {
-            format!("negative number {:?}", token.text)
-        } else if digits.contains('.') {
-            format!("fractional number {:?}", token.text)
-        } else if !digits.bytes().all(|b| b.is_ascii_digit()) || digits.is_empty() {
-            format!("{:?} is not a number", token.text)
-        } else {
-            self.next = self.next.saturating_add(1);
-            return Ok(digits.parse().unwrap_or(u64::MAX));
-        };
-        Err(self.error_at(token, reason, hint))
-    }
-
-    /// `/` or `per`.
-    fn per(&mut self) -> Result<(), Error> {
-        if self.word("/") || self.word("per") {
-            return Ok(());
-        }
-        match self.peek() {
-            Some(token) => Err(self.error_at(token, format!("unexpected {:?}", token.text), EXAMPLES)),
-            None => Err(self.error_at_end("the period is missing", EXAMPLES)),
-        }
-    }
-
-    fn word(&mut self, word: &str) -> bool {
-        let found = self.peek().is_some_and(|token| token.text == word);
-        if found {
-            self.next = self.next.saturating_add(1);
-        }
-        found
-    }
-
-    fn expect_word(&mut self, word: &str) -> Result<(), Error> {
-        if self.word(word) {
-            return Ok(());
-        }
-        let hint = format!("write {word:?} there");
-        match self.peek() {
-            Some(token) => Err(self.error_at(token, format!("unexpected {:?}", token.text), hint)),
-            None => Err(self.error_at_end(format!("{word:?} is missing"), hint)),
-        }
-    }
-
-    fn checked(&self, algorithm: Algorithm) -> Result<Limit, Error> {
-        Limit::new(algorithm).map_err(|error| match error {
-            Error::InvalidLimit { field, value, reason } => Error::InvalidNotation {
-                text: self.text.into(),
-                column: 1,
-                reason: format!("{field} {value} is out of range"),
-                hint: format!("it must be {reason}"),
-            },
-            other => other,
-        })
-    }
-
-    fn peek(&self) -> Option<Token<'a>> {
-        self.tokens.get(self.next).copied()
-    }
-
-    fn hint_after(&self, limit: &Limit) -> String {
-        let known: &[&str] = match limit.algorithm() {
-            Algorithm::FixedWindow { .. } => &["aligned", "counting denied"],
-            Algorithm::SlidingWindow { .. } => &["counting denied"],
-            Algorithm::TokenBucket(_) => &["fixed", "sliding", "log", "burst", "reserve"],
-            _ => &[],
-        };
-        let word = self.peek().map_or("", |token| token.text);
-        suggestion(word, known.iter().copied()).unwrap_or_else(|| match known {
-            [] => "nothing may follow there".into(),
-            known => format!("only {} may follow there", known.join(", ")),
-        })
-    }
-
-    fn error_at(&self, token: Token<'_>, reason: impl Into<String>, hint: impl Into<String>) -> Error {
-        let (text, column) = (self.text.into(), token.column);
-        Error::InvalidNotation { text, column, reason: reason.into(), hint: hint.into() }
-    }
-
-    fn error_at_end(&self, reason: impl Into<String>, hint: impl Into<String>) -> Error {
-        let column = self.text.chars().count().saturating_add(1);
-        Error::InvalidNotation { text: self.text.into(), column, reason: reason.into(), hint: hint.into() }
-    }
-}
-
-/// `did you mean "minute"?`, if one of the known words is close enough.
-fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let closest = known.into_iter().map(|known| (distance(word, known), known)).min()?;
-    let close_enough = closest.0 <= 2 && closest.0 < word.len();
-    close_enough.then(|| format!("did you mean {:?}?", closest.1))
-}
-
-/// Edit distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        for (j, y) in b.bytes().enumerate() {
-            let [left, above] = row.get_mut(j..=j.saturating_add(1)).unwrap_or_default() else { continue };
-            if j == 0 {
-                *left = i.saturating_add(1);
-            }
-            let swapped = diagonal.saturating_add(usize::from(x != y));
-            diagonal = *above;
-            *above = swapped.min(diagonal.saturating_add(1)).min(left.saturating_add(1));
-        }
-    }
-    row.last().copied().unwrap_or_default()
+    parser.finish(|_| "write a number and a unit".into())?;
+    Ok(span)
 }
 
 #[cfg(feature = "serde")]

@@ -1,0 +1,183 @@
+//! Rules that work together, and the overrides that change their limits.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Match, Override, Rule, RuleName, all_match};
+use crate::{Error, Limit, Request};
+
+/// Rules that work together: all that cover a request have to admit it.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    rules: Vec<Rule>,
+    overrides: HashMap<RuleName, Overrides>,
+}
+
+/// A rule's overrides in their order. Those for one exact value, of which there may be one for each
+/// customer, are found by hash.
+#[derive(Clone, Debug, Default)]
+struct Overrides {
+    all: Vec<Override>,
+    exact: HashMap<String, HashMap<String, usize>>,
+    patterns: Vec<usize>,
+}
+
+impl RuleSet {
+    /// Checks the rules and puts them together. With none, everything is admitted.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRule`] names the rule and the field.
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
+        let rules: Vec<Rule> = rules.into_iter().collect();
+        let mut names = BTreeSet::new();
+        for rule in &rules {
+            rule.check()?;
+            if !names.insert(rule.name) {
+                let reason = "another rule has the same name; names tell their counts apart".into();
+                return Err(Error::InvalidRule { rule: rule.name.to_string(), field: "name", reason });
+            }
+        }
+        Ok(Self { rules, overrides: HashMap::new() })
+    }
+
+    /// One rule, `per-client`, with this limit for each client.
+    pub(crate) fn per_client(limit: Limit) -> Self {
+        let rules = vec![Rule::new("per-client", limit).key([crate::request::CLIENT])];
+        Self { rules, overrides: HashMap::new() }
+    }
+
+    /// Adds overrides. Where several match a request, the first counts.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRule`] or [`Error::UnknownRule`] says which override cannot work.
+    pub fn with_overrides(mut self, overrides: impl IntoIterator<Item = Override>) -> Result<Self, Error> {
+        for replacement in overrides {
+            replacement.check()?;
+            if !self.rules.iter().any(|rule| rule.name == replacement.rule) {
+                return Err(Error::UnknownRule { rule: replacement.rule.to_string() });
+            }
+            self.overrides.entry(replacement.rule).or_default().push(replacement);
+        }
+        Ok(self)
+    }
+
+    /// The rules, in order.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Every limit that could ever be charged.
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = (RuleName, &Limit)> {
+        let own = self.rules.iter().flat_map(|rule| rule.limits.iter().map(|limit| (rule.name, limit)));
+        let other = self.overrides.values().flat_map(|overrides| &overrides.all);
+        own.chain(other.flat_map(|other| other.limits.iter().map(|limit| (other.rule, limit))))
+    }
+
+    /// The rules that cover a request, each with its place in the set and the limits that apply.
+    pub(crate) fn covering<'a>(
+        &'a self,
+        request: &'a Request<'_>,
+    ) -> impl Iterator<Item = (usize, &'a Rule, &'a [Limit])> {
+        let wanted = |rule: &Rule| request.only_rule().is_none_or(|only| only == rule.name.as_str());
+        self.rules.iter().enumerate().filter(move |(_, rule)| wanted(rule) && rule.covers(request)).map(
+            move |(index, rule)| {
+                let replacement =
+                    self.overrides.get(&rule.name).and_then(|overrides| overrides.find(request));
+                (index, rule, replacement.map_or(&*rule.limits, |replacement| &*replacement.limits))
+            },
+        )
+    }
+}
+
+impl Overrides {
+    fn push(&mut self, replacement: Override) {
+        let index = self.all.len();
+        match replacement.matches.as_slice() {
+            [Match { attribute, value, prefix: false }] => {
+                self.exact.entry(attribute.clone()).or_default().entry(value.clone()).or_insert(index);
+            }
+            _ => self.patterns.push(index),
+        }
+        self.all.push(replacement);
+    }
+
+    fn find(&self, request: &Request<'_>) -> Option<&Override> {
+        let exact =
+            self.exact.iter().filter_map(|(attribute, values)| values.get(request.get(attribute)?)).min();
+        let before = exact.map_or(usize::MAX, |index| *index);
+        let mut earlier = self.patterns.iter().take_while(|index| **index < before);
+        let pattern = earlier.find(|index| {
+            self.all.get(**index).is_some_and(|candidate| all_match(&candidate.matches, request))
+        });
+        self.all.get(*pattern.or(exact)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SECOND;
+
+    const LIMIT: Limit = Limit::per_second(1);
+
+    fn covered(rules: &RuleSet, attributes: &[(&str, &str)]) -> Vec<(String, u64)> {
+        let request = Request::new(attributes);
+        rules
+            .covering(&request)
+            .map(|(_, rule, limits)| (rule.name.to_string(), limits[0].capacity()))
+            .collect()
+    }
+
+    #[test]
+    fn c2_a_rule_covers_what_it_matches_if_every_attribute_of_its_key_is_there() {
+        let rules = RuleSet::new([
+            Rule::new("global", LIMIT),
+            Rule::new("login", LIMIT).matching("path", "/login").key(["client"]),
+            Rule::new("api", LIMIT).matching("path", "/api/*").key(["client", "tenant"]),
+        ])
+        .unwrap();
+        let names = |attributes: &[(&str, &str)]| {
+            covered(&rules, attributes).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[]), ["global"]);
+        assert_eq!(names(&[("client", "a"), ("path", "/login")]), ["global", "login"]);
+        assert_eq!(names(&[("client", "a"), ("path", "/login/x")]), ["global"]);
+        assert_eq!(names(&[("path", "/login")]), ["global"], "whose budget?");
+        assert_eq!(names(&[("client", "a"), ("tenant", "t"), ("path", "/api/x")]), ["global", "api"]);
+    }
+
+    #[test]
+    fn c4_the_first_override_that_matches_counts() {
+        let rules = RuleSet::new([Rule::new("r", LIMIT).key(["client"])]).unwrap();
+        let limit = |capacity| Limit::per(capacity, SECOND);
+        let rules = rules
+            .with_overrides([
+                Override::new("r", limit(2)).matching("client", "gold-*").matching("path", "/x"),
+                Override::new("r", limit(3)).matching("client", "gold-1"),
+                Override::new("r", limit(4)).matching("client", "gold-*"),
+                Override::new("r", limit(5)).matching("client", "gold-2"),
+            ])
+            .unwrap();
+        let capacity = |attributes: &[(&str, &str)]| covered(&rules, attributes)[0].1;
+        assert_eq!(capacity(&[("client", "gold-1"), ("path", "/x")]), 2);
+        assert_eq!(capacity(&[("client", "gold-1")]), 3);
+        assert_eq!(capacity(&[("client", "gold-2")]), 4, "the pattern comes first");
+        assert_eq!(capacity(&[("client", "iron")]), 1);
+    }
+
+    #[test]
+    fn d3_a_rule_that_cannot_work_is_rejected_with_its_field() {
+        let error = |rule: Rule| RuleSet::new([rule]).unwrap_err().to_string();
+        assert!(error(Rule::new("", LIMIT)).contains("name: write 1 to 128 printable"));
+        assert!(error(Rule::new("naïve", LIMIT)).contains("name: "));
+        assert!(error(Rule::new("r", LIMIT).cost(0)).contains("cost: 0 is out of range"));
+        assert!(error(Rule::new("r", Vec::new())).contains("limit: it has no limit"));
+        assert!(error(Rule::new("r", LIMIT).key([""])).contains("key: an attribute has no name"));
+        assert!(error(Rule::new("r", LIMIT).key(["a", "a"])).contains("key: attribute \"a\" is there twice"));
+        assert!(error(Rule::new("r", LIMIT).matching("", "x")).contains("match: "));
+        let twins = RuleSet::new([Rule::new("r", LIMIT), Rule::new("r", LIMIT)]).unwrap_err();
+        assert_eq!(twins.code(), "invalid_rule");
+        let lost = RuleSet::default().with_overrides([Override::new("r", LIMIT).matching("client", "x")]);
+        assert_eq!(lost.unwrap_err().code(), "unknown_rule");
+    }
+}
