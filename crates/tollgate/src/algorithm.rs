@@ -83,7 +83,9 @@ pub(crate) trait Arithmetic: Sized {
 }
 
 /// How far behind another a reading of the clock may be and still be one that merely came late: two
-/// threads read it and then reach the same key in the opposite order.
+/// threads read it and then reach the same key in the opposite order. (A bucket's state does not
+/// tell when it was written: a store that hands in readings in order spares it the part of a token
+/// that a late one would not see yet.)
 pub(crate) const LATE: u64 = 1_000_000_000;
 
 /// The start of the aligned period that `now` lies in. (A period of zero does not exist; it answers

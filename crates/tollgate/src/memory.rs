@@ -5,6 +5,9 @@
 //! cannot wait for each other. While a request is decided its cells are out of the table; those
 //! that are idle afterwards do not go back in, which is all the forgetting that a key in use ever
 //! needs. Keys that turned idle untouched are reclaimed when room is needed.
+//!
+//! Two threads may read the clock and then reach a shard in the opposite order. A shard therefore
+//! takes a reading that is a little older than its newest ([`LATE`]) for that newest one.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -13,6 +16,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::algorithm::LATE;
 use crate::cell::{Cell, transact};
 use crate::store::{Answer, Applied, Charge, Op, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +52,8 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct Shard {
     cells: HashMap<KeyBytes, Cell>,
+    /// The newest reading of the clock.
+    latest: Timestamp,
     /// No cell turns idle before this: there is no use in looking for one.
     next_idle: Timestamp,
 }
@@ -118,6 +124,7 @@ impl MemoryStore {
         if room.is_none() && matches!(op, Op::Block { .. }) {
             return Err(StoreError::Full);
         }
+        let now = locked.in_order(now);
         let known: SmallVec<[bool; 4]> = slots.iter().map(|slot| locked.has(slot)).collect();
         let mut cells = locked.take_out(&slots);
         let op = if room.is_none() { Op::Peek } else { op };
@@ -244,6 +251,15 @@ impl<'a> Locked<'a> {
 
     fn missing(&mut self, slots: &[Slot<'_>]) -> u64 {
         to_u64(slots.iter().filter(|slot| !self.has(slot)).count())
+    }
+
+    /// The reading to decide by: the newest, if this one merely came late.
+    fn in_order(&mut self, now: Timestamp) -> Timestamp {
+        let newest = self.shards.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
+        let late = newest.since(now) <= Duration::from_nanos(LATE);
+        let now = if late { now.max(newest) } else { now };
+        self.shards.iter_mut().for_each(|(_, shard)| shard.latest = now);
+        now
     }
 
     fn take_out(&mut self, slots: &[Slot<'_>]) -> SmallVec<[Cell; 4]> {

@@ -332,7 +332,7 @@ mod tests {
         // Another thread was first, with a reading that is a microsecond newer.
         let (newer, late) =
             (Timestamp::from_nanos(7_200_000_000_500), Timestamp::from_nanos(7_199_999_999_500));
-        for build in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log, Limit::per] {
+        for build in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log] {
             let mut meter = Meter::new(build(3, HOUR));
             assert!(meter.decide(newer, 1).allowed());
             assert_eq!(meter.decide(late, 1).remaining, 1, "{}", meter.limit());

@@ -1,8 +1,10 @@
 //! E5, B6: the in-memory store is bounded, and forgets only what nobody misses.
 
+use std::time::Duration;
+
 use tollgate::{
-    Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, Timestamp, Verdict,
-    block_on,
+    Clock as _, Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, Timestamp,
+    Verdict, block_on,
 };
 
 fn limiter(max_keys: u64, limit: Limit) -> (Limiter, ManualClock) {
@@ -41,6 +43,16 @@ fn e5_a_block_that_cannot_be_remembered_is_an_error_not_a_lie() {
     clock.advance(MINUTE);
     assert_eq!(block_on(limiter.block("b", until)), Ok(()));
     assert!(!limiter.check("b").unwrap().allowed());
+}
+
+#[test]
+fn b9_a_reading_that_came_late_is_decided_as_the_newer_one() {
+    let (limiter, clock) = limiter(10, Limit::per_hour(3));
+    let newer = clock.now();
+    assert_eq!(limiter.check("a").unwrap().remaining(), 2);
+    clock.set(newer.saturating_sub(Duration::from_micros(1)));
+    let late = limiter.check("a").unwrap();
+    assert_eq!((late.remaining(), late.now()), (1, newer), "not a part of a token is missing");
 }
 
 #[test]
