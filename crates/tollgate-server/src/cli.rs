@@ -19,7 +19,6 @@ const FAILED: u8 = 2;
 #[command(
     name = "tollgate",
     version,
-    about,
     after_help = "\
 Examples:
   tollgate serve                          10 per 60 s per client, on http://127.0.0.1:8080
