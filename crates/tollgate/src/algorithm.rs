@@ -26,6 +26,15 @@ pub(crate) trait Arithmetic: Sized {
     /// What is remembered of one client. The default is a client never seen.
     type State: Clone + Debug + Default + PartialEq;
 
+    /// How many 64-bit words the state packs into; none if it does not, as a log's ring does not.
+    const WORDS: usize;
+
+    /// Packs a state into [`WORDS`](Self::WORDS) words. All zeroes is a client never seen.
+    fn save(state: &Self::State, words: &mut [u64]);
+
+    /// Unpacks what [`save`](Self::save) packed.
+    fn load(words: &[u64]) -> Self::State;
+
     /// How many units the limit admits when nothing has been taken.
     fn capacity(&self) -> u64;
 
@@ -45,6 +54,9 @@ pub(crate) trait Arithmetic: Sized {
     /// The first moment at which `units` (at most the capacity) could be taken if nothing else
     /// happens: `now` if they can be already.
     fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64;
+
+    /// When a state that packs, just as it is stored, has nothing in use any more.
+    fn idle_at(&self, state: &Self::State) -> u64;
 
     /// Draws `units`, which are available. (Windows that count denied attempts also draw what is
     /// not.)
@@ -80,6 +92,11 @@ pub(crate) trait Arithmetic: Sized {
         }
         state
     }
+}
+
+/// The words of a packed state, none of which is missing.
+pub(crate) fn exactly<const N: usize>(words: &[u64]) -> [u64; N] {
+    words.first_chunk().copied().unwrap_or([0; N])
 }
 
 /// How far behind another a reading of the clock may be and still be one that merely came late: two

@@ -29,7 +29,25 @@ struct Hold {
 
 impl Cell {
     pub(crate) fn new(limit: Limit) -> Self {
-        Self { meter: Meter::new(limit), blocked_until: Timestamp::EPOCH, holds: Vec::new() }
+        Self::plain(Meter::new(limit))
+    }
+
+    /// A cell with no block and no reservation.
+    pub(crate) const fn plain(meter: Meter) -> Self {
+        Self { meter, blocked_until: Timestamp::EPOCH, holds: Vec::new() }
+    }
+
+    /// Whether the meter is all there is to it.
+    pub(crate) fn is_plain(&self, now: Timestamp) -> bool {
+        self.holds.is_empty() && self.blocked_until <= now
+    }
+
+    pub(crate) fn limit(&self) -> Limit {
+        self.meter.limit()
+    }
+
+    pub(crate) const fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// Brings the cell to `now`: what has lapsed or expired is gone.
@@ -127,7 +145,7 @@ pub(crate) fn transact(
     for (charge, cell) in charges.iter().zip(cells.iter_mut()) {
         cell.roll(now);
         if !matches!(op, Op::Settle { .. } | Op::Refund) {
-            cell.retune(charge.limit, now);
+            cell.retune(charge.limit(), now);
         }
     }
     match op {
@@ -172,7 +190,7 @@ fn act(op: Op, charge: &Charge<'_>, cell: &mut Cell, now: Timestamp) -> Answer {
             units = cell.meter.available(now).saturating_sub(before);
         }
         Op::Penalise => units = cell.meter.penalise(now, charge.cost),
-        Op::Reset => *cell = Cell::new(*charge.limit),
+        Op::Reset => *cell = Cell::new(*charge.limit()),
         Op::Block { until } => cell.blocked_until = until,
         Op::Settle { hold } => match cell.settle(hold, now, charge.cost) {
             Some(lacking) => (units, held) = (lacking, true),
@@ -194,7 +212,8 @@ mod tests {
     const HOLD: HoldId = HoldId(7);
 
     fn one(cell: &mut Cell, op: Op, limit: &Limit, cost: u64, now: Timestamp) -> Answer {
-        let charge = Charge { key: Key::new(RuleName::intern("r"), 0, b""), limit, cost, shadow: false };
+        let key = Key::new(RuleName::intern("r"), 0, b"");
+        let charge = Charge { key, limits: (*limit).into(), cost, shadow: false };
         transact(op, &[charge], std::slice::from_mut(cell), now)[0]
     }
 

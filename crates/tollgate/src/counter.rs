@@ -68,10 +68,10 @@ impl<C: Counter> Store for CounterStore<C> {
 
 impl<C: Counter> CounterStore<C> {
     async fn count(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Outcome, StoreError> {
-        let Some((period, sliding)) = window(charge.limit) else {
+        let Some((period, sliding)) = window(charge.limit()) else {
             return Err(StoreError::Unsupported { verb: "keep this limit" });
         };
-        let capacity = charge.limit.capacity();
+        let capacity = charge.limit().capacity();
         let start = aligned_start(now.as_nanos(), period);
         let ttl = Duration::from_nanos(period.saturating_mul(2));
         let fits_at_all = charge.cost <= capacity;

@@ -14,7 +14,7 @@ pub struct Report {
     /// Which of the rule's limits, counted from 0.
     pub place: u16,
     /// The limit that applied.
-    pub limit: Limit,
+    pub limit: &'static Limit,
     /// What the rule charges for each unit of a request's cost.
     pub unit_cost: u64,
     /// Whether the rule only watches.
@@ -166,8 +166,8 @@ mod tests {
     fn report(rule: &str, verdict: Verdict, remaining: u64, unit_cost: u64) -> Report {
         let now = Timestamp::EPOCH;
         let outcome = Outcome { verdict, remaining, reset_at: now, grows_at: now };
-        let limit = Limit::per_second(100);
-        Report { rule: RuleName::intern(rule), place: 0, limit, unit_cost, shadow: false, outcome }
+        const LIMIT: &Limit = &Limit::per_second(100);
+        Report { rule: RuleName::intern(rule), place: 0, limit: LIMIT, unit_cost, shadow: false, outcome }
     }
 
     fn merge(limits: &[Report]) -> Decision {

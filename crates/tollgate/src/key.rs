@@ -35,6 +35,11 @@ impl<'a> Key<'a> {
         self.place
     }
 
+    /// The encoded values.
+    pub(crate) const fn subject(&self) -> &'a [u8] {
+        self.subject
+    }
+
     /// The attribute values that it is the budget of, in the order of the rule's key; none for a
     /// global budget.
     pub fn values(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {

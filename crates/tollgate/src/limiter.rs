@@ -344,7 +344,7 @@ impl Active {
 
 fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {
     rules.all_limits().try_for_each(|(rule, limit)| {
-        store.accepts(limit).map_err(|error| Error::InvalidRule {
+        store.accepts(&limit).map_err(|error| Error::InvalidRule {
             rule: rule.to_string(),
             field: "limit",
             reason: format!("{limit}: {error}"),

@@ -4,17 +4,18 @@
 //! on has the value it asks for and every attribute of its key is present. All rules that cover a
 //! request have to admit it: layers (a global cap and a per-client cap) are just two rules.
 
-use std::ops::Deref;
-
-use smallvec::SmallVec;
-
 use crate::{Error, Limit, MAX_COUNT, Request};
 
+mod limits;
 mod name;
 mod set;
 
+pub use limits::Limits;
 pub use name::RuleName;
 pub use set::RuleSet;
+
+/// The most attributes that a rule can count by.
+pub(crate) const MAX_KEY_ATTRIBUTES: usize = 8;
 
 /// The longest rule name.
 const MAX_NAME_BYTES: usize = 128;
@@ -29,36 +30,6 @@ pub enum FailurePolicy {
     Closed,
     /// Let a local memory store decide, with a share of the limit, flagged degraded.
     Local,
-}
-
-/// One limit or several: `limit.into()`, `[one, another].into()`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limits(SmallVec<[Limit; 1]>);
-
-impl From<Limit> for Limits {
-    fn from(limit: Limit) -> Self {
-        Self(SmallVec::from([limit]))
-    }
-}
-
-impl<const N: usize> From<[Limit; N]> for Limits {
-    fn from(limits: [Limit; N]) -> Self {
-        Self(limits.into_iter().collect())
-    }
-}
-
-impl From<Vec<Limit>> for Limits {
-    fn from(limits: Vec<Limit>) -> Self {
-        Self(limits.into())
-    }
-}
-
-impl Deref for Limits {
-    type Target = [Limit];
-
-    fn deref(&self) -> &[Limit] {
-        &self.0
-    }
 }
 
 /// A rule. It becomes effective, and is checked, as part of a [`RuleSet`].
@@ -149,8 +120,8 @@ impl Rule {
 
     /// Its limits, unless an override says otherwise.
     #[must_use]
-    pub fn limits(&self) -> &[Limit] {
-        &self.limits
+    pub const fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// What it charges for each unit of a request's cost.
@@ -192,6 +163,10 @@ impl Rule {
             self.key.iter().enumerate().find(|(i, name)| self.key.iter().take(*i).any(|n| n == *name))
         {
             return invalid("key", format!("attribute {:?} is there twice; name it once", twice.1));
+        }
+        if self.key.len() > MAX_KEY_ATTRIBUTES {
+            let many = self.key.len();
+            return invalid("key", format!("it has {many} attributes; {MAX_KEY_ATTRIBUTES} are the most"));
         }
         if self.key.iter().any(String::is_empty) {
             return invalid("key", "an attribute has no name; name it or leave it out".into());

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use smallvec::SmallVec;
 
-use crate::{Error, Key, Limit, Outcome, Timestamp};
+use crate::{Error, Key, Limit, Limits, Outcome, Timestamp};
 
 /// Keeps what has been drawn on every key, and applies whole requests to it.
 ///
@@ -142,12 +142,23 @@ pub struct HoldId(pub u128);
 pub struct Charge<'a> {
     /// Which budget.
     pub key: Key<'a>,
-    /// The limit that applies to it.
-    pub limit: &'a Limit,
+    /// The limits of its rule, of which [`limit`](Self::limit) is the one that applies to it.
+    pub limits: Limits,
     /// How much.
     pub cost: u64,
     /// Whether it only watches.
     pub shadow: bool,
+}
+
+impl Charge<'_> {
+    /// The limit that applies: of its rule's, the one in the key's place.
+    ///
+    /// # Panics
+    /// If there is none in that place; a limiter makes no such charge.
+    #[must_use]
+    pub fn limit(&self) -> &'static Limit {
+        &self.limits.as_slice()[usize::from(self.key.place())]
+    }
 }
 
 /// What a store did.

@@ -7,7 +7,7 @@
 //! The *aligned* variant starts windows at multiples of the period instead, for limits that roll
 //! over on the minute or the hour.
 
-use super::{Arithmetic, LATE, aligned_start};
+use super::{Arithmetic, LATE, aligned_start, exactly};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +35,17 @@ impl FixedWindow {
 impl Arithmetic for FixedWindow {
     type State = State;
 
+    const WORDS: usize = 2;
+
+    fn save(state: &State, words: &mut [u64]) {
+        words.copy_from_slice(&[state.opened_at, state.used]);
+    }
+
+    fn load(words: &[u64]) -> State {
+        let [opened_at, used] = exactly(words);
+        State { opened_at, used }
+    }
+
     fn capacity(&self) -> u64 {
         self.limit
     }
@@ -55,6 +66,10 @@ impl Arithmetic for FixedWindow {
 
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
         if units <= self.available(state, now) { now } else { state.opened_at.saturating_add(self.period) }
+    }
+
+    fn idle_at(&self, state: &State) -> u64 {
+        if state.used == 0 { 0 } else { state.opened_at.saturating_add(self.period) }
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {

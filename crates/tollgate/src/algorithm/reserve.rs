@@ -25,6 +25,22 @@ pub(crate) struct State {
 impl Arithmetic for Reserve {
     type State = State;
 
+    const WORDS: usize = 4;
+
+    fn save(state: &State, words: &mut [u64]) {
+        let (sustained, reserve) = words.split_at_mut(TokenBucket::<Parts>::WORDS);
+        TokenBucket::<Parts>::save(&state.sustained, sustained);
+        TokenBucket::<Parts>::save(&state.reserve, reserve);
+    }
+
+    fn load(words: &[u64]) -> State {
+        let (sustained, reserve) = words.split_at(TokenBucket::<Parts>::WORDS.min(words.len()));
+        State {
+            sustained: TokenBucket::<Parts>::load(sustained),
+            reserve: TokenBucket::<Parts>::load(reserve),
+        }
+    }
+
     fn capacity(&self) -> u64 {
         self.sustained.capacity.saturating_add(self.reserve.capacity)
     }
@@ -66,6 +82,10 @@ impl Arithmetic for Reserve {
             }
             _ => ready(low),
         }
+    }
+
+    fn idle_at(&self, state: &State) -> u64 {
+        self.sustained.idle_at(&state.sustained).max(self.reserve.idle_at(&state.reserve))
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {

@@ -42,6 +42,14 @@ impl State {
 impl Arithmetic for SlidingLog {
     type State = State;
 
+    const WORDS: usize = 0;
+
+    fn save(_state: &State, _words: &mut [u64]) {}
+
+    fn load(_words: &[u64]) -> State {
+        State::default()
+    }
+
     fn capacity(&self) -> u64 {
         self.limit
     }
@@ -70,6 +78,10 @@ impl Arithmetic for SlidingLog {
             at = entry.at.saturating_add(self.period);
         }
         at
+    }
+
+    fn idle_at(&self, state: &State) -> u64 {
+        state.entries.back().map_or(0, |newest| newest.at.saturating_add(self.period))
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {

@@ -6,7 +6,7 @@
 //! does not promise: it takes the previous period's requests to have come evenly, so up to
 //! twice the limit can pass in one period's span if they did not.
 
-use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil};
+use super::{Arithmetic, LATE, aligned_start, exactly, narrow, product, quotient_ceil};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +52,17 @@ impl SlidingWindow {
 impl Arithmetic for SlidingWindow {
     type State = State;
 
+    const WORDS: usize = 3;
+
+    fn save(state: &State, words: &mut [u64]) {
+        words.copy_from_slice(&[state.start, state.current, state.previous]);
+    }
+
+    fn load(words: &[u64]) -> State {
+        let [start, current, previous] = exactly(words);
+        State { start, current, previous }
+    }
+
     fn capacity(&self) -> u64 {
         self.limit
     }
@@ -87,6 +98,13 @@ impl Arithmetic for SlidingWindow {
                 state.start.saturating_add(self.period).saturating_add(self.faded_after(state.current, most))
             }
         }
+    }
+
+    fn idle_at(&self, state: &State) -> u64 {
+        if (state.current | state.previous) == 0 {
+            return 0;
+        }
+        self.available_at(state, state.start, self.limit)
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {

@@ -41,6 +41,8 @@ pub(crate) struct State<R> {
 pub(crate) trait Fraction: Copy + Debug + Eq {
     /// How the rest of a nanosecond is kept.
     type Rest: Copy + Debug + Default + PartialEq;
+    /// How many words a state packs into.
+    const WORDS: usize;
     /// Into how many parts a nanosecond is divided.
     fn parts(self) -> u64;
     fn keep(numerator: u64) -> Self::Rest;
@@ -53,6 +55,8 @@ pub(crate) struct Whole;
 
 impl Fraction for Whole {
     type Rest = ();
+
+    const WORDS: usize = 1;
 
     fn parts(self) -> u64 {
         1
@@ -72,6 +76,8 @@ pub(crate) struct Parts(u64);
 
 impl Fraction for Parts {
     type Rest = u64;
+
+    const WORDS: usize = 2;
 
     fn parts(self) -> u64 {
         self.0
@@ -156,6 +162,18 @@ impl<F: Fraction> TokenBucket<F> {
 impl<F: Fraction> Arithmetic for TokenBucket<F> {
     type State = State<F::Rest>;
 
+    const WORDS: usize = F::WORDS;
+
+    fn save(state: &Self::State, words: &mut [u64]) {
+        let packed = [state.full_at, F::numerator(state.rest)];
+        words.iter_mut().zip(packed).for_each(|(word, part)| *word = part);
+    }
+
+    fn load(words: &[u64]) -> Self::State {
+        let part = |index: usize| words.get(index).copied().unwrap_or(0);
+        State { full_at: part(0), rest: F::keep(part(1)) }
+    }
+
     fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -183,6 +201,14 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         match aligned_start(at, self.interval) {
             start if self.stepped && start < at => start.saturating_add(self.interval),
             _ => at,
+        }
+    }
+
+    fn idle_at(&self, state: &Self::State) -> u64 {
+        let whole = state.full_at.saturating_add(u64::from(F::numerator(state.rest) > 0));
+        match aligned_start(whole, self.interval) {
+            start if self.stepped && start < whole => start.saturating_add(self.interval),
+            _ => whole,
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::plan::Plan;
+use super::plan::{Line, Plan};
 use crate::rule::FailurePolicy;
 use crate::store::{Answer, Charge, Op};
-use crate::{Algorithm, Bucket, Decision, Limit, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
+use crate::{Algorithm, Bucket, Decision, Limit, Limits, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
 
 /// A share of a limit, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +66,12 @@ impl<S> Shared<S> {
     /// The degraded decision: each rule's charges by that rule's policy, all or nothing.
     pub(crate) fn decide_without_store(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Decision {
         let closed = plan.lines().iter().any(|line| line.policy == FailurePolicy::Closed && !line.shadow);
-        let shares: SmallVec<[Limit; 4]> =
-            plan.lines().iter().map(|line| self.local_share.of(&line.limit)).collect();
-        let local = plan.lines().iter().zip(&shares).filter(|(line, _)| line.policy == FailurePolicy::Local);
+        let share = |line: &Line| -> Limits {
+            line.limits.iter().map(|limit| self.local_share.of(limit)).collect::<Vec<_>>().into()
+        };
+        let local = plan.lines().iter().filter(|line| line.policy == FailurePolicy::Local);
         let charges: SmallVec<[Charge<'_>; 4]> =
-            local.map(|(line, limit)| Charge { limit, ..plan.charge(line, cost) }).collect();
+            local.map(|line| Charge { limits: share(line), ..plan.charge(line, cost) }).collect();
         let op = if closed { Op::Peek } else { op };
         let answered = self.local.apply_now(op, &charges, now);
         let mut local_answers = answered.map(|applied| applied.answers).unwrap_or_default().into_iter();
@@ -78,7 +79,7 @@ impl<S> Shared<S> {
             .lines()
             .iter()
             .map(|line| match line.policy {
-                FailurePolicy::Open => assumed(Verdict::Allowed, line.limit.capacity(), now),
+                FailurePolicy::Open => assumed(Verdict::Allowed, line.limit().capacity(), now),
                 FailurePolicy::Closed => assumed(Verdict::Denied { retry_after: SECOND }, 0, now),
                 FailurePolicy::Local => {
                     local_answers.next().unwrap_or_else(|| assumed(Verdict::Allowed, 0, now))

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::key::push_value;
 use crate::rule::FailurePolicy;
 use crate::store::{Answer, Charge};
-use crate::{Decision, Error, Key, Limit, Report, Request, RuleName, RuleSet, Timestamp};
+use crate::{Decision, Error, Key, Limit, Limits, Report, Request, RuleName, RuleSet, Timestamp};
 
 /// The charges of one request, independent of the rules they came from: a reservation is settled by
 /// the rules it was made under.
@@ -24,11 +24,17 @@ pub(crate) struct Line {
     pub(crate) rule_index: usize,
     pub(crate) rule: RuleName,
     place: u16,
-    pub(crate) limit: Limit,
+    pub(crate) limits: Limits,
     unit_cost: u64,
     pub(crate) shadow: bool,
     pub(crate) policy: FailurePolicy,
     subject: Range<usize>,
+}
+
+impl Line {
+    pub(crate) fn limit(&self) -> &'static Limit {
+        &self.limits.as_slice()[usize::from(self.place)]
+    }
 }
 
 impl Plan {
@@ -41,12 +47,12 @@ impl Plan {
                 push_value(&mut plan.subjects, attribute, request.get(attribute).unwrap_or_default())?;
             }
             let end = plan.subjects.len();
-            for (place, limit) in (0..).zip(limits) {
+            for (place, _) in (0..).zip(limits.iter()) {
                 plan.lines.push(Line {
                     rule_index,
                     rule: rule.name(),
                     place,
-                    limit: *limit,
+                    limits,
                     unit_cost: rule.unit_cost(),
                     shadow: rule.is_shadow(),
                     policy: rule.failure_policy(),
@@ -81,7 +87,7 @@ impl Plan {
         let subject = self.subjects.get(line.subject.clone()).unwrap_or_default();
         Charge {
             key: Key::new(line.rule, line.place, subject),
-            limit: &line.limit,
+            limits: line.limits,
             cost: cost.saturating_mul(line.unit_cost),
             shadow: line.shadow,
         }
@@ -99,7 +105,7 @@ impl Plan {
         let report = |(line, answer): (&Line, &Answer)| Report {
             rule: line.rule,
             place: line.place,
-            limit: line.limit,
+            limit: line.limit(),
             unit_cost: line.unit_cost,
             shadow: line.shadow,
             outcome: answer.outcome,

@@ -1,8 +1,10 @@
 //! The name of a rule.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,25 +12,35 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// Names are kept for the life of the process, each distinct one once. They come from
 /// configuration, never from clients.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RuleName(&'static str);
+#[derive(Clone, Copy)]
+pub struct RuleName(&'static Interned);
+
+struct Interned {
+    name: String,
+    digest: u64,
+}
 
 impl RuleName {
     pub(crate) fn intern(name: &str) -> Self {
-        static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        static NAMES: Mutex<BTreeMap<&'static str, RuleName>> = Mutex::new(BTreeMap::new());
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = names.get(name) {
-            return Self(known);
+            return *known;
         }
-        let kept: &'static str = Box::leak(name.into());
-        names.insert(kept);
-        Self(kept)
+        let kept = Self(Box::leak(Box::new(Interned { name: name.into(), digest: digest(name) })));
+        names.insert(kept.as_str(), kept);
+        kept
+    }
+
+    /// The name as a number: the same in every process, and different for different names that anyone would write.
+    pub(crate) const fn digest(&self) -> u64 {
+        self.0.digest
     }
 
     /// The name.
     #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        self.0
+    pub fn as_str(&self) -> &'static str {
+        &self.0.name
     }
 }
 
@@ -36,24 +48,57 @@ impl Deref for RuleName {
     type Target = str;
 
     fn deref(&self) -> &str {
-        self.0
+        self.as_str()
     }
 }
 
 impl Borrow<str> for RuleName {
     fn borrow(&self) -> &str {
-        self.0
+        self.as_str()
     }
 }
 
 impl fmt::Display for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.0)
+        f.pad(self.as_str())
     }
 }
 
 impl fmt::Debug for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
+}
+
+impl PartialEq for RuleName {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for RuleName {}
+
+impl Hash for RuleName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl PartialOrd for RuleName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RuleName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+/// FNV-1a, 64 bits. Rule names are configuration: nobody aims for collisions here.
+fn digest(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

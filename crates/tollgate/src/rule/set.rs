@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Match, Override, Rule, RuleName, all_match};
+use super::{Limits, Match, Override, Rule, RuleName, all_match};
 use crate::{Error, Limit, Request};
 
 /// Rules that work together: all that cover a request have to admit it.
@@ -67,23 +67,24 @@ impl RuleSet {
     }
 
     /// Every limit that could ever be charged.
-    pub(crate) fn all_limits(&self) -> impl Iterator<Item = (RuleName, &Limit)> {
-        let own = self.rules.iter().flat_map(|rule| rule.limits.iter().map(|limit| (rule.name, limit)));
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = (RuleName, Limit)> {
+        let own = self.rules.iter().map(|rule| (rule.name, rule.limits));
         let other = self.overrides.values().flat_map(|overrides| &overrides.all);
-        own.chain(other.flat_map(|other| other.limits.iter().map(|limit| (other.rule, limit))))
+        let all = own.chain(other.map(|other| (other.rule, other.limits)));
+        all.flat_map(|(rule, limits)| limits.as_slice().iter().map(move |limit| (rule, *limit)))
     }
 
     /// The rules that cover a request, each with its place in the set and the limits that apply.
     pub(crate) fn covering<'a>(
         &'a self,
         request: &'a Request<'_>,
-    ) -> impl Iterator<Item = (usize, &'a Rule, &'a [Limit])> {
+    ) -> impl Iterator<Item = (usize, &'a Rule, Limits)> {
         let wanted = |rule: &Rule| request.only_rule().is_none_or(|only| only == rule.name.as_str());
         self.rules.iter().enumerate().filter(move |(_, rule)| wanted(rule) && rule.covers(request)).map(
             move |(index, rule)| {
                 let replacement =
                     self.overrides.get(&rule.name).and_then(|overrides| overrides.find(request));
-                (index, rule, replacement.map_or(&*rule.limits, |replacement| &*replacement.limits))
+                (index, rule, replacement.map_or(rule.limits, |replacement| replacement.limits))
             },
         )
     }

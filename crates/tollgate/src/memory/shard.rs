@@ -1,0 +1,345 @@
+//! A part of the keys behind one lock: packed states in flat tables, the rest in a map.
+//!
+//! What packs (every state but a sliding log's) lies in the table of its width, all limits of one rule and subject side by side in
+//! one slot. What does not, and what has a block or a reservation, is kept as whole [`Cell`]s in a
+//! map, and comes back into a table when it can.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::hash::{Id, Secrets};
+use super::table::{Place, Table};
+use crate::cell::Cell;
+use crate::{Limits, Meter, Outcome, Timestamp};
+
+/// The widest state that is packed, in words.
+pub(super) const WIDEST: usize = 8;
+
+/// The cells of one rule and subject, one for each of the rule's limits.
+pub(super) type Cells = SmallVec<[Cell; 2]>;
+
+/// A part of the keys.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// By width, from 1.
+    tables: [Table; WIDEST],
+    whole: HashMap<Id, Cells>,
+    /// The newest reading of the clock.
+    pub(super) latest: Timestamp,
+    /// Nothing turns idle before this: until then there is no use in looking.
+    pub(super) next_idle: u64,
+    sweep: Sweep,
+    /// Where new keys have got to in their looking for idle slots.
+    cursor: Place,
+    /// Where between two sizes its tables are, of 256.
+    stagger: usize,
+}
+
+/// How far a sweep has got.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// When the next one is due.
+    due: Timestamp,
+    /// The table and the slot it has got to, while it is under way.
+    at: Option<(usize, Place)>,
+}
+
+/// Where a key's state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Packed { width: usize, place: Place },
+    Whole,
+    Nowhere,
+}
+
+impl Shard {
+    pub(super) fn new(stagger: usize) -> Self {
+        Self {
+            tables: Default::default(),
+            whole: HashMap::new(),
+            latest: Timestamp::EPOCH,
+            next_idle: u64::MAX,
+            sweep: Sweep::default(),
+            cursor: 0,
+            stagger,
+        }
+    }
+
+    #[inline]
+    pub(super) fn table(&self, width: usize) -> &Table {
+        &self.tables[width.saturating_sub(1).min(WIDEST - 1)]
+    }
+
+    #[inline]
+    fn table_mut(&mut self, width: usize) -> &mut Table {
+        &mut self.tables[width.saturating_sub(1).min(WIDEST - 1)]
+    }
+
+    /// Looks where it should be first, and then where else it could be: its limits may have had another width.
+    pub(super) fn find(&self, id: Id, home: u64, likely: Option<usize>) -> Found {
+        let packed = |width: usize| {
+            self.table(width).find(width, id, home).map(|place| Found::Packed { width, place })
+        };
+        if let Some(found) = likely.filter(|width| (1..=WIDEST).contains(width)).and_then(packed) {
+            return found;
+        }
+        if !self.whole.is_empty() && self.whole.contains_key(&id) {
+            return Found::Whole;
+        }
+        (1..=WIDEST).filter(|width| Some(*width) != likely).find_map(packed).unwrap_or(Found::Nowhere)
+    }
+
+    /// The packed state of a key that these very limits wrote.
+    #[inline]
+    pub(super) fn packed(&mut self, width: usize, id: Id, home: u64, limits: Limits) -> Option<&mut [u64]> {
+        let table = self.table_mut(width);
+        let place = table.find(width, id, home)?;
+        (table.number(width, place) == limits.number()).then(|| table.state_mut(width, place))
+    }
+
+    /// Adds a packed state, all zeroes, for a key that has none.
+    #[inline]
+    pub(super) fn insert(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> &mut [u64] {
+        let stagger = self.stagger;
+        let table = self.table_mut(width);
+        let place = table.insert(width, id, limits.number(), secrets, stagger);
+        table.state_mut(width, place)
+    }
+
+    /// The cells of a key, to be changed and put back.
+    pub(super) fn load(&self, found: Found, id: Id) -> Cells {
+        match found {
+            Found::Packed { width, place } => {
+                let table = self.table(width);
+                let limits = Limits::of_number(table.number(width, place));
+                unpack(limits, table.state(width, place))
+            }
+            Found::Whole => self.whole.get(&id).cloned().unwrap_or_default(),
+            Found::Nowhere => Cells::new(),
+        }
+    }
+
+    /// Puts a key's cells back: nowhere if they are idle, packed if they can be. Says whether anything is kept.
+    pub(super) fn store(
+        &mut self,
+        found: Found,
+        id: Id,
+        cells: Cells,
+        likely: Limits,
+        now: Timestamp,
+        secrets: &Secrets,
+    ) -> bool {
+        let keeps = cells.iter().any(|cell| !cell.is_idle(now));
+        let plain = keeps && cells.iter().all(|cell| cell.is_plain(now));
+        let limits = plain.then(|| limits_of(&cells, likely));
+        let width = limits.and_then(Limits::words).filter(|width| *width <= WIDEST);
+        if let (Some(limits), Some(width)) = (limits, width) {
+            let place = match found {
+                Found::Packed { width: was, place } if was == width => place,
+                other => {
+                    self.forget(other, id, secrets);
+                    let stagger = self.stagger;
+                    self.table_mut(width).insert(width, id, limits.number(), secrets, stagger)
+                }
+            };
+            let table = self.table_mut(width);
+            table.set_number(width, place, limits.number());
+            pack(&cells, table.state_mut(width, place));
+        } else {
+            self.forget(found, id, secrets);
+        }
+        if keeps {
+            let idle_at = cells.iter().map(|cell| cell.idle_at(now).as_nanos()).max().unwrap_or(0);
+            self.next_idle = self.next_idle.min(idle_at);
+        }
+        if keeps && width.is_none() {
+            self.whole.insert(id, cells);
+        }
+        keeps
+    }
+
+    /// Forgets a key.
+    pub(super) fn forget(&mut self, found: Found, id: Id, secrets: &Secrets) {
+        match found {
+            Found::Packed { width, place } => self.table_mut(width).remove(width, place, secrets),
+            Found::Whole => drop(self.whole.remove(&id)),
+            Found::Nowhere => {}
+        }
+    }
+
+    /// Remembers when a key turns idle that has just got these outcomes.
+    #[inline]
+    pub(super) fn note_idle(&mut self, outcomes: &[Outcome]) {
+        let idle_at = outcomes.iter().map(|outcome| outcome.reset_at.as_nanos()).max().unwrap_or(u64::MAX);
+        self.next_idle = self.next_idle.min(idle_at);
+    }
+
+    #[inline]
+    pub(super) fn sweep_is_due(&self, now: Timestamp) -> bool {
+        self.sweep.at.is_some() || now >= self.sweep.due
+    }
+
+    /// Goes on, from wherever it got last time, to forget what is idle in a few slots of one table.
+    pub(super) fn reclaim_some(
+        &mut self,
+        width: usize,
+        slots: usize,
+        now: Timestamp,
+        secrets: &Secrets,
+    ) -> u64 {
+        let place = if self.cursor < self.table(width).slots() { self.cursor } else { 0 };
+        let (freed, reached) = self.sweep_slots(width, place, slots, now.as_nanos(), secrets);
+        self.cursor = reached;
+        freed
+    }
+
+    /// Forgets everything idle, and says how many keys that were.
+    pub(super) fn reclaim(&mut self, now: Timestamp, secrets: &Secrets) -> u64 {
+        if now.as_nanos() < self.next_idle {
+            return 0;
+        }
+        self.next_idle = u64::MAX;
+        let mut freed: u64 = 0;
+        for width in 1..=WIDEST {
+            freed += self.sweep_slots(width, 0, usize::MAX, now.as_nanos(), secrets).0;
+        }
+        freed + self.reclaim_whole(now)
+    }
+
+    fn reclaim_whole(&mut self, now: Timestamp) -> u64 {
+        let (before, mut next_idle) = (self.whole.len(), self.next_idle);
+        self.whole.retain(|_, cells| {
+            cells.iter_mut().for_each(|cell| cell.roll(now));
+            let busy = cells.iter().any(|cell| !cell.is_idle(now));
+            if busy {
+                next_idle =
+                    cells.iter().map(|cell| cell.idle_at(now).as_nanos()).max().unwrap_or(0).min(next_idle);
+            }
+            busy
+        });
+        self.next_idle = next_idle;
+        u64::try_from(before - self.whole.len()).unwrap_or(0)
+    }
+
+    /// Goes on with a sweep that is due: a few slots, forgetting what had turned idle by `since`. Says how many keys that were.
+    pub(super) fn sweep_some(
+        &mut self,
+        slots: usize,
+        now: Timestamp,
+        since: u64,
+        next: Timestamp,
+        secrets: &Secrets,
+    ) -> u64 {
+        if self.sweep.at.is_none() && now < self.sweep.due {
+            return 0;
+        }
+        let (mut width, mut place) = self.sweep.at.unwrap_or((1, 0));
+        let mut freed = 0;
+        while width <= WIDEST && self.table(width).len() == 0 {
+            (width, place) = (width + 1, 0);
+        }
+        if width <= WIDEST {
+            let (some, reached) = self.sweep_slots(width, place, slots, since, secrets);
+            freed = some;
+            if reached >= self.table(width).slots() {
+                self.table_mut(width).shrink(width, secrets);
+                (width, place) = (width + 1, 0);
+            } else {
+                place = reached;
+            }
+        }
+        self.sweep.at = (width <= WIDEST).then_some((width, place));
+        if self.sweep.at.is_none() {
+            self.sweep.due = next;
+            freed += self.reclaim_whole(now);
+        }
+        freed
+    }
+
+    /// Sweeps up to `count` slots of one table from `place` on. Says how many keys it forgot and where it stopped.
+    fn sweep_slots(
+        &mut self,
+        width: usize,
+        mut place: Place,
+        count: usize,
+        since: u64,
+        secrets: &Secrets,
+    ) -> (u64, Place) {
+        let (mut freed, mut known, mut next_idle) = (0, None, self.next_idle);
+        let table = self.table_mut(width);
+        let end = place.saturating_add(count).min(table.slots());
+        while place < end {
+            let number = table.number(width, place);
+            if number != 0 {
+                if known.is_none_or(|limits: Limits| limits.number() != number) {
+                    known = Limits::of_number(number);
+                }
+                let idle_at =
+                    known.map_or(u64::MAX, |limits| packed_idle_at(limits, table.state(width, place)));
+                if idle_at <= since {
+                    // What shifts into this place is looked at next.
+                    table.remove(width, place, secrets);
+                    freed += 1;
+                    continue;
+                }
+                next_idle = next_idle.min(idle_at);
+            }
+            place += 1;
+        }
+        self.next_idle = next_idle;
+        (freed, place)
+    }
+
+    /// Everything that is kept, for a dump.
+    pub(super) fn each(&self, mut each: impl FnMut(Id, &Cells)) {
+        for width in 1..=WIDEST {
+            let table = self.table(width);
+            for place in (0..table.slots()).filter(|place| table.number(width, *place) != 0) {
+                each(
+                    table.id(width, place),
+                    &self.load(Found::Packed { width, place }, table.id(width, place)),
+                );
+            }
+        }
+        self.whole.iter().for_each(|(id, cells)| each(*id, cells));
+    }
+}
+
+/// When the packed states of one slot have nothing in use any more.
+pub(super) fn packed_idle_at(limits: Limits, mut words: &[u64]) -> u64 {
+    let mut idle_at = 0;
+    for limit in limits {
+        let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
+        idle_at = Meter::packed_idle_at(limit, state).max(idle_at);
+        words = rest;
+    }
+    idle_at
+}
+
+fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
+    let mut cells = Cells::new();
+    for limit in limits.into_iter().flatten() {
+        let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
+        cells.push(Cell::plain(Meter::load(*limit, state)));
+        words = rest;
+    }
+    cells
+}
+
+fn pack(cells: &Cells, mut words: &mut [u64]) {
+    for cell in cells {
+        let length = Meter::words(&cell.limit()).unwrap_or(0).min(words.len());
+        let (state, rest) = words.split_at_mut(length);
+        cell.meter().save(state);
+        words = rest;
+    }
+}
+
+/// The limits of these cells, which are `likely` these.
+fn limits_of(cells: &Cells, likely: Limits) -> Limits {
+    if cells.len() == likely.len() && cells.iter().zip(likely).all(|(cell, limit)| cell.limit() == *limit) {
+        return likely;
+    }
+    cells.iter().map(Cell::limit).collect::<Vec<_>>().into()
+}

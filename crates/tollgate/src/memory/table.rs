@@ -1,0 +1,246 @@
+//! A flat table of fixed-width slots: open addressing, linear probing, no tombstones.
+//!
+//! ```text
+//! slot:  | identity, upper 64 bits | lower 32 bits : limits' number | state word | … |
+//! ```
+//!
+//! Sixteen bytes say whose the state is and which limits wrote it, and the state follows in the same
+//! cache line or the next. A slot whose number is 0 is empty. Removing shifts back what probed past
+//! the hole, so a table does not age. Its size need not be a power of two: tables grow by half, at
+//! different fillings in different shards, so that all shards together waste little at any time.
+
+use super::hash::{Id, Secrets};
+
+/// Slots of the smallest table.
+const SMALLEST: usize = 16;
+
+/// A table whose slots have a fixed number of state words.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    words: Vec<u64>,
+    slots: usize,
+    used: usize,
+}
+
+/// Where a slot is; good until the table changes.
+pub(super) type Place = usize;
+
+impl Table {
+    pub(super) const fn len(&self) -> usize {
+        self.used
+    }
+
+    pub(super) const fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The address that a lookup reads first: for prefetching.
+    #[inline]
+    pub(super) fn first_word(&self, width: usize, home: u64) -> *const u64 {
+        self.words.as_ptr().wrapping_add(self.start(home) * stride(width))
+    }
+
+    #[inline]
+    pub(super) fn find(&self, width: usize, id: Id, home: u64) -> Option<Place> {
+        if self.used == 0 {
+            return None;
+        }
+        let stride = stride(width);
+        let mut place = self.start(home);
+        loop {
+            let [high, low, ..] = *self.words.get(place * stride..)? else { return None };
+            if high == id.high && low >> 32 == u64::from(id.low) && low & NUMBER != 0 {
+                return Some(place);
+            }
+            if low & NUMBER == 0 {
+                return None;
+            }
+            place = self.after(place);
+        }
+    }
+
+    /// The number of the limits that wrote a slot; 0 if it is empty.
+    #[inline]
+    pub(super) fn number(&self, width: usize, place: Place) -> u32 {
+        let low = self.words.get(place * stride(width) + 1).copied().unwrap_or(0);
+        u32::try_from(low & NUMBER).unwrap_or(0)
+    }
+
+    #[inline]
+    pub(super) fn state(&self, width: usize, place: Place) -> &[u64] {
+        let start = place * stride(width) + HEADER;
+        self.words.get(start..start + width).unwrap_or_default()
+    }
+
+    #[inline]
+    pub(super) fn state_mut(&mut self, width: usize, place: Place) -> &mut [u64] {
+        let start = place * stride(width) + HEADER;
+        self.words.get_mut(start..start + width).unwrap_or_default()
+    }
+
+    pub(super) fn id(&self, width: usize, place: Place) -> Id {
+        match self.words.get(place * stride(width)..) {
+            Some([high, low, ..]) => Id { high: *high, low: u32::try_from(low >> 32).unwrap_or(0) },
+            _ => Id { high: 0, low: 0 },
+        }
+    }
+
+    pub(super) fn set_number(&mut self, width: usize, place: Place, number: u32) {
+        if let Some(low) = self.words.get_mut(place * stride(width) + 1) {
+            *low = *low & !NUMBER | u64::from(number);
+        }
+    }
+
+    /// Adds a slot, all zeroes, for an identity that has none. `stagger` of 256 is where in its growth this shard is.
+    pub(super) fn insert(
+        &mut self,
+        width: usize,
+        id: Id,
+        number: u32,
+        secrets: &Secrets,
+        stagger: usize,
+    ) -> Place {
+        let (most, of) = fullest(width);
+        if (self.used + 1) * of > self.slots * most {
+            let larger = match self.slots {
+                0 => SMALLEST + SMALLEST * stagger / 512,
+                slots => slots + slots / growth(width),
+            };
+            self.resize(width, larger, secrets);
+        }
+        self.used += 1;
+        self.place_new(width, id, number, secrets)
+    }
+
+    /// Removes a slot, and shifts back those that had probed past it.
+    pub(super) fn remove(&mut self, width: usize, place: Place, secrets: &Secrets) {
+        let stride = stride(width);
+        let (mut hole, mut next) = (place, self.after(place));
+        while self.number(width, next) != 0 {
+            let start = self.start(secrets.home(self.id(width, next)));
+            // It may move into the hole unless its own start lies behind the hole.
+            if self.distance(start, next) >= self.distance(hole, next) {
+                self.words.copy_within(next * stride..(next + 1) * stride, hole * stride);
+                hole = next;
+            }
+            next = self.after(next);
+        }
+        if let Some(slot) = self.words.get_mut(hole * stride..(hole + 1) * stride) {
+            slot.fill(0);
+        }
+        self.used -= 1;
+    }
+
+    /// Gives back room that a flood needed and nobody needs now.
+    pub(super) fn shrink(&mut self, width: usize, secrets: &Secrets) {
+        if self.slots > 4 * SMALLEST && self.used * 4 < self.slots {
+            self.resize(width, (self.used * 2).max(SMALLEST), secrets);
+        }
+    }
+
+    fn resize(&mut self, width: usize, slots: usize, secrets: &Secrets) {
+        let stride = stride(width);
+        let old = std::mem::replace(&mut self.words, vec![0; slots * stride]);
+        self.slots = slots;
+        for slot in old.chunks_exact(stride) {
+            let [high, low, state @ ..] = slot else { continue };
+            let number = u32::try_from(low & NUMBER).unwrap_or(0);
+            if number != 0 {
+                let id = Id { high: *high, low: u32::try_from(low >> 32).unwrap_or(0) };
+                let place = self.place_new(width, id, number, secrets);
+                self.state_mut(width, place).copy_from_slice(state);
+            }
+        }
+    }
+
+    /// Writes the header of a new slot into the first hole from its start on.
+    fn place_new(&mut self, width: usize, id: Id, number: u32, secrets: &Secrets) -> Place {
+        let mut place = self.start(secrets.home(id));
+        while self.number(width, place) != 0 {
+            place = self.after(place);
+        }
+        if let Some([high, low, ..]) = self.words.get_mut(place * stride(width)..) {
+            *high = id.high;
+            *low = u64::from(id.low) << 32 | u64::from(number);
+        }
+        place
+    }
+
+    /// The slot that an identity's probing starts at: its home's lower half, scaled to the table.
+    #[inline]
+    fn start(&self, home: u64) -> Place {
+        let slots = u64::try_from(self.slots).unwrap_or(0);
+        usize::try_from((home & NUMBER) * slots >> 32).unwrap_or(0)
+    }
+
+    #[inline]
+    const fn after(&self, place: Place) -> Place {
+        if place + 1 >= self.slots { 0 } else { place + 1 }
+    }
+
+    /// How many slots from one to another, going forward.
+    const fn distance(&self, from: Place, to: Place) -> usize {
+        if to >= from { to - from } else { to + self.slots - from }
+    }
+}
+
+/// Words before the state.
+const HEADER: usize = 2;
+
+/// The bits of the second word that hold the limits' number.
+const NUMBER: u64 = 0xffff_ffff;
+
+const fn stride(width: usize) -> usize {
+    HEADER + width
+}
+
+/// How full a table may get, as a fraction. Wide slots are dearer, and their probes longer anyway.
+const fn fullest(width: usize) -> (usize, usize) {
+    if width < 3 { (4, 5) } else { (7, 8) }
+}
+
+/// A table grows by one in this many of its slots.
+const fn growth(width: usize) -> usize {
+    if width < 3 { 2 } else { 3 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_table_agrees_with_a_map_whatever_is_inserted_and_removed() {
+        let secrets = Secrets::from_seed([1, 2]);
+        for width in 1..=4 {
+            let (mut table, mut map) = (Table::default(), HashMap::new());
+            let mut random = 12345_u64;
+            for step in 0..20_000_u64 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let id = secrets.identify(0, &(random >> 40 & 0x1ff).to_le_bytes());
+                let home = secrets.home(id);
+                match (table.find(width, id, home), random >> 63) {
+                    (Some(place), 0) => {
+                        assert_eq!(map.remove(&id), Some(table.state(width, place)[0]));
+                        table.remove(width, place, &secrets);
+                    }
+                    (Some(place), _) => assert_eq!(map[&id], table.state(width, place)[0]),
+                    (None, _) => {
+                        let place = table.insert(width, id, 9, &secrets, 77);
+                        table.state_mut(width, place).fill(step);
+                        assert_eq!(map.insert(id, step), None);
+                    }
+                }
+                assert_eq!(table.len(), map.len());
+                if step % 1000 == 0 {
+                    table.shrink(width, &secrets);
+                }
+            }
+            for (id, step) in &map {
+                let place = table.find(width, *id, secrets.home(*id)).unwrap();
+                assert_eq!((table.state(width, place)[0], table.id(width, place)), (*step, *id));
+            }
+        }
+    }
+}
