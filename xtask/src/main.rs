@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
-cargo xtask test     format, lints, all tests, interleavings, examples, doctests, docs: what CI runs
+cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
 cargo xtask pictures draws docs/algorithms.svg anew";
 

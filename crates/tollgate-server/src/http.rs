@@ -100,7 +100,8 @@ fn client_of(path: &str) -> Result<Cow<'_, str>, Mistaken> {
 }
 
 fn cost_of(query: &str) -> Result<u64, Mistaken> {
-    let Some(cost) = query.split('&').find_map(|pair| pair.strip_prefix("cost=")) else { return Ok(1) };
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    let Some((_, cost)) = pairs.find(|(name, _)| name == "cost") else { return Ok(1) };
     let digits = !cost.is_empty() && cost.bytes().all(|byte| byte.is_ascii_digit());
     match cost.parse() {
         Ok(cost @ 0..=MAX_COUNT) if digits => Ok(cost),

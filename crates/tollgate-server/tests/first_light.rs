@@ -115,6 +115,8 @@ fn d2_what_is_wrong_is_a_problem_body_that_names_the_field() {
         ("GET /check/%ff%fe", 400, "client"),
         ("GET /check/%zz", 400, "client"),
         ("GET /check/%e", 400, "client"),
+        ("GET /check/a?cost", 400, "cost"),
+        ("GET /check/a?c%6Fst=x", 400, "cost"),
         ("GET /check/a?cost=", 400, "cost"),
         ("GET /check/a?cost=-1", 400, "cost"),
         ("GET /check/a?cost=+1", 400, "cost"),
@@ -149,8 +151,10 @@ fn sigterm_and_sigint_finish_and_exit_zero() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(&[]);
         assert_eq!(server.get("/check/a").0, 200);
-        // A connection that idles must not hold the server up.
+        // Neither a connection that idles nor a request that never ends may hold the server up.
         let idle = TcpStream::connect(&server.address).unwrap();
+        let mut endless = TcpStream::connect(&server.address).unwrap();
+        write!(endless, "GET /check/a HTTP/1.1\r\nhost: x\r\n").unwrap();
         server.signal(signal);
         assert_eq!(server.process.wait().unwrap().code(), Some(0), "{signal}");
         drop(idle);
@@ -195,6 +199,8 @@ fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
     assert!(code == Some(0) && help.contains("Examples:") && help.contains("tollgate serve"), "{help}");
     let (code, _, complaint) = tollgate(&["serve", "--limit", "10/minuet"]);
     assert!(code == Some(2) && complaint.contains("did you mean \"minute\"?"), "{complaint}");
+    let (code, _, complaint) = tollgate(&["serve", "--limit", "100_000_000/day log"]);
+    assert!(code == Some(2) && complaint.contains("log_ceiling"), "{complaint}");
     let taken = Server::start(&[]);
     let (code, _, complaint) = tollgate(&["serve", "--http", &taken.address]);
     assert!(code == Some(2) && complaint.contains("choose another address with --http"), "{complaint}");

@@ -29,11 +29,16 @@ fn most_of(bucket: &Bucket, span: Duration) -> u128 {
 }
 
 /// The most that `limit` may admit while a clock runs forward by `forward` in all and steps back
-/// `wild_steps` times by more than a second: each of those may cost one more of the whole limit,
-/// because what was written after it is no longer believed.
+/// `wild_steps` times by more than a second. Windows that are aligned may cost one more of the whole
+/// limit for each of those: the clock may come to their edge again.
 #[must_use]
 pub fn most_on_path(limit: &Limit, forward: Duration, wild_steps: usize) -> u128 {
-    most(limit, forward) + u128::from(limit.capacity()) * u128::try_from(wild_steps).expect("a count fits")
+    let aligned = matches!(
+        limit.algorithm(),
+        Algorithm::FixedWindow { aligned: true, .. } | Algorithm::SlidingWindow { .. }
+    );
+    let wild_steps = u128::try_from(wild_steps).expect("a count fits");
+    most(limit, forward) + if aligned { u128::from(limit.capacity()) * wild_steps } else { 0 }
 }
 
 /// When how much was admitted, oldest first.

@@ -25,6 +25,8 @@ struct Hold {
     id: HoldId,
     units: u64,
     expires_at: Timestamp,
+    /// When they would have come back on their own: from then on there is nothing to give back.
+    lapses_at: u64,
 }
 
 impl Cell {
@@ -54,7 +56,7 @@ impl Cell {
     pub(crate) fn roll(&mut self, now: Timestamp) {
         while let Some(hold) = self.holds.first().copied().filter(|hold| hold.expires_at <= now) {
             self.holds.remove(0);
-            self.meter.give(hold.expires_at, hold.units);
+            self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
         }
         self.meter.roll(now);
     }
@@ -72,8 +74,19 @@ impl Cell {
     }
 
     fn retune(&mut self, limit: &Limit, now: Timestamp) {
-        if self.meter.limit() != *limit {
-            self.meter.retune(*limit, now);
+        if self.meter.limit() == *limit {
+            return;
+        }
+        let used = |meter: &Meter| meter.limit().capacity().saturating_sub(meter.available(now));
+        let before = used(&self.meter);
+        self.meter.retune(*limit, now);
+        // What the new limit has no room for is no longer in use, and cannot be given back.
+        let mut gone = before.saturating_sub(used(&self.meter));
+        for hold in &mut self.holds {
+            let cut = gone.min(hold.units);
+            hold.units = hold.units.saturating_sub(cut);
+            hold.lapses_at = self.meter.available_at(now, limit.capacity());
+            gone = gone.saturating_sub(cut);
         }
     }
 
@@ -103,25 +116,28 @@ impl Cell {
                 return at;
             }
             now = now.max(hold.expires_at);
-            meter.give(now, hold.units);
+            meter.give_held(now, hold.units, hold.lapses_at);
         }
         meter.available_at(now, units)
     }
 
-    fn hold(&mut self, id: HoldId, units: u64, expires_at: Timestamp) {
+    /// Takes `units` and holds them.
+    fn hold(&mut self, id: HoldId, units: u64, now: Timestamp, expires_at: Timestamp) {
+        self.meter.take(now, units);
+        let lapses_at = self.meter.available_at(now, self.meter.limit().capacity());
         let place = self.holds.partition_point(|hold| hold.expires_at <= expires_at);
-        self.holds.insert(place, Hold { id, units, expires_at });
+        self.holds.insert(place, Hold { id, units, expires_at, lapses_at });
     }
 
     /// Ends a reservation at its actual cost. Says how many units that lacked, or `None` if it is
     /// not held.
     fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Option<u64> {
         let place = self.holds.iter().position(|hold| hold.id == id)?;
-        let held = self.holds.remove(place).units;
-        match cost.checked_sub(held) {
+        let hold = self.holds.remove(place);
+        match cost.checked_sub(hold.units) {
             Some(more) => Some(more.saturating_sub(self.meter.penalise(now, more))),
             None => {
-                self.meter.give(now, held.saturating_sub(cost));
+                self.meter.give_held(now, hold.units.saturating_sub(cost), hold.lapses_at);
                 Some(0)
             }
         }
@@ -142,8 +158,12 @@ pub(crate) fn transact(
     now: Timestamp,
 ) -> SmallVec<[Answer; 4]> {
     let both = || charges.iter().zip(0..);
-    for (charge, cell) in charges.iter().zip(cells.iter_mut()) {
+    let mut untuned: SmallVec<[(usize, Meter); 0]> = SmallVec::new();
+    for ((charge, cell), index) in charges.iter().zip(cells.iter_mut()).zip(0..) {
         cell.roll(now);
+        if op == Op::Peek && cell.meter.limit() != *charge.limit() {
+            untuned.push((index, cell.meter.clone()));
+        }
         if !matches!(op, Op::Settle { .. } | Op::Refund) {
             cell.retune(charge.limit(), now);
         }
@@ -161,10 +181,7 @@ pub(crate) fn transact(
                 match op {
                     Op::Peek => {}
                     _ if !takes => cell.meter.refuse(now, charge.cost),
-                    Op::Reserve { hold, expires_at } if charge.cost > 0 => {
-                        cell.meter.take(now, charge.cost);
-                        cell.hold(hold, charge.cost, expires_at);
-                    }
+                    Op::Reserve { hold, expires_at } => cell.hold(hold, charge.cost, now, expires_at),
                     _ => cell.meter.take(now, charge.cost),
                 }
             }
@@ -174,7 +191,12 @@ pub(crate) fn transact(
             let answer = |((charge, cell), index): ((&Charge<'_>, &Cell), usize)| {
                 cell.answer(now, charge.cost, allowed(index, cell, charge.cost))
             };
-            charges.iter().zip(cells.iter()).zip(0..).map(answer).collect()
+            let answers = charges.iter().zip(cells.iter()).zip(0..).map(answer).collect();
+            // A peek changes nothing, not even under which limit the state is kept.
+            for (index, meter) in untuned {
+                cells[index].meter = meter;
+            }
+            answers
         }
         _ => charges.iter().zip(cells.iter_mut()).map(|(charge, cell)| act(op, charge, cell, now)).collect(),
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::{Limit, Outcome, RuleName, Timestamp, Verdict};
+use crate::{Limit, Limits, Outcome, Rule, RuleName, Timestamp, Verdict};
 
 /// What one limit said to a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +66,19 @@ impl Decision {
             decision.remaining = decision.remaining.min(report.requests_left());
         }
         decision
+    }
+
+    /// What the limits of the one rule that covers a request said.
+    pub(crate) fn of_rule(now: Timestamp, rule: &Rule, limits: Limits, outcomes: &[Outcome]) -> Self {
+        let report = |((limit, outcome), place): ((&'static Limit, &Outcome), u16)| Report {
+            rule: rule.name(),
+            place,
+            limit,
+            unit_cost: rule.unit_cost(),
+            shadow: rule.is_shadow(),
+            outcome: *outcome,
+        };
+        Self::merge(now, false, limits.into_iter().zip(outcomes).zip(0..).map(report).collect())
     }
 
     /// Whether the request may go ahead.
@@ -139,6 +152,12 @@ impl Decision {
     #[must_use]
     pub const fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// The same decision, made without the store's word that it will last.
+    pub(crate) const fn degrade(mut self) -> Self {
+        self.degraded = true;
+        self
     }
 
     /// The same numbers, denied all the same: there may be enough, but others were there first.

@@ -64,6 +64,8 @@ pub enum Error {
         /// The name.
         rule: String,
     },
+    /// No rule covers what this was to be done to, so nothing was done.
+    NotCovered,
     /// The store failed or did not answer in time. Checks never end like this: they follow the
     /// rule's policy.
     StoreUnavailable,
@@ -89,6 +91,7 @@ impl Error {
             Self::InvalidCost { .. } => "invalid_cost",
             Self::InvalidConfig { .. } => "invalid_config",
             Self::UnknownRule { .. } => "unknown_rule",
+            Self::NotCovered => "not_covered",
             Self::StoreUnavailable => "store_unavailable",
             Self::StoreFull => "store_full",
             Self::Unsupported { .. } => "unsupported",
@@ -118,6 +121,9 @@ impl fmt::Display for Error {
             Self::UnknownRule { rule } => {
                 write!(f, "there is no rule {rule:?}; see the rule set for the names it has")
             }
+            Self::NotCovered => f.write_str(
+                "no rule has a budget of its own for that; name every attribute that a rule counts by",
+            ),
             Self::StoreUnavailable => {
                 f.write_str("the store did not answer; the reason was handed to the observer")
             }

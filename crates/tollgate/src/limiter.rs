@@ -9,7 +9,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use smallvec::SmallVec;
 
+use crate::key::push_value;
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
@@ -113,12 +115,41 @@ impl Limiter {
     pub fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into();
         let cost = request.checked_cost()?;
-        let plan = self.plan(&request)?;
         let now = self.shared.clock.now();
+        if let Some(decision) = self.check_one(&request, cost, now)? {
+            return Ok(decision);
+        }
+        let plan = self.plan(&request)?;
         let applied = self.shared.store.apply_now(Op::Take, &plan.charges(cost), now);
-        let decision = self.shared.decided(applied, Op::Take, &plan, cost, now);
+        let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
         self.shared.observe(&decision, &plan);
         Ok(decision)
+    }
+}
+
+impl Limiter {
+    /// The short way, for a request that one rule covers. `None` is for the long way: nothing has been done.
+    fn check_one(&self, request: &Request<'_>, cost: u64, now: Timestamp) -> Result<Option<Decision>, Error> {
+        let active = self.shared.rules.load();
+        let mut covering = active.rules.covering(request);
+        let (Some((index, rule, limits)), None) = (covering.next(), covering.next()) else { return Ok(None) };
+        if rule.is_shadow() {
+            return Ok(None);
+        }
+        let mut subject: SmallVec<[u8; 64]> = SmallVec::new();
+        for attribute in rule.key_attributes() {
+            push_value(&mut subject, attribute, request.get(attribute).unwrap_or_default())?;
+        }
+        let charge = cost.saturating_mul(rule.unit_cost());
+        let taken = self.shared.store.take_one(rule.name(), &subject, limits, charge, now);
+        let Some((now, outcomes)) = taken else { return Ok(None) };
+        let decision = Decision::of_rule(now, rule, limits, &outcomes);
+        self.shared.total.count(&decision);
+        if let Some(tally) = active.tallies.get(index) {
+            tally.count(&decision);
+        }
+        self.shared.observer.decided(&decision);
+        Ok(Some(decision))
     }
 }
 
@@ -133,7 +164,7 @@ impl<S: Store> Limiter<S> {
         let request = request.into();
         let cost = request.checked_cost()?;
         let plan = self.plan(&request)?;
-        let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await;
+        let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
         self.shared.observe(&decision, &plan);
         Ok(decision)
     }
@@ -146,7 +177,7 @@ impl<S: Store> Limiter<S> {
         let request = request.into();
         let cost = request.checked_cost()?;
         let plan = self.plan(&request)?;
-        Ok(self.shared.decide(Op::Peek, &plan, cost, self.shared.clock.now()).await)
+        self.shared.decide(Op::Peek, &plan, cost, self.shared.clock.now()).await
     }
 
     /// Gives back what a request took: its cost, at every rule that covers it, the most recently
@@ -165,7 +196,7 @@ impl<S: Store> Limiter<S> {
     /// budgets are left alone, unless [`Request::only`] names their rule.
     ///
     /// # Errors
-    /// As [`refund`](Self::refund).
+    /// As [`refund`](Self::refund); [`Error::NotCovered`] if the client has no budget of its own.
     pub async fn penalise<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         let request = request.into();
         self.act(Op::Penalise, &request, self.own_plan(&request)?).await
@@ -228,20 +259,22 @@ impl<S: Store> Limiter<S> {
     }
 
     fn plan(&self, request: &Request<'_>) -> Result<Plan, Error> {
-        Plan::of(&self.shared.rules.load().rules, request)
+        let active = self.shared.rules.load();
+        if let Some(only) = request.only_rule()
+            && !active.rules.rules().iter().any(|rule| rule.name().as_str() == only)
+        {
+            return Err(Error::UnknownRule { rule: only.into() });
+        }
+        Plan::of(&active.rules, request)
     }
 
     fn own_plan(&self, request: &Request<'_>) -> Result<Plan, Error> {
         let plan = self.plan(request)?;
-        Ok(if request.only_rule().is_some() { plan } else { plan.keyed() })
+        let plan = if request.only_rule().is_some() { plan } else { plan.keyed() };
+        if plan.is_empty() { Err(Error::NotCovered) } else { Ok(plan) }
     }
 
     async fn act(&self, op: Op, request: &Request<'_>, plan: Plan) -> Result<u64, Error> {
-        if let Some(only) = request.only_rule()
-            && !self.shared.rules.load().rules.rules().iter().any(|rule| rule.name().as_str() == only)
-        {
-            return Err(Error::UnknownRule { rule: only.into() });
-        }
         let applied = self.shared.act(op, &plan, request.checked_cost()?).await?;
         Ok(applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0))
     }
@@ -249,7 +282,10 @@ impl<S: Store> Limiter<S> {
 
 impl<S: Store> Shared<S> {
     /// Decides a request, by the rules' failure policies if the store does not.
-    async fn decide(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Decision {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the store cannot do this at all: that is no failure that passes.
+    async fn decide(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Result<Decision, Error> {
         let applied = self.apply(op, plan, cost, now).await;
         self.decided(applied, op, plan, cost, now)
     }
@@ -262,12 +298,13 @@ impl<S: Store> Shared<S> {
         plan: &Plan,
         cost: u64,
         now: Timestamp,
-    ) -> Decision {
+    ) -> Result<Decision, Error> {
         match applied {
-            Ok(Applied { now, answers }) => plan.decision(now, false, &answers),
+            Ok(Applied { now, answers }) => Ok(plan.decision(now, false, &answers)),
+            Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
             Err(error) => {
                 self.failed(&error);
-                self.decide_without_store(op, plan, cost, now)
+                Ok(self.decide_without_store(op, plan, cost, now))
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::cell::{Cell, transact};
 use crate::store::{Answer, Applied, Charge, Op, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::{Algorithm, Error, Limit, Limits, Outcome, RuleName, Timestamp, Verdict};
+use crate::{Algorithm, Error, Limit, Limits, Outcome, Timestamp, Verdict};
 
 mod fast;
 mod hash;
@@ -106,7 +106,6 @@ struct Group {
     id: Id,
     home: u64,
     shard: usize,
-    rule: RuleName,
     limits: Limits,
 }
 
@@ -206,15 +205,15 @@ impl MemoryStore {
             return Ok(applied);
         }
         match self.on_full {
-            _ if matches!(op, Op::Block { .. }) => Err(StoreError::Full),
+            _ if matches!(op, Op::Block { .. } | Op::Penalise) => Err(StoreError::Full),
             OnFull::Pool => {
                 self.pooled.fetch_add(1, Ordering::Relaxed);
-                let pooled = self.groups(charges, |group| self.is_new(group));
+                let pooled = self.groups(charges, |group| self.is_unknown(group));
                 self.apply_groups(op, &pooled, now, Room::Unbounded).ok_or(StoreError::Full)
             }
             OnFull::Deny => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                self.apply_groups(Op::Peek, &groups, now, Room::None).ok_or(StoreError::Full)
+                self.apply_groups(op, &groups, now, Room::None).ok_or(StoreError::Full)
             }
         }
     }
@@ -237,13 +236,12 @@ impl MemoryStore {
     }
 
     fn group(&self, charge: &Charge<'_>, subject: &[u8]) -> Group {
-        let rule = charge.key.rule();
-        let id = self.secrets.identify(rule.digest(), subject);
+        let id = self.secrets.identify(charge.key.rule().digest(), subject);
         let home = self.secrets.home(id);
-        Group { id, home, shard: shard_of(home), rule, limits: charge.limits }
+        Group { id, home, shard: shard_of(home), limits: charge.limits }
     }
 
-    fn is_new(&self, group: &Group) -> bool {
+    fn is_unknown(&self, group: &Group) -> bool {
         lock(&self.shards[group.shard].0).find(group.id, group.home, group.limits.words()) == Found::Nowhere
     }
 
@@ -283,7 +281,17 @@ impl MemoryStore {
         let now = locked.in_order(now);
         let found: SmallVec<[Found; 4]> = groups.iter().map(|group| locked.find(group)).collect();
         let new = to_u64(found.iter().filter(|found| **found == Found::Nowhere).count());
-        let keeps_new = !matches!(op, Op::Refund | Op::Reset | Op::Settle { .. }) && room != Room::None;
+        let is_new = |group: usize| found[group] == Found::Nowhere;
+        let keeps_new = match op {
+            Op::Refund | Op::Reset | Op::Settle { .. } | Op::Peek => false,
+            Op::Block { until } => until > now,
+            _ => room != Room::None,
+        };
+        // Without room a new key is denied, and nothing is taken from the others either. But one that is
+        // only watched denies nobody.
+        let denied =
+            room == Room::None && merged.iter().any(|(group, charge)| is_new(*group) && !charge.shadow);
+        let op = if denied { Op::Peek } else { op };
         let promised = if keeps_new { new } else { 0 };
         if !self.promise(promised, room) {
             return None;
@@ -301,7 +309,7 @@ impl MemoryStore {
             cells[*group][usize::from(charge.key.place())] = cell;
         }
         if room == Room::None {
-            let refused = merged.iter().map(|(group, _)| found[*group] == Found::Nowhere);
+            let refused = merged.iter().map(|(group, _)| is_new(*group));
             answers
                 .iter_mut()
                 .zip(refused)
@@ -312,6 +320,9 @@ impl MemoryStore {
         for ((group, found), mut cells) in groups.iter().zip(&found).zip(cells) {
             if !matches!(op, Op::Refund | Op::Settle { .. }) {
                 cells.truncate(group.limits.len());
+            }
+            if room == Room::None && *found == Found::Nowhere {
+                continue;
             }
             // Storing one key may move others of the same shard.
             let found = if groups.len() > 1 { locked.find(group) } else { *found };
@@ -412,7 +423,7 @@ impl<'a> Locked<'a> {
     fn in_order(&mut self, now: Timestamp) -> Timestamp {
         let newest = self.shards.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
         let now = in_order(newest, now);
-        self.shards.iter_mut().for_each(|(_, shard)| shard.latest = now);
+        self.shards.iter_mut().for_each(|(_, shard)| shard.set_time(now));
         now
     }
 

@@ -215,6 +215,7 @@ impl Meter {
             (Drawn::FractionalBucket(old, was), Drawn::FractionalBucket(new, state)) => {
                 *state = new.adopt(old, was, at);
             }
+            (Drawn::Reserve(old, was), Drawn::Reserve(new, state)) => *state = new.adopt(old, was, at),
             (_, new) => ask!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
         }
         *self = next;
@@ -287,6 +288,12 @@ impl Meter {
 
     pub(crate) fn roll(&mut self, now: Timestamp) {
         ask!(&mut self.0, |algorithm, state| algorithm.roll(state, now.as_nanos()));
+    }
+
+    /// Gives back what is still in use of a reservation; see [`Arithmetic::give_held`].
+    pub(crate) fn give_held(&mut self, now: Timestamp, units: u64, lapses_at: u64) {
+        self.roll(now);
+        ask!(&mut self.0, |algorithm, state| algorithm.give_held(state, now.as_nanos(), units, lapses_at));
     }
 
     pub(crate) fn available(&self, now: Timestamp) -> u64 {

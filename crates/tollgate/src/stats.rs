@@ -29,7 +29,7 @@ pub struct Counts {
     pub allowed: u64,
     /// Denied.
     pub denied: u64,
-    /// Admitted although a shadow rule would have denied.
+    /// A shadow rule would have denied, whatever the others said.
     pub shadow_denied: u64,
     /// Decided without the store.
     pub degraded: u64,

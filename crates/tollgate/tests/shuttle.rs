@@ -37,7 +37,7 @@ fn b8_opposite_orders_do_not_deadlock() {
     shuttle::check_random(
         || {
             let limiter = limiter(MemoryStore::new(), keyed_by(&["one", "two"]));
-            // The two requests want the same four budgets, and name them the other way round.
+            // Each shares a budget or a shard with another, and names them in an order of its own.
             let requests =
                 [[("one", "x"), ("two", "y")], [("one", "y"), ("two", "x")], [("one", "z"), ("two", "x")]];
             let shared = limiter.clone();

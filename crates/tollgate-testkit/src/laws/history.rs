@@ -95,7 +95,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// C5. Reservations: held, settled for less or more, dropped, expired.
+    /// C5. Reservations: held, settled for less or more, expired.
     pub fn c5_reservations_live_in_the_store(&self) {
         for limit in [Limit::fixed_window(10, HOUR), Limit::sliding_log(10, HOUR), Limit::per_hour(10)] {
             let world = self.world([per_client(limit)]);

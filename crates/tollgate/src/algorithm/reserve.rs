@@ -94,6 +94,16 @@ impl Arithmetic for Reserve {
         self.reserve.take(&mut state.reserve, now, units.saturating_sub(sustained));
     }
 
+    fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
+        let used = old.used(state, now).min(self.capacity());
+        let adopted = State {
+            sustained: self.sustained.adopt(&old.sustained, &state.sustained, now),
+            reserve: self.reserve.adopt(&old.reserve, &state.reserve, now),
+        };
+        // Bucket by bucket, unless one has become too small for what was in use.
+        if self.used(&adopted, now) == used { adopted } else { self.with_used(now, used) }
+    }
+
     fn give(&self, state: &mut State, now: u64, units: u64) {
         let reserve = units.min(self.reserve.used(&state.reserve, now));
         self.reserve.give(&mut state.reserve, now, reserve);

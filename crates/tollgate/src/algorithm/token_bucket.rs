@@ -222,6 +222,12 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         *state = self.owing(tick, self.debt(state, tick).saturating_sub(self.tokens(units)));
     }
 
+    fn give_held(&self, state: &mut Self::State, now: u64, units: u64, lapses_at: u64) {
+        let tick = self.tick(now);
+        let outstanding = product(lapses_at.saturating_sub(tick), self.fraction.parts());
+        *state = self.owing(tick, self.debt(state, tick).saturating_sub(self.tokens(units).min(outstanding)));
+    }
+
     fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {
         self.adopt_bucket(old, state, now)
     }

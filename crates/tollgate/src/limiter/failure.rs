@@ -72,7 +72,12 @@ impl<S> Shared<S> {
         let local = plan.lines().iter().filter(|line| line.policy == FailurePolicy::Local);
         let charges: SmallVec<[Charge<'_>; 4]> =
             local.map(|line| Charge { limits: share(line), ..plan.charge(line, cost) }).collect();
-        let op = if closed { Op::Peek } else { op };
+        let op = match op {
+            _ if closed => Op::Peek,
+            // Nobody settles what is held here: what is admitted is taken.
+            Op::Reserve { .. } => Op::Take,
+            op => op,
+        };
         let answered = self.local.apply_now(op, &charges, now);
         let mut local_answers = answered.map(|applied| applied.answers).unwrap_or_default().into_iter();
         let answers: SmallVec<[Answer; 4]> = plan

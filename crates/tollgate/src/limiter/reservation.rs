@@ -4,13 +4,13 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::Limiter;
-use super::plan::Plan;
-use crate::store::{HoldId, Op, Store};
-use crate::{Decision, Error, Request};
+use super::plan::{Line, Plan};
+use super::{Limiter, Shared};
+use crate::store::{Answer, Applied, HoldId, Op, Store};
+use crate::{Decision, Error, Request, Verdict};
 
 /// Units held for work whose cost is not known yet.
 ///
@@ -37,6 +37,9 @@ pub struct Reservation<S: Store> {
     decision: Decision,
     /// The reservation in the store, until it is settled.
     hold: Option<HoldId>,
+    /// What is being settled, while it is on its way: should this be dropped then, it may have
+    /// arrived.
+    settling: u64,
 }
 
 /// How a reservation ended.
@@ -60,26 +63,26 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Reservation<S>, Error> {
         let request = request.into();
         let cost = request.checked_cost()?;
-        let reservation = self.hold(self.plan(&request)?, cost, ttl).await;
+        let reservation = self.hold(self.plan(&request)?, cost, ttl).await?;
         self.shared.observe(&reservation.decision, &reservation.plan);
         Ok(reservation)
     }
 
-    pub(super) async fn hold(&self, plan: Plan, cost: u64, ttl: Duration) -> Reservation<S> {
+    pub(super) async fn hold(&self, plan: Plan, cost: u64, ttl: Duration) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
         // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may
         // have been taken.
         let pending = Decision::merge(now, false, Default::default());
         let mut reservation =
-            Reservation { limiter: self.clone(), plan, decision: pending, hold: Some(hold) };
+            Reservation { limiter: self.clone(), plan, decision: pending, hold: Some(hold), settling: 0 };
         let op = Op::Reserve { hold, expires_at: now.saturating_add(ttl) };
-        let decision = self.shared.decide(op, &reservation.plan, cost, now).await;
+        let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() || decision.degraded() {
             reservation.hold = None;
         }
         reservation.decision = decision;
-        reservation
+        Ok(reservation)
     }
 }
 
@@ -105,30 +108,42 @@ impl<S: Store> Reservation<S> {
         }
         let Some(hold) = self.hold.take() else { return Err(Error::NotReserved) };
         let applied = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await?;
-        if !applied.answers.iter().any(|answer| answer.held) && cost > 0 {
+        let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
+        if self.plan.lines().iter().zip(&applied.answers).any(lost) {
             return Err(Error::NotReserved);
         }
         Ok(Settlement { shortfall: applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0) })
     }
 
-    /// Keeps what was reserved: the estimate was the cost. Where the store is gone this is all that
-    /// can be done anyway.
+    /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
+    /// that are left when nothing is held. If the store does not confirm it, the units come back when
+    /// the reservation expires, and the decision says that it is degraded.
     pub(super) async fn keep(mut self, cost: u64) -> Decision {
-        if let Some(hold) = self.hold.take() {
-            let _ = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
+        let Some(hold) = self.hold else { return self.decision.clone() };
+        self.settling = cost;
+        let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
+        self.hold = None;
+        match settled {
+            Ok(mut applied) => {
+                applied.answers.iter_mut().for_each(|answer| answer.outcome.verdict = Verdict::Allowed);
+                self.plan.decision(applied.now, false, &applied.answers)
+            }
+            Err(_) => self.decision.clone().degrade(),
         }
-        self.decision.clone()
     }
 }
 
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        let charges = self.plan.charges(0);
-        let release =
-            self.limiter.shared.store.apply(Op::Settle { hold }, &charges, self.limiter.shared.clock.now());
+        let Shared { store, clock, .. } = &*self.limiter.shared;
         // A store that needs longer than one poll gives the units back when the reservation expires.
-        let _ = pin!(release).poll(&mut Context::from_waker(Waker::noop()));
+        let released = poll_once(store.apply(Op::Settle { hold }, &self.plan.charges(0), clock.now()));
+        let settled_before = |applied: &Applied| !applied.answers.iter().any(|answer| answer.held);
+        if self.settling > 0 && matches!(&released, Poll::Ready(Ok(applied)) if settled_before(applied)) {
+            // It had been settled already, but nobody was told.
+            let _ = poll_once(store.apply(Op::Refund, &self.plan.charges(self.settling), clock.now()));
+        }
     }
 }
 
@@ -139,6 +154,10 @@ impl<S: Store> fmt::Debug for Reservation<S> {
             .field("hold", &self.hold)
             .finish_non_exhaustive()
     }
+}
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 impl HoldId {

@@ -40,7 +40,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, Error> {
         let request = request.into();
         let cost = request.checked_cost()?;
-        let plan = self.plan(&request)?;
+        let mut plan = self.plan(&request)?;
         let clock = &self.shared.clock;
         let turn = self.shared.queues.join(plan.identity());
         let mut out_of_time = clock.sleep_until(deadline);
@@ -52,8 +52,8 @@ impl<S: Store> Limiter<S> {
             loop {
                 // Should this be cancelled on the way to the store, what it took comes back when the hold
                 // expires.
-                let reservation =
-                    self.hold(plan.clone(), cost, self.shared.deadline.saturating_add(SECOND)).await;
+                let ttl = self.shared.deadline.saturating_add(SECOND);
+                let reservation = self.hold(plan.clone(), cost, ttl).await?;
                 let decision = reservation.decision();
                 let Verdict::Denied { retry_after } = decision.verdict() else {
                     break reservation.keep(cost).await;
@@ -64,9 +64,11 @@ impl<S: Store> Limiter<S> {
                 }
                 drop(reservation);
                 clock.sleep_until(at).await;
+                // The rules may have changed meanwhile.
+                plan = self.plan(&request)?;
             }
         } else {
-            self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await.overtaken()
+            self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await?.overtaken()
         };
         self.shared.observe(&decision, &plan);
         Ok(decision)

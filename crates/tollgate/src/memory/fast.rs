@@ -30,7 +30,7 @@ impl MemoryStore {
         let home = self.secrets.home(id);
         let mut shard = lock(&self.shards[shard_of(home)].0);
         let now = in_order(shard.latest, now);
-        shard.latest = now;
+        shard.set_time(now);
         if shard.sweep_is_due(now) {
             let since = now.saturating_sub(self.idle_for).as_nanos();
             let next = now.saturating_add(self.sweep_interval);

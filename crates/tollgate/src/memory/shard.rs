@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::hash::{Id, Secrets};
 use super::table::{Place, Table};
+use crate::algorithm::LATE;
 use crate::cell::Cell;
 use crate::{Limits, Meter, Outcome, Timestamp};
 
@@ -64,6 +65,16 @@ impl Shard {
             cursor: 0,
             stagger,
         }
+    }
+
+    /// Takes note of the time that a request is decided at.
+    #[inline]
+    pub(super) fn set_time(&mut self, now: Timestamp) {
+        if now < self.latest {
+            // The clock has gone back: what is known of when keys turn idle is worth nothing.
+            self.next_idle = 0;
+        }
+        self.latest = now;
     }
 
     #[inline]
@@ -196,6 +207,9 @@ impl Shard {
 
     /// Forgets everything idle, and says how many keys that were.
     pub(super) fn reclaim(&mut self, now: Timestamp, secrets: &Secrets) -> u64 {
+        if now.as_nanos().saturating_add(LATE) < self.latest.as_nanos() {
+            self.heal(now);
+        }
         if now.as_nanos() < self.next_idle {
             return 0;
         }
@@ -205,6 +219,22 @@ impl Shard {
             freed += self.sweep_slots(width, 0, usize::MAX, now.as_nanos(), secrets).0;
         }
         freed + self.reclaim_whole(now)
+    }
+
+    /// The clock has gone back: what was written later counts as exactly empty as of now, and not only
+    /// when its owner comes next.
+    fn heal(&mut self, now: Timestamp) {
+        self.set_time(now);
+        for width in 1..=WIDEST {
+            for place in 0..self.table(width).slots() {
+                let number = self.table(width).number(width, place);
+                if number != 0 {
+                    let mut cells = unpack(Limits::of_number(number), self.table(width).state(width, place));
+                    cells.iter_mut().for_each(|cell| cell.roll(now));
+                    pack(&cells, self.table_mut(width).state_mut(width, place));
+                }
+            }
+        }
     }
 
     fn reclaim_whole(&mut self, now: Timestamp) -> u64 {

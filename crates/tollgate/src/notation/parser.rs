@@ -57,11 +57,13 @@ pub(super) struct Parser<'a> {
     text: &'a str,
     tokens: Vec<Token<'a>>,
     next: usize,
+    /// Whether it has read a count and a period so far, and nothing else.
+    plain: bool,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Result<Self, Error> {
-        Ok(Self { text, tokens: tokenize(text)?, next: 0 })
+        Ok(Self { text, tokens: tokenize(text)?, next: 0, plain: false })
     }
 
     /// Complains, with a hint, if anything is left.
@@ -99,7 +101,8 @@ impl<'a> Parser<'a> {
         } else if self.word("log") {
             Algorithm::SlidingLog { limit: count, period }
         } else {
-            let capacity = if self.word("burst") { self.count()? } else { count };
+            self.plain = !self.word("burst");
+            let capacity = if self.plain { count } else { self.count()? };
             Algorithm::TokenBucket(Bucket { capacity, amount: count, interval: period, stepped: false })
         };
         self.checked(algorithm)
@@ -248,13 +251,14 @@ impl<'a> Parser<'a> {
         let known: &[&str] = match limit.algorithm() {
             Algorithm::FixedWindow { .. } => &["aligned", "counting denied"],
             Algorithm::SlidingWindow { .. } => &["counting denied"],
-            Algorithm::TokenBucket(_) => &["fixed", "sliding", "log", "burst", "reserve"],
+            Algorithm::TokenBucket(_) if !self.plain => &[],
+            Algorithm::TokenBucket(_) => &["fixed", "sliding", "log", "burst"],
             _ => &[],
         };
         let word = self.peek().map_or("", |token| token.text);
         suggestion(word, known.iter().copied()).unwrap_or_else(|| match known {
             [] => "nothing may follow there".into(),
-            known => format!("only {} may follow there", known.join(", ")),
+            known => format!("at most {} may follow there", known.join(", ")),
         })
     }
 
@@ -271,7 +275,9 @@ impl<'a> Parser<'a> {
 
 /// `did you mean "minute"?`, if one of the known words is close enough.
 fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let closest = known.into_iter().map(|known| (distance(word, known), known)).min()?;
+    // A word that is known, but not here, is not what was meant.
+    let others = known.into_iter().filter(|known| *known != word);
+    let closest = others.map(|known| (distance(word, known), known)).min()?;
     let close_enough = closest.0 <= 2 && closest.0 < word.len();
     close_enough.then(|| format!("did you mean {:?}?", closest.1))
 }

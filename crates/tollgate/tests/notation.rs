@@ -1,0 +1,62 @@
+//! The notation, both ways, over everything that a limit can be.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::{Algorithm, Bucket, Error, Limit, MAX_COUNT, MAX_SPAN};
+
+fn wide_limit() -> impl Strategy<Value = Limit> {
+    let count = prop_oneof![1..100_u64, 1..=MAX_COUNT, Just(MAX_COUNT)];
+    let span = prop_oneof![
+        1..5_000_u64,
+        (1..1_000_u64).prop_map(|seconds| seconds * 1_000_000_000),
+        (1..500_u64).prop_map(|weeks| weeks * 604_800_000_000_000),
+        1..=MAX_SPAN.as_nanos() as u64,
+    ]
+    .prop_map(Duration::from_nanos);
+    let bucket = (count.clone(), count.clone(), span.clone(), any::<bool>())
+        .prop_map(|(capacity, amount, interval, stepped)| Bucket { capacity, amount, interval, stepped });
+    let algorithm = prop_oneof![
+        (count.clone(), span.clone(), any::<bool>(), any::<bool>()).prop_map(
+            |(limit, period, aligned, count_denied)| Algorithm::FixedWindow {
+                limit,
+                period,
+                aligned,
+                count_denied
+            }
+        ),
+        (count.clone(), span.clone(), any::<bool>()).prop_map(|(limit, period, count_denied)| {
+            Algorithm::SlidingWindow { limit, period, count_denied }
+        }),
+        (count, span).prop_map(|(limit, period)| Algorithm::SlidingLog { limit, period }),
+        bucket.clone().prop_map(Algorithm::TokenBucket),
+        (bucket.clone(), bucket).prop_map(|(sustained, reserve)| Algorithm::Reserve { sustained, reserve }),
+    ];
+    algorithm.prop_filter_map("out of range together", |algorithm| Limit::new(algorithm).ok())
+}
+
+proptest! {
+    #[test]
+    fn displaying_a_limit_and_parsing_it_again_gives_the_same_limit(limit in wide_limit()) {
+        prop_assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
+    }
+
+    #[test]
+    fn whatever_is_written_the_error_points_into_the_text(
+        words in prop::collection::vec(
+            prop_oneof![
+                Just("10"), Just("/"), Just("60s"), Just("per"), Just("minute"), Just("burst"), Just("refill"), Just("every"),
+                Just("reserve"), Just("fixed"), Just("aligned"), Just("sliding"), Just("log"), Just("counting"), Just("denied"),
+                Just("1_0k"), Just("-"), Just("é"), Just("api"), Just(" "), Just("0"), Just("99999999999999999999"),
+            ],
+            0..8,
+        ),
+    ) {
+        let text = words.join(" ");
+        if let Err(Error::InvalidNotation { column, reason, hint, .. }) = text.parse::<Limit>() {
+            prop_assert!((1..=text.chars().count() + 1).contains(&column), "{} in {:?}", column, text);
+            let said = reason.split('"').nth(1).unwrap_or("…");
+            prop_assert!(!hint.contains(&format!("did you mean {said:?}")), "{:?}: {} {}", text, reason, hint);
+        }
+    }
+}

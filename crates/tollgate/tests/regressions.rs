@@ -1,0 +1,200 @@
+//! Bugs that were found and fixed, each a test kept.
+
+use std::sync::Arc;
+
+use tollgate::{
+    Clock as _, CounterStore, DAY, Error, FailurePolicy, HOUR, Limit, Limiter, MINUTE, ManualClock,
+    MemoryStore, Override, Request, Rule, RuleSet, SECOND, Settlement, Store, Timestamp, block_on,
+};
+use tollgate_testkit::{Fault, FaultyStore, MapCounter};
+
+const START: Timestamp = Timestamp::from_secs(1_000_000);
+
+fn on<S: Store>(store: S, rules: RuleSet) -> (Limiter<S>, ManualClock) {
+    let clock = ManualClock::at(START);
+    (Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap(), clock)
+}
+
+fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
+    on(MemoryStore::new(), RuleSet::new(rules).unwrap())
+}
+
+fn per_client(limit: Limit) -> Rule {
+    Rule::new("per-client", limit).key(["client"])
+}
+
+fn admitted(limiter: &Limiter, attempts: usize) -> usize {
+    (0..attempts).filter(|_| limiter.check("a").unwrap().allowed()).count()
+}
+
+#[test]
+fn c5_a_peek_under_a_smaller_limit_does_not_cut_what_is_in_use() {
+    let rules = RuleSet::new([per_client(Limit::fixed_window(5, MINUTE))]).unwrap();
+    let bulk = Override::new("per-client", Limit::fixed_window(100, MINUTE)).matching("path", "/bulk");
+    let (limiter, _) = on(MemoryStore::new(), rules.with_overrides([bulk]).unwrap());
+    let mut admitted = 0;
+    for _ in 0..10 {
+        while limiter.check(&[("client", "a"), ("path", "/bulk")]).unwrap().allowed() {
+            admitted += 1;
+        }
+        assert!(!block_on(limiter.peek(&[("client", "a"), ("path", "/")])).unwrap().allowed());
+    }
+    assert_eq!(admitted, 100);
+}
+
+#[test]
+fn e5_a_full_table_goes_on_limiting_when_only_a_shadow_rule_has_no_room() {
+    let rules = [
+        Rule::new("global", Limit::fixed_window(3, MINUTE)),
+        Rule::new("watch", Limit::fixed_window(1, MINUTE)).key(["client"]).shadow(),
+    ];
+    let (limiter, _) = on(MemoryStore::new().max_keys(2), RuleSet::new(rules).unwrap());
+    let admitted = (0..1000).filter(|i| limiter.check(&format!("c{i}")).unwrap().allowed()).count();
+    assert_eq!(admitted, 3);
+}
+
+#[test]
+fn b1_a_reservation_gives_back_nothing_that_has_come_back_on_its_own() {
+    for limit in [Limit::fixed_window, Limit::sliding_log, Limit::per, Limit::sliding_window] {
+        let limit = limit(10, MINUTE);
+        let (limiter, clock) = limiter([per_client(limit)]);
+        let reservation = block_on(limiter.reserve(Request::client("a").cost(10), HOUR)).unwrap();
+        clock.advance(2 * MINUTE);
+        assert_eq!(admitted(&limiter, 100), 10, "{limit}");
+        drop(reservation);
+        assert_eq!(admitted(&limiter, 100), 0, "{limit}");
+    }
+}
+
+#[test]
+fn b1_a_reservation_on_a_bucket_gives_back_only_what_has_not_trickled_in_since() {
+    let (limiter, clock) = limiter([per_client(Limit::per_minute(10))]);
+    let reservation = block_on(limiter.reserve(Request::client("a").cost(10), HOUR)).unwrap();
+    clock.advance(30 * SECOND);
+    assert_eq!(admitted(&limiter, 100), 5);
+    drop(reservation);
+    assert_eq!(admitted(&limiter, 100), 5, "as if the reservation had never been: ten at once, not fifteen");
+}
+
+#[test]
+fn b11_a_reservation_gives_back_nothing_that_a_smaller_limit_has_cut_off() {
+    let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
+    let reservation = block_on(limiter.reserve(Request::client("a").cost(5), HOUR)).unwrap();
+    assert!(limiter.check(Request::client("a").cost(5)).unwrap().allowed());
+    limiter.set_rules(RuleSet::new([per_client(Limit::fixed_window(5, MINUTE))]).unwrap()).unwrap();
+    assert!(!limiter.check("a").unwrap().allowed());
+    drop(reservation);
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 0, "five others are still in use");
+}
+
+#[test]
+fn e4_waiting_and_reserving_without_the_store_take_from_the_local_share() {
+    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    let rule = per_client(Limit::fixed_window(8, HOUR)).on_store_error(FailurePolicy::Local);
+    let (limiter, clock) = on(store.clone(), RuleSet::new([rule]).unwrap());
+    store.set(Fault::Fail);
+    let mut admitted = 0;
+    for _ in 0..50 {
+        admitted += usize::from(block_on(limiter.wait("a", clock.now())).unwrap().allowed());
+        clock.advance(2 * SECOND);
+    }
+    assert_eq!(admitted, 2, "a quarter of eight");
+}
+
+#[test]
+fn e2_what_a_store_cannot_do_is_an_error_and_not_a_failure_that_admits() {
+    let clock = ManualClock::at(START);
+    let rules =
+        RuleSet::new([per_client(Limit::fixed_window(2, MINUTE).aligned().counting_denied())]).unwrap();
+    let store = CounterStore(MapCounter::new(clock.clone()));
+    let limiter = Limiter::builder(rules).store(store).clock(clock).build().unwrap();
+    assert_eq!(block_on(limiter.peek("a")), Err(Error::Unsupported { verb: "peek" }));
+    assert!(matches!(block_on(limiter.wait("a", START)), Err(Error::Unsupported { verb: "reserve" })));
+    assert!(matches!(block_on(limiter.reserve("a", MINUTE)), Err(Error::Unsupported { verb: "reserve" })));
+}
+
+#[test]
+fn c6_who_waits_is_served_by_the_rules_of_the_day() {
+    let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, HOUR))]);
+    assert!(limiter.check(Request::client("a").cost(10)).unwrap().allowed());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let decision = runtime.block_on(async {
+        let waiting = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.wait("a", START.saturating_add(DAY)).await.unwrap() }
+        });
+        while clock.sleepers() == 0 {
+            tokio::task::yield_now().await;
+        }
+        limiter.set_rules(RuleSet::new([per_client(Limit::fixed_window(100, 2 * HOUR))]).unwrap()).unwrap();
+        assert!(limiter.check(Request::client("a").cost(80)).unwrap().allowed());
+        clock.advance(HOUR);
+        waiting.await.unwrap()
+    });
+    assert_eq!((decision.allowed(), decision.remaining()), (true, 9));
+}
+
+#[test]
+fn c6_an_admission_after_a_wait_has_the_numbers_of_an_admission() {
+    let (limiter, _) = limiter([per_client(Limit::fixed_window(10, HOUR))]);
+    let waited = block_on(limiter.wait("a", START)).unwrap();
+    assert_eq!((waited.remaining(), waited.reset_at()), (9, START.saturating_add(HOUR)));
+}
+
+#[test]
+fn c5_settling_what_a_shadow_rule_would_have_denied_or_what_was_estimated_at_nothing() {
+    let (watching, _) = limiter([Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow()]);
+    let _ = watching.check("a").unwrap();
+    let reservation = block_on(watching.reserve("a", MINUTE)).unwrap();
+    assert!(reservation.decision().allowed());
+    assert!(block_on(reservation.settle(1)).is_ok());
+    let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
+    let unknown = block_on(limiter.reserve(Request::client("a").cost(0), MINUTE)).unwrap();
+    assert_eq!(block_on(unknown.settle(3)), Ok(Settlement { shortfall: 0 }));
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 7);
+}
+
+#[test]
+fn d2_what_can_have_no_effect_is_an_error() {
+    let (limiter, _) = limiter([Rule::new("login", Limit::LOGIN).matching("path", "/login").key(["client"])]);
+    assert_eq!(block_on(limiter.block("mallory", START.saturating_add(HOUR))), Err(Error::NotCovered));
+    assert_eq!(block_on(limiter.penalise("mallory")), Err(Error::NotCovered));
+    let typo = limiter.check(Request::client("a").only("logn"));
+    assert_eq!(typo, Err(Error::UnknownRule { rule: "logn".into() }));
+}
+
+#[test]
+fn b7_keys_written_by_a_wild_clock_do_not_fill_the_table_for_good() {
+    let rules = RuleSet::new([per_client(Limit::fixed_window(1, MINUTE))]).unwrap();
+    let (limiter, clock) = on(MemoryStore::new().max_keys(1), rules);
+    limiter.store().reclaim(START);
+    clock.advance(365 * DAY);
+    assert!(limiter.check("wild").unwrap().allowed());
+    clock.set(START);
+    let mut allowed = 0;
+    for _ in 0..10 {
+        clock.advance(HOUR);
+        allowed += usize::from(limiter.check("new").unwrap().allowed());
+    }
+    assert!(allowed >= 9, "{allowed} of 10, an hour apart, with a limit of one a minute");
+}
+
+#[test]
+fn e5_a_penalty_that_cannot_be_remembered_is_an_error_and_lifting_no_block_is_not() {
+    let rules = RuleSet::new([per_client(Limit::fixed_window(2, MINUTE))]).unwrap();
+    let (limiter, _) = on(MemoryStore::new().max_keys(1), rules);
+    assert!(limiter.check("a").unwrap().allowed());
+    assert_eq!(block_on(limiter.penalise("b")), Err(Error::StoreFull));
+    assert_eq!(block_on(limiter.block("b", Timestamp::EPOCH)), Ok(()));
+}
+
+#[test]
+fn b11_a_reserve_that_changes_a_little_does_not_move_its_debt_to_the_sustained_bucket() {
+    let limit = |reserve| Limit::token_bucket(100, 100, SECOND).reserve(reserve, 1, HOUR);
+    let (limiter, clock) = limiter([per_client(limit(50))]);
+    assert!(limiter.check(Request::client("a").cost(150)).unwrap().allowed());
+    limiter.set_rules(RuleSet::new([per_client(limit(51))]).unwrap()).unwrap();
+    let _ = limiter.check(Request::client("a").cost(0)).unwrap();
+    clock.advance(SECOND);
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 101, "the reserve is still drawn down");
+}
