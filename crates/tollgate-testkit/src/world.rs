@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Limiter, ManualClock, Request, Rule, RuleSet, Store, Timestamp};
+use tollgate::{AsRequest, Clock, Decision, Limiter, ManualClock, Rule, RuleSet, Store, Timestamp};
 
 /// Runs a future to its end on the test kit's tokio runtime, which stores under test may spawn on
 /// too.
@@ -50,12 +50,12 @@ impl<S: Store> World<S> {
     }
 
     /// Checks.
-    pub fn check<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
+    pub fn check(&self, request: impl AsRequest) -> Decision {
         run(self.limiter.check_async(request)).expect("a valid request")
     }
 
     /// Peeks.
-    pub fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
+    pub fn peek(&self, request: impl AsRequest) -> Decision {
         run(self.limiter.peek(request)).expect("a valid request")
     }
 

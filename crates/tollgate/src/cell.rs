@@ -44,6 +44,39 @@ impl Cell {
         self.holds.is_empty() && self.blocked_until <= now
     }
 
+    /// The cell as text: its limit, its block, its reservations and its state.
+    pub(crate) fn to_text(&self) -> String {
+        let hold = |hold: &Hold| {
+            let Hold { id: HoldId(id), units, expires_at, lapses_at } = hold;
+            format!("{id:x}:{units}:{}:{lapses_at}", expires_at.as_nanos())
+        };
+        let holds = self.holds.iter().map(hold).collect::<Vec<_>>().join(",");
+        let state = self.meter.numbers().iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        format!("{}|{}|{holds}|{state}", self.limit(), self.blocked_until.as_nanos())
+    }
+
+    /// The cell that [`to_text`](Self::to_text) wrote.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let [limit, blocked, holds, state] = *text.split('|').collect::<Vec<_>>() else { return None };
+        let hold = |text: &str| {
+            let [id, units, expires_at, lapses_at] = *text.split(':').collect::<Vec<_>>() else {
+                return None;
+            };
+            Some(Hold {
+                id: HoldId(u128::from_str_radix(id, 16).ok()?),
+                units: units.parse().ok()?,
+                expires_at: Timestamp::from_nanos(expires_at.parse().ok()?),
+                lapses_at: lapses_at.parse().ok()?,
+            })
+        };
+        let numbers: Option<Vec<u64>> = parts(state).map(|number| number.parse().ok()).collect();
+        Some(Self {
+            meter: Meter::from_numbers(limit.parse().ok()?, &numbers?)?,
+            blocked_until: Timestamp::from_nanos(blocked.parse().ok()?),
+            holds: parts(holds).map(hold).collect::<Option<_>>()?,
+        })
+    }
+
     pub(crate) fn limit(&self) -> Limit {
         self.meter.limit()
     }
@@ -148,6 +181,11 @@ impl Cell {
         let outcome = Outcome::new(now, cost, allowed, numbers, |units| self.available_at(now, units));
         Answer { outcome, units: 0, held: false }
     }
+}
+
+/// The parts of a list, none if it is empty.
+fn parts(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').filter(|part| !part.is_empty())
 }
 
 /// Applies `op` to the cells of a request, one charge each, no key twice, and answers each charge.

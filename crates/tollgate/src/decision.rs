@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::memory::{Outcomes, Taken};
 use crate::{Limit, Limits, Outcome, Rule, RuleName, Timestamp, Verdict};
 
 /// What one limit said to a request.
@@ -68,17 +69,42 @@ impl Decision {
         decision
     }
 
-    /// What the limits of the one rule that covers a request said.
-    pub(crate) fn of_rule(now: Timestamp, rule: &Rule, limits: Limits, outcomes: &[Outcome]) -> Self {
-        let report = |((limit, outcome), place): ((&'static Limit, &Outcome), u16)| Report {
+    /// What the limits of the one rule that covers a request, and enforces, said.
+    #[inline]
+    pub(crate) fn of_rule(rule: &Rule, limits: Limits, taken: Taken) -> Self {
+        let report = |place: u16, limit: &'static Limit, outcome: Outcome| Report {
             rule: rule.name(),
             place,
             limit,
             unit_cost: rule.unit_cost(),
-            shadow: rule.is_shadow(),
-            outcome: *outcome,
+            shadow: false,
+            outcome,
         };
-        Self::merge(now, false, limits.into_iter().zip(outcomes).zip(0..).map(report).collect())
+        match (taken.outcomes, limits.as_slice()) {
+            (Outcomes::One(outcome), [limit, ..]) => {
+                let only = report(0, limit, outcome);
+                let (verdict, remaining) = (outcome.verdict, only.requests_left());
+                let mut decision = Self {
+                    now: taken.now,
+                    verdict,
+                    deciding: Some(0),
+                    remaining,
+                    degraded: false,
+                    limits: SmallVec::new(),
+                };
+                decision.limits.push(only);
+                decision
+            }
+            (Outcomes::Several(outcomes), limits) => {
+                let reports = (0..).zip(limits).zip(outcomes);
+                Self::merge(
+                    taken.now,
+                    false,
+                    reports.map(|((place, limit), outcome)| report(place, limit, outcome)).collect(),
+                )
+            }
+            (Outcomes::One(_), []) => Self::merge(taken.now, false, SmallVec::new()),
+        }
     }
 
     /// Whether the request may go ahead.

@@ -76,6 +76,13 @@ pub enum Error {
         /// What it was asked to do.
         verb: &'static str,
     },
+    /// A dump cannot be restored.
+    InvalidDump {
+        /// Which of its lines, counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A reservation was settled after it had expired, or settled elsewhere.
     NotReserved,
 }
@@ -95,6 +102,7 @@ impl Error {
             Self::StoreUnavailable => "store_unavailable",
             Self::StoreFull => "store_full",
             Self::Unsupported { .. } => "unsupported",
+            Self::InvalidDump { .. } => "invalid_dump",
             Self::NotReserved => "not_reserved",
         }
     }
@@ -131,6 +139,7 @@ impl fmt::Display for Error {
             Self::Unsupported { verb } => {
                 write!(f, "this store cannot {verb}; use one that implements Store itself")
             }
+            Self::InvalidDump { line, reason } => write!(f, "line {line} of the dump is {reason}"),
             Self::NotReserved => {
                 f.write_str("the reservation is no longer held; it has expired and its units were given back")
             }

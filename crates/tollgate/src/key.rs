@@ -5,6 +5,8 @@
 //! length, so `a` + `bc` and `ab` + `c` are different keys, and no value can imitate another rule.
 //! It says nothing about the limit's numbers, so a limit can change and keep its history.
 
+use smallvec::SmallVec;
+
 use crate::{Error, RuleName};
 
 /// The longest attribute value that can be part of a key.
@@ -65,11 +67,16 @@ impl<'a> Key<'a> {
 }
 
 /// Appends one value to a subject.
-pub(crate) fn push_value(subject: &mut impl Extend<u8>, attribute: &str, value: &str) -> Result<(), Error> {
+#[inline]
+pub(crate) fn push_value(
+    subject: &mut SmallVec<[u8; 64]>,
+    attribute: &str,
+    value: &str,
+) -> Result<(), Error> {
     match u16::try_from(value.len()) {
         Ok(length) if (1..=MAX_VALUE_BYTES).contains(&value.len()) => {
-            subject.extend(length.to_le_bytes());
-            subject.extend(value.bytes());
+            subject.extend_from_slice(&length.to_le_bytes());
+            subject.extend_from_slice(value.as_bytes());
             Ok(())
         }
         _ => Err(Error::InvalidKey { attribute: attribute.into(), length: value.len() }),
@@ -81,7 +88,7 @@ mod tests {
     use super::*;
 
     fn encoded(rule: &str, place: u16, values: &[&str]) -> Vec<u8> {
-        let mut subject = Vec::new();
+        let mut subject = SmallVec::new();
         for value in values {
             push_value(&mut subject, "client", value).unwrap();
         }
@@ -114,7 +121,7 @@ mod tests {
     #[test]
     fn d3_an_empty_or_too_long_value_is_no_key() {
         for value in [String::new(), "x".repeat(MAX_VALUE_BYTES + 1), "x".repeat(70_000)] {
-            let error = push_value(&mut Vec::new(), "client", &value).unwrap_err();
+            let error = push_value(&mut SmallVec::new(), "client", &value).unwrap_err();
             assert_eq!(error.code(), "invalid_key");
             assert!(error.to_string().contains("\"client\""));
         }

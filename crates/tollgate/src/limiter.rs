@@ -15,7 +15,7 @@ use crate::key::push_value;
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
-use crate::{Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
+use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
 
 mod builder;
 mod failure;
@@ -112,44 +112,42 @@ impl Limiter {
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
     /// is not an error.
-    pub fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let request = request.into();
+    pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
+        request.with_request(|request| self.check_request(&request))
+    }
+
+    #[inline]
+    fn check_request(&self, request: &Request<'_>) -> Result<Decision, Error> {
         let cost = request.checked_cost()?;
-        let now = self.shared.clock.now();
-        if let Some(decision) = self.check_one(&request, cost, now)? {
-            return Ok(decision);
+        let active = self.shared.rules.load();
+        // The short way, for a request that one rule covers: nearly every one.
+        if let Some((index, rule, limits)) = active.rules.only_one_covering(request) {
+            let mut subject: SmallVec<[u8; 64]> = SmallVec::new();
+            for attribute in rule.key_attributes() {
+                push_value(&mut subject, attribute, request.get(attribute).unwrap_or_default())?;
+            }
+            let charge = cost.saturating_mul(rule.unit_cost());
+            let Shared { store, clock, .. } = &*self.shared;
+            if let Some(taken) = store.take_one(rule.name(), &subject, limits, charge, &**clock) {
+                let decision = Decision::of_rule(rule, limits, taken);
+                self.shared.total.count_with(active.tallies.get(index), &decision);
+                self.shared.observer.decided(&decision);
+                return Ok(decision);
+            }
         }
-        let plan = self.plan(&request)?;
+        drop(active);
+        self.check_at_length(request, cost)
+    }
+
+    /// The long way, which can do everything.
+    #[cold]
+    fn check_at_length(&self, request: &Request<'_>, cost: u64) -> Result<Decision, Error> {
+        let (plan, _) = self.plan(request)?;
+        let now = self.shared.clock.now();
         let applied = self.shared.store.apply_now(Op::Take, &plan.charges(cost), now);
         let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
         self.shared.observe(&decision, &plan);
         Ok(decision)
-    }
-}
-
-impl Limiter {
-    /// The short way, for a request that one rule covers. `None` is for the long way: nothing has been done.
-    fn check_one(&self, request: &Request<'_>, cost: u64, now: Timestamp) -> Result<Option<Decision>, Error> {
-        let active = self.shared.rules.load();
-        let mut covering = active.rules.covering(request);
-        let (Some((index, rule, limits)), None) = (covering.next(), covering.next()) else { return Ok(None) };
-        if rule.is_shadow() {
-            return Ok(None);
-        }
-        let mut subject: SmallVec<[u8; 64]> = SmallVec::new();
-        for attribute in rule.key_attributes() {
-            push_value(&mut subject, attribute, request.get(attribute).unwrap_or_default())?;
-        }
-        let charge = cost.saturating_mul(rule.unit_cost());
-        let taken = self.shared.store.take_one(rule.name(), &subject, limits, charge, now);
-        let Some((now, outcomes)) = taken else { return Ok(None) };
-        let decision = Decision::of_rule(now, rule, limits, &outcomes);
-        self.shared.total.count(&decision);
-        if let Some(tally) = active.tallies.get(index) {
-            tally.count(&decision);
-        }
-        self.shared.observer.decided(&decision);
-        Ok(Some(decision))
     }
 }
 
@@ -160,10 +158,8 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
     /// is not an error, and a store that fails is a degraded decision.
-    pub async fn check_async<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let request = request.into();
-        let cost = request.checked_cost()?;
-        let plan = self.plan(&request)?;
+    pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
+        let (plan, cost) = self.plan(&request)?;
         let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
         self.shared.observe(&decision, &plan);
         Ok(decision)
@@ -173,10 +169,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// As [`check_async`](Self::check_async).
-    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let request = request.into();
-        let cost = request.checked_cost()?;
-        let plan = self.plan(&request)?;
+    pub async fn peek(&self, request: impl AsRequest) -> Result<Decision, Error> {
+        let (plan, cost) = self.plan(&request)?;
         self.shared.decide(Op::Peek, &plan, cost, self.shared.clock.now()).await
     }
 
@@ -186,9 +180,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// [`Error::StoreUnavailable`] and the like if the store did not do it.
-    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
-        let request = request.into();
-        self.act(Op::Refund, &request, self.plan(&request)?).await
+    pub async fn refund(&self, request: impl AsRequest) -> Result<u64, Error> {
+        let (plan, cost) = self.plan(&request)?;
+        self.shared.act_units(Op::Refund, &plan, cost).await
     }
 
     /// Takes up to the request's cost from the client's own budgets, stopping at empty, whatever
@@ -197,9 +191,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::NotCovered`] if the client has no budget of its own.
-    pub async fn penalise<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
-        let request = request.into();
-        self.act(Op::Penalise, &request, self.own_plan(&request)?).await
+    pub async fn penalise(&self, request: impl AsRequest) -> Result<u64, Error> {
+        let (plan, cost) = self.own_plan(&request)?;
+        self.shared.act_units(Op::Penalise, &plan, cost).await
     }
 
     /// Denies the client everything until a time: a past one lifts the block. Global budgets are
@@ -207,9 +201,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to remember it.
-    pub async fn block<'a>(&self, request: impl Into<Request<'a>>, until: Timestamp) -> Result<(), Error> {
-        let request = request.into();
-        self.act(Op::Block { until }, &request, self.own_plan(&request)?).await.map(|_| ())
+    pub async fn block(&self, request: impl AsRequest, until: Timestamp) -> Result<(), Error> {
+        let (plan, cost) = self.own_plan(&request)?;
+        self.shared.act_units(Op::Block { until }, &plan, cost).await.map(|_| ())
     }
 
     /// Forgets the client: nothing in use, no block, no reservation. Global budgets are left alone,
@@ -217,9 +211,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// As [`refund`](Self::refund).
-    pub async fn reset<'a>(&self, request: impl Into<Request<'a>>) -> Result<(), Error> {
-        let request = request.into();
-        self.act(Op::Reset, &request, self.own_plan(&request)?).await.map(|_| ())
+    pub async fn reset(&self, request: impl AsRequest) -> Result<(), Error> {
+        let (plan, cost) = self.own_plan(&request)?;
+        self.shared.act_units(Op::Reset, &plan, cost).await.map(|_| ())
     }
 
     /// Goes on under other rules. A rule that keeps its name keeps its history: units in use stay
@@ -258,25 +252,25 @@ impl<S: Store> Limiter<S> {
         &self.shared.store
     }
 
-    fn plan(&self, request: &Request<'_>) -> Result<Plan, Error> {
+    /// The charges of a request, and its cost.
+    fn plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
         let active = self.shared.rules.load();
-        if let Some(only) = request.only_rule()
-            && !active.rules.rules().iter().any(|rule| rule.name().as_str() == only)
-        {
-            return Err(Error::UnknownRule { rule: only.into() });
-        }
-        Plan::of(&active.rules, request)
+        request.with_request(|request| {
+            if let Some(only) = request.only_rule()
+                && !active.rules.rules().iter().any(|rule| rule.name().as_str() == only)
+            {
+                return Err(Error::UnknownRule { rule: only.into() });
+            }
+            Ok((Plan::of(&active.rules, &request)?, request.checked_cost()?))
+        })
     }
 
-    fn own_plan(&self, request: &Request<'_>) -> Result<Plan, Error> {
-        let plan = self.plan(request)?;
-        let plan = if request.only_rule().is_some() { plan } else { plan.keyed() };
-        if plan.is_empty() { Err(Error::NotCovered) } else { Ok(plan) }
-    }
-
-    async fn act(&self, op: Op, request: &Request<'_>, plan: Plan) -> Result<u64, Error> {
-        let applied = self.shared.act(op, &plan, request.checked_cost()?).await?;
-        Ok(applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0))
+    /// The same for what is done to a client: only to budgets of its own, unless a rule is named.
+    fn own_plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
+        let (plan, cost) = self.plan(request)?;
+        let named = request.with_request(|request| request.only_rule().is_some());
+        let plan = if named { plan } else { plan.keyed() };
+        if plan.is_empty() { Err(Error::NotCovered) } else { Ok((plan, cost)) }
     }
 }
 
@@ -313,6 +307,12 @@ impl<S: Store> Shared<S> {
     async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
         let applied = self.apply(op, plan, cost, self.clock.now()).await;
         applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
+    }
+
+    /// The same, and how many units moved at the limit where most did.
+    async fn act_units(&self, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
+        let applied = self.act(op, plan, cost).await?;
+        Ok(applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0))
     }
 
     /// Asks the store, for as long as the deadline allows. The sleep is set up only if the store

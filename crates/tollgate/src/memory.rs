@@ -24,11 +24,21 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::{Algorithm, Error, Limit, Limits, Outcome, Timestamp, Verdict};
 
+mod dump;
 mod fast;
 mod hash;
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places and counts within one allocation; none comes near the width of its integer"
+)]
 mod shard;
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places and counts within one allocation; none comes near the width of its integer"
+)]
 mod table;
 
+pub(crate) use fast::{Outcomes, Taken};
 use hash::{Id, Secrets};
 use shard::{Cells, Found, Shard};
 

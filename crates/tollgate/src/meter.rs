@@ -244,6 +244,29 @@ impl Meter {
         ask!(&self.0, |algorithm, state| save(algorithm, state, words));
     }
 
+    /// The state as numbers, however many it takes.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        match &self.0 {
+            Drawn::SlidingLog(_, state) => state.numbers(),
+            _ => {
+                let mut words = vec![0; Self::words(&self.limit()).unwrap_or(0)];
+                self.save(&mut words);
+                words
+            }
+        }
+    }
+
+    /// The meter whose state these numbers are.
+    pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
+        let mut meter = Self::new(limit);
+        match (&mut meter.0, Self::words(&limit)) {
+            (Drawn::SlidingLog(_, state), _) => *state = sliding_log::State::from_numbers(numbers)?,
+            (_, Some(words)) if words == numbers.len() => meter = Self::load(limit, numbers),
+            _ => return None,
+        }
+        Some(meter)
+    }
+
     /// The meter whose state was packed into `words`.
     pub(crate) fn load(limit: Limit, words: &[u64]) -> Self {
         fn load<A: Arithmetic>(_: &A, words: &[u64]) -> A::State {

@@ -1,5 +1,10 @@
 //! What a limiter is asked about: attributes and a cost.
 
+use std::fmt::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smallvec::SmallVec;
+
 use crate::{Error, MAX_COUNT};
 
 /// The attribute that a bare key, such as `limiter.check("alice")`, sets.
@@ -10,7 +15,6 @@ pub const CLIENT: &str = "client";
 /// ```
 /// use tollgate::Request;
 ///
-/// let simple: Request<'_> = "alice".into();
 /// let upload = Request::client("alice").cost(4096);
 /// let login = Request::new(&[("client", "alice"), ("path", "/login")]);
 /// assert_eq!(login.get("path"), Some("/login"));
@@ -75,26 +79,182 @@ impl<'a> Request<'a> {
     }
 }
 
-impl<'a> From<&'a str> for Request<'a> {
-    fn from(client: &'a str) -> Self {
-        Self::client(client)
+/// Whatever a limiter can be asked about: a client's name, number or address, several of them
+/// together, attributes, or a whole [`Request`].
+///
+/// A number is its decimal digits and an address its usual form, so a client is the same client
+/// however a program or a protocol holds its name.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+/// use tollgate::{Limit, Limiter};
+///
+/// let limiter = Limiter::new(Limit::per_minute(1));
+/// assert!(limiter.check("alice")?.allowed());
+/// assert!(limiter.check(42_u64)?.allowed());
+/// assert!(!limiter.check("42")?.allowed());
+/// assert!(limiter.check(Ipv4Addr::LOCALHOST)?.allowed());
+/// assert!(limiter.check(("tenant-7", 42))?.allowed());
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+pub trait AsRequest {
+    /// Hands `f` the request.
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R;
+}
+
+impl AsRequest for Request<'_> {
+    #[inline]
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        f(*self)
     }
 }
 
-impl<'a> From<&'a String> for Request<'a> {
-    fn from(client: &'a String) -> Self {
-        Self::client(client)
+impl AsRequest for &[(&str, &str)] {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        f(Request::new(self))
     }
 }
 
-impl<'a> From<&'a [(&'a str, &'a str)]> for Request<'a> {
-    fn from(attributes: &'a [(&'a str, &'a str)]) -> Self {
-        Self::new(attributes)
+impl<const N: usize> AsRequest for &[(&str, &str); N] {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        f(Request::new(*self))
     }
 }
 
-impl<'a, const N: usize> From<&'a [(&'a str, &'a str); N]> for Request<'a> {
-    fn from(attributes: &'a [(&'a str, &'a str); N]) -> Self {
-        Self::new(attributes)
+impl<P: KeyPart> AsRequest for P {
+    #[inline]
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        self.with_text(|text| f(Request::client(text)))
+    }
+}
+
+/// A client's name, or a part of it.
+pub trait KeyPart {
+    /// Hands `f` the text. Different values of one type have different texts.
+    fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R;
+}
+
+impl KeyPart for &str {
+    #[inline]
+    fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
+        f(self)
+    }
+}
+
+impl KeyPart for &String {
+    #[inline]
+    fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
+        f(self)
+    }
+}
+
+macro_rules! digits {
+    ($($number:ty),*) => {$(
+        impl KeyPart for $number {
+            #[inline]
+            fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
+                f(itoa::Buffer::new().format(*self))
+            }
+        }
+    )*};
+}
+
+digits!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+macro_rules! displayed {
+    ($($value:ty),*) => {$(
+        impl KeyPart for $value {
+            fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
+                let mut text = Text::new();
+                // Writing to memory does not fail.
+                let _ = write!(text, "{self}");
+                f(text.as_str())
+            }
+        }
+    )*};
+}
+
+displayed!(IpAddr, Ipv4Addr, Ipv6Addr);
+
+macro_rules! together {
+    ($($part:ident),*) => {
+        impl<$($part: KeyPart),*> KeyPart for ($($part,)*) {
+            fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
+                #[expect(non_snake_case, reason = "named after their types")]
+                let ($($part,)*) = self;
+                let mut text = Text::new();
+                $($part.with_text(|part| text.push_part(part));)*
+                f(text.as_str())
+            }
+        }
+    };
+}
+
+together!(A, B);
+together!(A, B, C);
+together!(A, B, C, D);
+
+/// A short text, on the stack while it is short.
+struct Text(SmallVec<[u8; 64]>);
+
+impl Text {
+    fn new() -> Self {
+        Self(SmallVec::new())
+    }
+
+    /// Appends a part behind a colon. A colon or a backslash inside it is escaped, so that different parts
+    /// never look the same together.
+    fn push_part(&mut self, part: &str) {
+        if !self.0.is_empty() {
+            self.0.push(b':');
+        }
+        if part.is_empty() {
+            self.0.extend_from_slice(b"\\0");
+        }
+        for byte in part.bytes() {
+            if matches!(byte, b':' | b'\\') {
+                self.0.push(b'\\');
+            }
+            self.0.push(byte);
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        // Whole texts went in, and bytes were added only at their boundaries.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(part: impl KeyPart) -> String {
+        part.with_text(str::to_owned)
+    }
+
+    #[test]
+    fn b5_parts_that_look_alike_together_are_different() {
+        let alike =
+            [("a", "b:c"), ("a:b", "c"), ("a\\", ":b"), ("a", "\\:b"), ("", "a"), ("a", ""), ("\\0", "a")]
+                .map(text);
+        for (i, one) in alike.iter().enumerate() {
+            assert!(alike[i + 1..].iter().all(|other| other != one), "{alike:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_its_digits_and_an_address_its_usual_form() {
+        assert_eq!(text(u64::MAX), "18446744073709551615");
+        assert_eq!(text(-7_i32), "-7");
+        assert_eq!(text(Ipv6Addr::LOCALHOST), "::1");
+        assert_eq!(text((1, "a", Ipv4Addr::LOCALHOST)), "1:a:127.0.0.1");
     }
 }

@@ -3,6 +3,7 @@
 //! Each thread counts in a stripe of its own cache lines, so that counting takes no lock and two
 //! threads do not fight over a line. Reading adds the stripes up.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::{Decision, RuleName};
@@ -68,6 +69,18 @@ impl Tally {
     pub(crate) fn count(&self, decision: &Decision) {
         let shadow_denied = decision.limits().iter().any(|report| report.shadow && !report.outcome.allowed());
         self.add(decision.allowed(), shadow_denied, decision.degraded());
+    }
+
+    /// Counts one decision here and, if one rule that enforces made it, in that rule's counts too.
+    #[inline]
+    pub(crate) fn count_with(&self, rule: Option<&Arc<Self>>, decision: &Decision) {
+        let index = stripe_index();
+        for tally in [Some(self), rule.map(|tally| &**tally)].into_iter().flatten() {
+            if let Some(stripe) = tally.0.get(index) {
+                let main = if decision.allowed() { &stripe.allowed } else { &stripe.denied };
+                main.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Counts what one rule, of which `reports` are all, said.

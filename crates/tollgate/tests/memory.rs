@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Clock as _, Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, Timestamp,
-    Verdict, block_on,
+    Clock as _, Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnFull, Request, Rule, RuleSet,
+    SECOND, Timestamp, Verdict, block_on,
 };
 
 fn limiter(max_keys: u64, limit: Limit) -> (Limiter, ManualClock) {
@@ -97,4 +97,77 @@ fn a3_a_log_above_the_ceiling_is_a_configuration_error_and_never_silently_smalle
     let changed = RuleSet::new([Rule::new("exact", Limit::sliding_log(20_001, MINUTE))]).unwrap();
     assert_eq!(limiter.set_rules(changed).unwrap_err().code(), "invalid_rule");
     assert_eq!(limiter.rules().rules()[0].limits()[0].capacity(), 10_001, "nothing changed");
+}
+
+#[test]
+fn e5_a_table_full_of_busy_keys_can_pool_new_ones_instead() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules =
+        RuleSet::new([Rule::new("per-client", Limit::fixed_window(2, MINUTE)).key(["client"])]).unwrap();
+    let store = MemoryStore::new().max_keys(3).on_full(OnFull::Pool);
+    let limiter = Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap();
+    for client in ["a", "b", "c"] {
+        assert!(limiter.check(client).unwrap().allowed());
+    }
+    let admitted = (0..100).filter(|i| limiter.check(&format!("new-{i}")).unwrap().allowed()).count();
+    assert_eq!(admitted, 2, "one budget for all of them");
+    for client in ["a", "b", "c"] {
+        assert_eq!(limiter.check(client).unwrap().remaining(), 0, "{client} has its own");
+    }
+    assert_eq!(limiter.store().memory_stats().pooled, 100);
+    clock.advance(MINUTE);
+    assert!(limiter.check("new-7").unwrap().allowed(), "a budget of its own again");
+    assert_eq!(block_on(limiter.peek("new-7")).unwrap().remaining(), 1);
+}
+
+#[test]
+fn e5_a_flood_neither_grows_the_table_nor_frees_a_busy_key_nor_lets_anyone_exceed_the_limit() {
+    let (limiter, clock) = limiter(1_000, Limit::fixed_window(3, MINUTE));
+    let busy: Vec<String> = (0..500).map(|i| format!("busy-{i}")).collect();
+    for client in &busy {
+        assert!(limiter.check(client).unwrap().allowed());
+    }
+    let mut admitted = 0;
+    for i in 0..100_000 {
+        admitted += u64::from(limiter.check(i).unwrap().allowed());
+        assert!(limiter.stats().live_keys <= Some(1_000));
+    }
+    assert_eq!(admitted, 500, "as many as there was room for");
+    assert_eq!(limiter.store().memory_stats().refused, 99_500);
+    for client in &busy {
+        assert_eq!(limiter.check(client).unwrap().remaining(), 1, "{client} was not forgotten");
+    }
+    // The minute is over: the flood's keys are idle, and make room as others come.
+    clock.advance(2 * MINUTE);
+    for i in 200_000..200_900 {
+        assert!(limiter.check(i).unwrap().allowed());
+    }
+    assert!(limiter.stats().live_keys <= Some(1_000));
+}
+
+#[test]
+fn e5_a_sweep_goes_through_the_table_a_little_with_each_request_and_gives_memory_back() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules = RuleSet::new([Rule::new("per-client", Limit::per_second(10)).key(["client"])]).unwrap();
+    let store = MemoryStore::new().sweep(MINUTE, 5 * MINUTE);
+    let limiter = Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap();
+    for i in 0..50_000 {
+        assert!(limiter.check(i).unwrap().allowed());
+    }
+    assert_eq!(limiter.stats().live_keys, Some(50_000));
+    clock.advance(MINUTE);
+    for _ in 0..50_000 {
+        assert!(limiter.check("a").is_ok());
+    }
+    assert!(limiter.stats().live_keys > Some(49_000), "idle, but not for long enough");
+    clock.advance(10 * MINUTE);
+    // Requests of a few thousand known clients reach every shard, and each takes a few slots along.
+    for _ in 0..10 {
+        for i in 0..5_000 {
+            assert!(limiter.check(i).is_ok());
+        }
+        clock.advance(SECOND);
+    }
+    let stats = limiter.store().memory_stats();
+    assert!(stats.live <= 5_001 && stats.reclaimed >= 44_000, "{stats:?}");
 }

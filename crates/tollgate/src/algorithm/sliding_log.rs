@@ -32,6 +32,20 @@ struct Entry {
 }
 
 impl State {
+    /// Times and costs in turn.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.entries.iter().flat_map(|entry| [entry.at, entry.cost]).collect()
+    }
+
+    /// Out of times and costs in turn.
+    pub(crate) fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let (pairs, []) = numbers.as_chunks::<2>() else { return None };
+        let entries: VecDeque<Entry> =
+            pairs.iter().map(|[at, cost]| Entry { at: *at, cost: *cost }).collect();
+        let used = entries.iter().map(|entry| entry.cost).fold(0, u64::saturating_add);
+        Some(Self { entries, used })
+    }
+
     fn pop_oldest(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
             self.used = self.used.saturating_sub(entry.cost);

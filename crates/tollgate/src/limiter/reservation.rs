@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::plan::{Line, Plan};
 use super::{Limiter, Shared};
 use crate::store::{Answer, Applied, HoldId, Op, Store};
-use crate::{Decision, Error, Request, Verdict};
+use crate::{AsRequest, Decision, Error, Verdict};
 
 /// Units held for work whose cost is not known yet.
 ///
@@ -56,14 +56,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
-    pub async fn reserve<'a>(
-        &self,
-        request: impl Into<Request<'a>>,
-        ttl: Duration,
-    ) -> Result<Reservation<S>, Error> {
-        let request = request.into();
-        let cost = request.checked_cost()?;
-        let reservation = self.hold(self.plan(&request)?, cost, ttl).await?;
+    pub async fn reserve(&self, request: impl AsRequest, ttl: Duration) -> Result<Reservation<S>, Error> {
+        let (plan, cost) = self.plan(&request)?;
+        let reservation = self.hold(plan, cost, ttl).await?;
         self.shared.observe(&reservation.decision, &reservation.plan);
         Ok(reservation)
     }

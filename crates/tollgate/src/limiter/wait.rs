@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 
 use super::Limiter;
 use crate::store::Store;
-use crate::{Decision, Error, Request, SECOND, Timestamp, Verdict};
+use crate::{AsRequest, Decision, Error, SECOND, Timestamp, Verdict};
 
 impl<S: Store> Limiter<S> {
     /// Waits until the request is admitted, at the latest until `deadline`, in the order of arrival
@@ -33,14 +33,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
-    pub async fn wait<'a>(
-        &self,
-        request: impl Into<Request<'a>>,
-        deadline: Timestamp,
-    ) -> Result<Decision, Error> {
-        let request = request.into();
-        let cost = request.checked_cost()?;
-        let mut plan = self.plan(&request)?;
+    pub async fn wait(&self, request: impl AsRequest, deadline: Timestamp) -> Result<Decision, Error> {
+        let (mut plan, cost) = self.plan(&request)?;
         let clock = &self.shared.clock;
         let turn = self.shared.queues.join(plan.identity());
         let mut out_of_time = clock.sleep_until(deadline);
@@ -65,7 +59,7 @@ impl<S: Store> Limiter<S> {
                 drop(reservation);
                 clock.sleep_until(at).await;
                 // The rules may have changed meanwhile.
-                plan = self.plan(&request)?;
+                (plan, _) = self.plan(&request)?;
             }
         } else {
             self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await?.overtaken()

@@ -12,7 +12,7 @@ use super::hash::{Id, Secrets};
 use super::table::{Place, Table};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
-use crate::{Limits, Meter, Outcome, Timestamp};
+use crate::{Limits, Meter, Timestamp};
 
 /// The widest state that is packed, in words.
 pub(super) const WIDEST: usize = 8;
@@ -179,13 +179,6 @@ impl Shard {
         }
     }
 
-    /// Remembers when a key turns idle that has just got these outcomes.
-    #[inline]
-    pub(super) fn note_idle(&mut self, outcomes: &[Outcome]) {
-        let idle_at = outcomes.iter().map(|outcome| outcome.reset_at.as_nanos()).max().unwrap_or(u64::MAX);
-        self.next_idle = self.next_idle.min(idle_at);
-    }
-
     #[inline]
     pub(super) fn sweep_is_due(&self, now: Timestamp) -> bool {
         self.sweep.at.is_some() || now >= self.sweep.due
@@ -319,6 +312,16 @@ impl Shard {
         }
         self.next_idle = next_idle;
         (freed, place)
+    }
+
+    /// Keeps cells that were dumped, just as they are.
+    pub(super) fn restore(&mut self, id: Id, cells: Cells, limits: Limits, secrets: &Secrets) {
+        self.next_idle = 0;
+        let plain = cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
+        match limits.words().filter(|width| plain && *width <= WIDEST) {
+            Some(width) => pack(&cells, self.insert(width, id, limits, secrets)),
+            None => drop(self.whole.insert(id, cells)),
+        }
     }
 
     /// Everything that is kept, for a dump.

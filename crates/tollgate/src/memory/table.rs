@@ -34,12 +34,6 @@ impl Table {
         self.slots
     }
 
-    /// The address that a lookup reads first: for prefetching.
-    #[inline]
-    pub(super) fn first_word(&self, width: usize, home: u64) -> *const u64 {
-        self.words.as_ptr().wrapping_add(self.start(home) * stride(width))
-    }
-
     #[inline]
     pub(super) fn find(&self, width: usize, id: Id, home: u64) -> Option<Place> {
         if self.used == 0 {
@@ -87,7 +81,7 @@ impl Table {
 
     pub(super) fn set_number(&mut self, width: usize, place: Place, number: u32) {
         if let Some(low) = self.words.get_mut(place * stride(width) + 1) {
-            *low = *low & !NUMBER | u64::from(number);
+            *low = (*low & !NUMBER) | u64::from(number);
         }
     }
 
@@ -161,7 +155,7 @@ impl Table {
         }
         if let Some([high, low, ..]) = self.words.get_mut(place * stride(width)..) {
             *high = id.high;
-            *low = u64::from(id.low) << 32 | u64::from(number);
+            *low = (u64::from(id.low) << 32) | u64::from(number);
         }
         place
     }
@@ -170,7 +164,7 @@ impl Table {
     #[inline]
     fn start(&self, home: u64) -> Place {
         let slots = u64::try_from(self.slots).unwrap_or(0);
-        usize::try_from((home & NUMBER) * slots >> 32).unwrap_or(0)
+        usize::try_from(((home & NUMBER) * slots) >> 32).unwrap_or(0)
     }
 
     #[inline]

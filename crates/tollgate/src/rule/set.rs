@@ -74,10 +74,24 @@ impl RuleSet {
         all.flat_map(|(rule, limits)| limits.as_slice().iter().map(move |limit| (rule, *limit)))
     }
 
+    /// The rule that covers a request, if one does and no other, and it enforces.
+    #[inline]
+    pub(crate) fn only_one_covering<'a>(
+        &'a self,
+        request: &Request<'_>,
+    ) -> Option<(usize, &'a Rule, Limits)> {
+        if let ([rule], true, None) = (&*self.rules, self.overrides.is_empty(), request.only_rule()) {
+            return (!rule.shadow && rule.covers(request)).then_some((0, rule, rule.limits));
+        }
+        let mut covering = self.covering(request);
+        let found = covering.next().filter(|(_, rule, _)| !rule.shadow)?;
+        covering.next().is_none().then_some(found)
+    }
+
     /// The rules that cover a request, each with its place in the set and the limits that apply.
     pub(crate) fn covering<'a>(
         &'a self,
-        request: &'a Request<'_>,
+        request: &Request<'_>,
     ) -> impl Iterator<Item = (usize, &'a Rule, Limits)> {
         let wanted = |rule: &Rule| request.only_rule().is_none_or(|only| only == rule.name.as_str());
         self.rules.iter().enumerate().filter(move |(_, rule)| wanted(rule) && rule.covers(request)).map(
