@@ -67,20 +67,26 @@ impl<'a> Key<'a> {
 }
 
 /// Appends one value to a subject.
-#[inline]
 pub(crate) fn push_value(
     subject: &mut SmallVec<[u8; 64]>,
     attribute: &str,
     value: &str,
 ) -> Result<(), Error> {
-    match u16::try_from(value.len()) {
-        Ok(length) if (1..=MAX_VALUE_BYTES).contains(&value.len()) => {
-            subject.extend_from_slice(&length.to_le_bytes());
-            subject.extend_from_slice(value.as_bytes());
-            Ok(())
-        }
-        _ => Err(Error::InvalidKey { attribute: attribute.into(), length: value.len() }),
+    let value = checked_value(attribute, value)?;
+    // What is checked fits.
+    let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
+    subject.extend_from_slice(&length.to_le_bytes());
+    subject.extend_from_slice(value.as_bytes());
+    Ok(())
+}
+
+/// A value that can be part of a key.
+#[inline]
+pub(crate) fn checked_value<'a>(attribute: &str, value: &'a str) -> Result<&'a str, Error> {
+    if (1..=MAX_VALUE_BYTES).contains(&value.len()) {
+        return Ok(value);
     }
+    Err(Error::InvalidKey { attribute: attribute.into(), length: value.len() })
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
-use crate::key::push_value;
+use crate::key::{checked_value, push_value};
+use crate::memory::Subject;
+use crate::request::CLIENT;
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
@@ -122,13 +124,19 @@ impl Limiter {
         let active = self.shared.rules.load();
         // The short way, for a request that one rule covers: nearly every one.
         if let Some((index, rule, limits)) = active.rules.only_one_covering(request) {
-            let mut subject: SmallVec<[u8; 64]> = SmallVec::new();
-            for attribute in rule.key_attributes() {
-                push_value(&mut subject, attribute, request.get(attribute).unwrap_or_default())?;
-            }
+            let mut encoded: SmallVec<[u8; 64]> = SmallVec::new();
+            let subject = match (rule.key_attributes(), rule.only_value(request)) {
+                (_, Some(value)) => Subject::Value(checked_value(CLIENT, value)?),
+                (attributes, None) => {
+                    for attribute in attributes {
+                        push_value(&mut encoded, attribute, request.get(attribute).unwrap_or_default())?;
+                    }
+                    Subject::Encoded(&encoded)
+                }
+            };
             let charge = cost.saturating_mul(rule.unit_cost());
             let Shared { store, clock, .. } = &*self.shared;
-            if let Some(taken) = store.take_one(rule.name(), &subject, limits, charge, &**clock) {
+            if let Some(taken) = store.take_one(rule.name(), subject, limits, charge, &**clock) {
                 let decision = Decision::of_rule(rule, limits, taken);
                 self.shared.total.count_with(active.tallies.get(index), &decision);
                 self.shared.observer.decided(&decision);

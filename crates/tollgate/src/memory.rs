@@ -38,7 +38,7 @@ mod shard;
 )]
 mod table;
 
-pub(crate) use fast::{Outcomes, Taken};
+pub(crate) use fast::{Outcomes, Subject, Taken};
 use hash::{Id, Secrets};
 use shard::{Cells, Found, Shard};
 

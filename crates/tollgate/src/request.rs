@@ -70,6 +70,15 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The client, if nothing else is known.
+    #[inline]
+    pub(crate) const fn only_client(&self) -> Option<&'a str> {
+        match self.attributes {
+            Attributes::Client(client) => Some(client),
+            Attributes::Listed(_) => None,
+        }
+    }
+
     pub(crate) fn checked_cost(&self) -> Result<u64, Error> {
         if self.cost > MAX_COUNT { Err(Error::InvalidCost { value: self.cost }) } else { Ok(self.cost) }
     }

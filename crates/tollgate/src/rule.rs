@@ -4,7 +4,7 @@
 //! on has the value it asks for and every attribute of its key is present. All rules that cover a
 //! request have to admit it: layers (a global cap and a per-client cap) are just two rules.
 
-use crate::{Error, Limit, MAX_COUNT, Request};
+use crate::{CLIENT, Error, Limit, MAX_COUNT, Request};
 
 mod limits;
 mod name;
@@ -50,6 +50,8 @@ pub struct Rule {
     name: RuleName,
     matches: Vec<Match>,
     key: Vec<String>,
+    /// Whether the key is the client and nothing else: worth knowing without comparing names.
+    by_client: bool,
     limits: Limits,
     cost: u64,
     shadow: bool,
@@ -64,6 +66,7 @@ impl Rule {
             name: RuleName::intern(name),
             matches: Vec::new(),
             key: Vec::new(),
+            by_client: false,
             limits: limits.into(),
             cost: 1,
             shadow: false,
@@ -75,6 +78,7 @@ impl Rule {
     #[must_use]
     pub fn key<A: Into<String>>(mut self, attributes: impl IntoIterator<Item = A>) -> Self {
         self.key = attributes.into_iter().map(Into::into).collect();
+        self.by_client = matches!(self.key.as_slice(), [only] if only == CLIENT);
         self
     }
 
@@ -142,7 +146,17 @@ impl Rule {
         self.on_store_error
     }
 
+    /// The value that it counts by, if that is the client of a request that says nothing else.
+    #[inline]
+    pub(crate) fn only_value<'a>(&self, request: &Request<'a>) -> Option<&'a str> {
+        if self.by_client { request.only_client() } else { None }
+    }
+
+    #[inline]
     fn covers(&self, request: &Request<'_>) -> bool {
+        if self.by_client && self.matches.is_empty() && request.only_client().is_some() {
+            return true;
+        }
         all_match(&self.matches, request) && self.key.iter().all(|attribute| request.get(attribute).is_some())
     }
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 mod manual;
 mod timer;
@@ -147,13 +147,17 @@ impl Clock for SystemClock {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the operating system's clock")]
+#[inline]
 fn monotonic_nanos() -> u64 {
-    static ANCHOR: OnceLock<(Instant, u64)> = OnceLock::new();
-    let (start, epoch_nanos) = ANCHOR.get_or_init(|| {
+    /// The processor's counter, with what it showed and what the time was when it was first read.
+    static ANCHOR: OnceLock<(quanta::Clock, u64, u64)> = OnceLock::new();
+    let (clock, start, epoch_nanos) = ANCHOR.get_or_init(|| {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        (Instant::now(), nanos_of(since_epoch))
+        let clock = quanta::Clock::new();
+        let start = clock.raw();
+        (clock, start, nanos_of(since_epoch))
     });
-    epoch_nanos.saturating_add(nanos_of(start.elapsed()))
+    epoch_nanos.saturating_add(clock.delta_as_nanos(*start, clock.raw()))
 }
 
 #[cfg(test)]

@@ -25,6 +25,15 @@ pub(crate) enum Outcomes {
     Several(SmallVec<[Outcome; 4]>),
 }
 
+/// What a rule counts by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Subject<'a> {
+    /// One attribute's value, of a length that can be part of a key.
+    Value(&'a str),
+    /// Anything, encoded.
+    Encoded(&'a [u8]),
+}
+
 impl MemoryStore {
     /// Takes `cost` from each of a rule's limits if all have it. `None` is for the long way: nothing
     /// has been done.
@@ -32,13 +41,16 @@ impl MemoryStore {
     pub(crate) fn take_one(
         &self,
         rule: RuleName,
-        subject: &[u8],
+        subject: Subject<'_>,
         limits: Limits,
         cost: u64,
         clock: &dyn Clock,
     ) -> Option<Taken> {
         let width = limits.words().filter(|width| *width <= WIDEST)?;
-        let id = self.secrets.identify(rule.digest(), subject);
+        let id = match subject {
+            Subject::Value(value) => self.secrets.identify_value(rule.digest(), value.as_bytes()),
+            Subject::Encoded(subject) => self.secrets.identify(rule.digest(), subject),
+        };
         let home = self.secrets.home(id);
         let now = clock.now();
         let mut shard = lock(&self.shards[shard_of(home)].0);

@@ -69,21 +69,32 @@ impl Secrets {
     /// The identity of a subject under the rule with this digest.
     #[inline]
     pub(super) fn identify(&self, digest: u64, subject: &[u8]) -> Id {
+        let sum = self.begin(digest, subject.len());
+        finish(add_pieces(sum, subject, &self.pieces))
+    }
+
+    /// The identity of the subject that consists of this one value, without encoding it first.
+    #[inline]
+    pub(super) fn identify_value(&self, digest: u64, value: &[u8]) -> Id {
+        let sum = self.begin(digest, value.len().wrapping_add(2));
+        let [low, high, ..] = value.len().to_le_bytes();
+        let (start, rest) = value.split_at(value.len().min(2));
+        let first = u32::from_le_bytes([
+            low,
+            high,
+            start.first().copied().unwrap_or(0),
+            start.get(1).copied().unwrap_or(0),
+        ]);
+        let Some((secret, secrets)) = self.pieces.split_first() else { return finish(sum) };
+        let sum = sum.wrapping_add(u128::from(first).wrapping_mul(*secret));
+        finish(add_pieces(sum, rest, secrets))
+    }
+
+    fn begin(&self, digest: u64, length: usize) -> u128 {
         let [for_length, for_low, for_high] = self.fixed;
-        let length = u128::try_from(subject.len()).unwrap_or(0);
-        let mut sum = length.wrapping_mul(for_length);
-        sum = sum.wrapping_add(u128::from(digest & 0xffff_ffff).wrapping_mul(for_low));
-        sum = sum.wrapping_add(u128::from(digest >> 32).wrapping_mul(for_high));
-        let (whole, rest) = subject.as_chunks::<4>();
-        let mut secrets = self.pieces.iter();
-        for (piece, secret) in whole.iter().zip(&mut secrets) {
-            sum = sum.wrapping_add(u128::from(u32::from_le_bytes(*piece)).wrapping_mul(*secret));
-        }
-        if let (false, Some(secret)) = (rest.is_empty(), secrets.next()) {
-            let last = rest.iter().rev().fold(0_u32, |piece, byte| piece << 8 | u32::from(*byte));
-            sum = sum.wrapping_add(u128::from(last).wrapping_mul(*secret));
-        }
-        Id { high: truncated(sum >> 64), low: u32::try_from(sum >> 32 & 0xffff_ffff).unwrap_or(0) }
+        let sum = u128::try_from(length).unwrap_or(0).wrapping_mul(for_length);
+        let sum = sum.wrapping_add(u128::from(digest & 0xffff_ffff).wrapping_mul(for_low));
+        sum.wrapping_add(u128::from(digest >> 32).wrapping_mul(for_high))
     }
 
     /// Where an identity lives: all bits of this depend on all bits of that and on the secrets.
@@ -94,6 +105,26 @@ impl Secrets {
         let product = u128::from(id.high ^ one).wrapping_mul(u128::from(spread));
         truncated(product) ^ truncated(product >> 64)
     }
+}
+
+#[inline]
+fn add_pieces(mut sum: u128, bytes: &[u8], secrets: &[u128]) -> u128 {
+    let (whole, rest) = bytes.as_chunks::<4>();
+    let mut secrets = secrets.iter();
+    for (piece, secret) in whole.iter().zip(&mut secrets) {
+        sum = sum.wrapping_add(u128::from(u32::from_le_bytes(*piece)).wrapping_mul(*secret));
+    }
+    if let (false, Some(secret)) = (rest.is_empty(), secrets.next()) {
+        let last = rest.iter().rev().fold(0_u32, |piece, byte| (piece << 8) | u32::from(*byte));
+        sum = sum.wrapping_add(u128::from(last).wrapping_mul(*secret));
+    }
+    sum
+}
+
+/// The upper 96 bits.
+#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "32 bits are left of it")]
+const fn finish(sum: u128) -> Id {
+    Id { high: truncated(sum >> 64), low: (truncated(sum) >> 32) as u32 }
 }
 
 #[expect(
@@ -126,6 +157,16 @@ mod tests {
             .flat_map(|subject| [0, 1, 1 << 32].map(|digest| secrets.identify(digest, subject)))
             .collect();
         assert_eq!(ids.len(), subjects.len() * 3);
+    }
+
+    #[test]
+    fn a_value_by_itself_has_the_identity_of_its_encoding() {
+        let secrets = Secrets::random();
+        for length in 0..40_u16 {
+            let value: Vec<u8> = (0..length).map(|byte| byte.to_le_bytes()[0].wrapping_mul(37)).collect();
+            let encoded = [&length.to_le_bytes()[..], &value].concat();
+            assert_eq!(secrets.identify_value(7, &value), secrets.identify(7, &encoded));
+        }
     }
 
     #[test]
