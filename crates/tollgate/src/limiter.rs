@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
-use crate::key::{checked_value, push_value};
+use crate::key::checked_value;
 use crate::memory::Subject;
 use crate::request::CLIENT;
 use crate::stats::{Stats, Tally};
@@ -19,12 +18,14 @@ use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
 use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
 
+mod active;
 mod builder;
 mod failure;
 mod plan;
 mod reservation;
 mod wait;
 
+use active::Current;
 pub use builder::LimiterBuilder;
 use failure::Share;
 use plan::Plan;
@@ -47,7 +48,7 @@ pub struct Limiter<S = MemoryStore> {
 }
 
 struct Shared<S> {
-    rules: ArcSwap<Active>,
+    rules: Current,
     store: S,
     clock: Box<dyn Clock>,
     observer: Box<dyn Observer>,
@@ -58,13 +59,6 @@ struct Shared<S> {
     total: Tally,
     store_errors: AtomicU64,
     queues: Queues,
-}
-
-/// The rules in force, with their running counts.
-#[derive(Debug)]
-struct Active {
-    rules: RuleSet,
-    tallies: Vec<Arc<Tally>>,
 }
 
 /// Sees what a limiter does: the place for metrics and logs. It is called once for each decision,
@@ -125,21 +119,19 @@ impl Limiter {
         // The short way, for a request that one rule covers: nearly every one.
         if let Some((index, rule, limits)) = active.rules.only_one_covering(request) {
             let mut encoded: SmallVec<[u8; 64]> = SmallVec::new();
-            let subject = match (rule.key_attributes(), rule.only_value(request)) {
-                (_, Some(value)) => Subject::Value(checked_value(CLIENT, value)?),
-                (attributes, None) => {
-                    for attribute in attributes {
-                        push_value(&mut encoded, attribute, request.get(attribute).unwrap_or_default())?;
-                    }
+            let subject = match rule.only_value(request) {
+                Some(value) => Subject::Value(checked_value(CLIENT, value)?),
+                None => {
+                    rule.encode_key(request, &mut encoded)?;
                     Subject::Encoded(&encoded)
                 }
             };
+            let Shared { store, clock, total, observer, .. } = &*self.shared;
             let charge = cost.saturating_mul(rule.unit_cost());
-            let Shared { store, clock, .. } = &*self.shared;
             if let Some(taken) = store.take_one(rule.name(), subject, limits, charge, &**clock) {
                 let decision = Decision::of_rule(rule, limits, taken);
-                self.shared.total.count_with(active.tallies.get(index), &decision);
-                self.shared.observer.decided(&decision);
+                total.count_with(active.tallies.get(index), &decision);
+                observer.decided(&decision);
                 return Ok(decision);
             }
         }
@@ -231,7 +223,7 @@ impl<S: Store> Limiter<S> {
     /// What the store has against one of the limits. Then nothing changes.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), Error> {
         check_accepted(&self.shared.store, &rules)?;
-        self.shared.rules.rcu(|active| Active::succeeding(active, rules.clone()));
+        self.shared.rules.replace(&rules);
         Ok(())
     }
 
@@ -362,28 +354,6 @@ impl<S: Store> Shared<S> {
             active.tally(line.rule_index, line.rule).inspect(|tally| tally.count_rule(decision, line.rule));
         }
         self.observer.decided(decision);
-    }
-}
-
-impl Active {
-    fn new(rules: RuleSet) -> Self {
-        let tallies = rules.rules().iter().map(|_| Arc::default()).collect();
-        Self { rules, tallies }
-    }
-
-    /// Other rules: those that keep their names keep their counts.
-    fn succeeding(old: &Self, rules: RuleSet) -> Self {
-        let tallies =
-            rules.rules().iter().map(|rule| old.tally(0, rule.name()).cloned().unwrap_or_default()).collect();
-        Self { rules, tallies }
-    }
-
-    /// The counts of a rule, which is probably at `index`.
-    fn tally(&self, index: usize, name: crate::RuleName) -> Option<&Arc<Tally>> {
-        let rules = self.rules.rules();
-        let there = rules.get(index).is_some_and(|rule| rule.name() == name);
-        let index = if there { Some(index) } else { rules.iter().position(|rule| rule.name() == name) };
-        self.tallies.get(index?)
     }
 }
 

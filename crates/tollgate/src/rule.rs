@@ -4,6 +4,9 @@
 //! on has the value it asks for and every attribute of its key is present. All rules that cover a
 //! request have to admit it: layers (a global cap and a per-client cap) are just two rules.
 
+use smallvec::SmallVec;
+
+use crate::key::push_value;
 use crate::{CLIENT, Error, Limit, MAX_COUNT, Request};
 
 mod limits;
@@ -150,6 +153,16 @@ impl Rule {
     #[inline]
     pub(crate) fn only_value<'a>(&self, request: &Request<'a>) -> Option<&'a str> {
         if self.by_client { request.only_client() } else { None }
+    }
+
+    /// Appends the encoded values that it counts by.
+    pub(crate) fn encode_key(
+        &self,
+        request: &Request<'_>,
+        subject: &mut SmallVec<[u8; 64]>,
+    ) -> Result<(), Error> {
+        let mut attributes = self.key.iter();
+        attributes.try_for_each(|name| push_value(subject, name, request.get(name).unwrap_or_default()))
     }
 
     #[inline]

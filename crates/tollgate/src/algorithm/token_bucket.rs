@@ -114,6 +114,7 @@ impl TokenBucket<Parts> {
 
 impl<F: Fraction> TokenBucket<F> {
     /// The time that counts: for stepped refill the last tick.
+    #[inline]
     fn tick(&self, now: u64) -> u64 {
         if self.stepped { aligned_start(now, self.interval) } else { now }
     }
@@ -133,6 +134,12 @@ impl<F: Fraction> TokenBucket<F> {
         let nanos = debt.checked_div(parts).unwrap_or(debt);
         let rest = debt.checked_rem(parts).unwrap_or(0);
         State { full_at: tick.saturating_add(narrow(nanos)), rest: F::keep(narrow(rest)) }
+    }
+
+    /// How long that many tokens last, where a token is whole.
+    #[inline]
+    const fn span(&self, count: u64) -> u64 {
+        count.saturating_mul(self.token)
     }
 
     fn tokens(&self, count: u64) -> u128 {
@@ -178,19 +185,40 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         self.capacity
     }
 
+    #[inline]
     fn roll(&self, state: &mut Self::State, now: u64) {
+        if F::WORDS == 1 {
+            // The usual case in 64 bits: a whole bucket is at most a hundred years of nanoseconds.
+            let reach = self.tick(now.saturating_add(LATE)).saturating_add(self.span(self.capacity));
+            if state.full_at > reach {
+                state.full_at = self.tick(now).saturating_add(self.span(self.capacity));
+            }
+            return;
+        }
         let empty = self.tokens(self.capacity);
         if self.debt(state, self.tick(now.saturating_add(LATE))) > empty {
             *state = self.owing(self.tick(now), empty);
         }
     }
 
+    #[inline]
     fn available(&self, state: &Self::State, now: u64) -> u64 {
+        if F::WORDS == 1 {
+            let debt = state.full_at.saturating_sub(self.tick(now));
+            let whole = debt.checked_div(self.token).unwrap_or(0);
+            let lacking = whole.saturating_add(u64::from(whole.wrapping_mul(self.token) != debt));
+            return self.capacity.saturating_sub(lacking);
+        }
         let lacking = quotient_ceil(self.debt(state, self.tick(now)), u128::from(self.token));
         self.capacity.saturating_sub(narrow(lacking))
     }
 
+    #[inline]
     fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64 {
+        if F::WORDS == 1 && !self.stepped {
+            let spare = self.span(self.capacity.saturating_sub(units));
+            return state.full_at.saturating_sub(spare).max(now);
+        }
         let tick = self.tick(now);
         let most_debt = self.tokens(self.capacity.saturating_sub(units));
         let excess = self.debt(state, tick).saturating_sub(most_debt);
@@ -212,7 +240,12 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         }
     }
 
+    #[inline]
     fn take(&self, state: &mut Self::State, now: u64, units: u64) {
+        if F::WORDS == 1 {
+            state.full_at = state.full_at.max(self.tick(now)).saturating_add(self.span(units));
+            return;
+        }
         let tick = self.tick(now);
         *state = self.owing(tick, self.debt(state, tick).saturating_add(self.tokens(units)));
     }

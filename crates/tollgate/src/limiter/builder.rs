@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-
 use super::failure::Share;
 use super::wait::Queues;
-use super::{Active, Limiter, Nobody, Observer, Shared, check_accepted};
+use super::{Current, Limiter, Nobody, Observer, Shared, check_accepted};
 use crate::stats::Tally;
 use crate::store::Store;
 use crate::time::{Clock, SystemClock};
@@ -119,7 +117,7 @@ impl<S: Store> LimiterBuilder<S> {
         let Self { rules, store, clock, observer, deadline, local_share } = self;
         let local_share = Share::from_fraction(local_share);
         let shared = Shared {
-            rules: ArcSwap::from_pointee(Active::new(rules)),
+            rules: Current::new(rules),
             store,
             clock,
             observer,

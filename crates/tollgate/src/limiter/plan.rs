@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::key::push_value;
 use crate::rule::FailurePolicy;
 use crate::store::{Answer, Charge};
 use crate::{Decision, Error, Key, Limit, Limits, Report, Request, RuleName, RuleSet, Timestamp};
@@ -43,9 +42,7 @@ impl Plan {
         let mut plan = Self { lines: SmallVec::new(), subjects: SmallVec::new() };
         for (rule_index, rule, limits) in rules.covering(request) {
             let start = plan.subjects.len();
-            for attribute in rule.key_attributes() {
-                push_value(&mut plan.subjects, attribute, request.get(attribute).unwrap_or_default())?;
-            }
+            rule.encode_key(request, &mut plan.subjects)?;
             let end = plan.subjects.len();
             for (place, _) in (0..).zip(limits.iter()) {
                 plan.lines.push(Line {
