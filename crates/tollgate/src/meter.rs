@@ -55,19 +55,7 @@ macro_rules! ask {
     };
 }
 
-/// Asks whatever algorithm a limit has, about a state that is packed.
-macro_rules! packed {
-    ($limit:expr, |$algorithm:ident| $answer:expr) => {
-        match &$limit.0 {
-            Kind::TokenBucket($algorithm) => $answer,
-            Kind::FixedWindow($algorithm) => $answer,
-            Kind::SlidingWindow($algorithm) => $answer,
-            Kind::FractionalBucket($algorithm) => $answer,
-            Kind::Reserve($algorithm) => $answer,
-            Kind::SlidingLog($algorithm) => $answer,
-        }
-    };
-}
+mod packed;
 
 /// What a limit says to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,88 +215,6 @@ impl Meter {
         self.peek(now, 0).remaining == self.limit().capacity()
     }
 
-    /// How many words the state packs into; none if it does not.
-    pub(crate) fn words(limit: &Limit) -> Option<usize> {
-        const fn words<A: Arithmetic>(_: &A) -> usize {
-            A::WORDS
-        }
-        let words = packed!(limit, |algorithm| words(algorithm));
-        Some(words).filter(|words| *words > 0)
-    }
-
-    /// Packs the state into as many words as it needs.
-    pub(crate) fn save(&self, words: &mut [u64]) {
-        fn save<A: Arithmetic>(_: &A, state: &A::State, words: &mut [u64]) {
-            A::save(state, words);
-        }
-        ask!(&self.0, |algorithm, state| save(algorithm, state, words));
-    }
-
-    /// The state as numbers, however many it takes.
-    pub(crate) fn numbers(&self) -> Vec<u64> {
-        match &self.0 {
-            Drawn::SlidingLog(_, state) => state.numbers(),
-            _ => {
-                let mut words = vec![0; Self::words(&self.limit()).unwrap_or(0)];
-                self.save(&mut words);
-                words
-            }
-        }
-    }
-
-    /// The meter whose state these numbers are.
-    pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
-        let mut meter = Self::new(limit);
-        match (&mut meter.0, Self::words(&limit)) {
-            (Drawn::SlidingLog(_, state), _) => *state = sliding_log::State::from_numbers(numbers)?,
-            (_, Some(words)) if words == numbers.len() => meter = Self::load(limit, numbers),
-            _ => return None,
-        }
-        Some(meter)
-    }
-
-    /// The meter whose state was packed into `words`.
-    pub(crate) fn load(limit: Limit, words: &[u64]) -> Self {
-        fn load<A: Arithmetic>(_: &A, words: &[u64]) -> A::State {
-            A::load(words)
-        }
-        let mut meter = Self::new(limit);
-        ask!(&mut meter.0, |algorithm, state| *state = load(algorithm, words));
-        meter
-    }
-
-    /// When a packed state has nothing in use any more.
-    pub(crate) fn packed_idle_at(limit: &Limit, words: &[u64]) -> u64 {
-        fn idle_at<A: Arithmetic>(algorithm: &A, words: &[u64]) -> u64 {
-            algorithm.idle_at(&A::load(words))
-        }
-        packed!(limit, |algorithm| idle_at(algorithm, words))
-    }
-
-    /// Whether a packed state has `cost` left.
-    pub(crate) fn packed_fits(limit: &Limit, words: &[u64], now: Timestamp, cost: u64) -> bool {
-        fn fits<A: Arithmetic>(algorithm: &A, words: &[u64], now: u64, cost: u64) -> bool {
-            let mut state = A::load(words);
-            algorithm.roll(&mut state, now);
-            cost <= algorithm.available(&state, now)
-        }
-        packed!(limit, |algorithm| fits(algorithm, words, now.as_nanos(), cost))
-    }
-
-    /// What a packed state says when another limit has denied the request.
-    pub(crate) fn refuse_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
-        let mut meter = Self::load(*limit, words);
-        meter.roll(now);
-        meter.refuse(now, cost);
-        meter.save(words);
-        meter.outcome(now, cost, cost <= meter.available(now))
-    }
-
-    /// What [`decide`](Self::decide) does, on a packed state.
-    pub(crate) fn decide_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
-        packed!(limit, |algorithm| decide_words(algorithm, words, now, cost))
-    }
-
     pub(crate) fn roll(&mut self, now: Timestamp) {
         ask!(&mut self.0, |algorithm, state| algorithm.roll(state, now.as_nanos()));
     }
@@ -346,14 +252,6 @@ impl Meter {
         let numbers = (self.available(now), self.limit().capacity());
         Outcome::new(now, cost, allowed, numbers, |units| self.available_at(now, units))
     }
-}
-
-/// The decision, on a packed state.
-fn decide_words<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
-    let mut state = A::load(words);
-    let outcome = decide(algorithm, &mut state, now, cost);
-    A::save(&state, words);
-    outcome
 }
 
 /// The decision.

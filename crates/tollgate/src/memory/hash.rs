@@ -122,7 +122,7 @@ fn add_pieces(mut sum: u128, bytes: &[u8], secrets: &[u128]) -> u128 {
 }
 
 /// The upper 96 bits.
-#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "32 bits are left of it")]
+#[expect(clippy::as_conversions, reason = "32 bits are left of it")]
 const fn finish(sum: u128) -> Id {
     Id { high: truncated(sum >> 64), low: (truncated(sum) >> 32) as u32 }
 }
