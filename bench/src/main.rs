@@ -1,39 +1,137 @@
-//! quick look
-use std::hint::black_box;
-use std::time::Instant;
-use std::num::NonZeroU32;
-use governor::{Quota, RateLimiter};
-use tollgate::*;
+//! tollgate beside its best-known rival and beside floors that no limiter can go below, interleaved in one process.
+//!
+//! `cargo xtask bench` prints the table and writes it to `bench/RESULTS.md`. Times move from run to run and from machine to machine:
+//! compare the ratios.
 
-fn time(n: usize, mut f: impl FnMut(u64) -> bool, keys: u64) -> f64 {
-    let mut x = 88172645463325252u64;
-    let t = Instant::now();
-    let mut c = 0u64;
-    for _ in 0..n {
-        x ^= x << 13; x ^= x >> 7; x ^= x << 17;
-        c += f(((x as u128 * keys as u128) >> 64) as u64) as u64;
-    }
-    black_box(c);
-    t.elapsed().as_nanos() as f64 / n as f64
-}
+mod contenders;
+mod growth;
+mod memory;
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use contenders::{Contender, Keys};
+
+/// Each figure is the median of this many rounds, in each of which every contender has its turn.
+const ROUNDS: usize = 7;
+const CHECKS: u64 = 1_000_000;
 
 fn main() {
-    for keys in std::env::args().skip(1).map(|a| a.parse::<u64>().unwrap()) {
-        let gov = RateLimiter::keyed(Quota::per_second(NonZeroU32::new(1_000_000).unwrap()));
-        let rules = || RuleSet::new([Rule::new("per-client", Limit::per_second(1_000_000)).key(["client"])]).unwrap();
-        let store = || MemoryStore::new().max_keys(20_000_000);
-        let toll = Limiter::builder(rules()).store(store()).build().unwrap();
-        let manual = ManualClock::at(SystemClock.now());
-        let still = Limiter::builder(rules()).store(store()).clock(manual).build().unwrap();
-        for k in 0..keys { let _ = gov.check_key(&k); let _ = toll.check(k); let _ = still.check(k); }
-        let n = 2_000_000;
-        let (mut g, mut t, mut s) = (vec![], vec![], vec![]);
-        for _ in 0..5 {
-            g.push(time(n, |k| gov.check_key(&k).is_ok(), keys));
-            t.push(time(n, |k| toll.check(k).unwrap().allowed(), keys));
-            s.push(time(n, |k| still.check(k).unwrap().allowed(), keys));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["memory", contender, keys] => memory::report(contender, keys.parse().expect("a number of keys")),
+        [] => {
+            let report = report();
+            println!("{report}");
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/RESULTS.md"), report)
+                .expect("RESULTS.md can be written");
         }
-        for v in [&mut g, &mut t, &mut s] { v.sort_by(f64::total_cmp); }
-        println!("{keys:>9} keys: governor {:.0} tollgate {:.0} ({:.2}) manual clock {:.0} ({:.2})", g[2], t[2], t[2]/g[2], s[2], s[2]/g[2]);
+        _ => eprintln!("usage: tollgate-bench"),
     }
+}
+
+fn report() -> String {
+    let mut report = String::from(
+        "# Results\n\nWritten by `cargo xtask bench`. Nanoseconds per check, medians of interleaved rounds; the ratio is to governor.\n\n",
+    );
+    let _ = writeln!(report, "{}\n", machine());
+    report.push_str("| keys | type | threads | contender | ns | ratio |\n|---|---|---|---|---|---|\n");
+    for (keys, kind) in [
+        (1, Keys::Numbers),
+        (1_000, Keys::Numbers),
+        (1_000_000, Keys::Numbers),
+        (1_000_000, Keys::Strings),
+        (10_000_000, Keys::Numbers),
+        (10_000_000, Keys::Strings),
+    ] {
+        let contenders = contenders::keyed(keys, kind);
+        for threads in [1, 2] {
+            rows(&mut report, &format!("{keys} | {kind}"), &contenders, threads, keys);
+        }
+    }
+    let unkeyed = contenders::unkeyed();
+    for threads in [1, 2] {
+        rows(&mut report, "none | -", &unkeyed, threads, 1);
+    }
+    report.push_str("\n## Bytes a key, resident\n\n| keys | contender | bytes |\n|---|---|---|\n");
+    for keys in [1_000_000, 10_000_000] {
+        for contender in memory::CONTENDERS {
+            let _ = writeln!(report, "| {keys} | {contender} | {} |", memory::measure(contender, keys));
+        }
+    }
+    report.push_str(&growth::report());
+    report
+}
+
+fn rows(report: &mut String, case: &str, contenders: &[Box<dyn Contender>], threads: u64, keys: u64) {
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
+    for _ in 0..ROUNDS {
+        for (contender, times) in contenders.iter().zip(&mut times) {
+            if threads == 1 || contender.is_shared() {
+                times.push(time(&**contender, threads, keys));
+            }
+        }
+    }
+    let medians: Vec<Option<f64>> = times.into_iter().map(median).collect();
+    let governor =
+        contenders.iter().zip(&medians).find(|(contender, _)| contender.name().starts_with("governor"));
+    let base = governor.and_then(|(_, median)| *median).unwrap_or(f64::NAN);
+    for (contender, median) in contenders.iter().zip(medians) {
+        if let Some(median) = median {
+            let row =
+                format!("| {case} | {threads} | {} | {median:.0} | {:.2} |", contender.name(), median / base);
+            eprintln!("{row}");
+            let _ = writeln!(report, "{row}");
+        }
+    }
+}
+
+/// Nanoseconds per check and thread.
+fn time(contender: &dyn Contender, threads: u64, keys: u64) -> f64 {
+    let start = Barrier::new(usize::try_from(threads).expect("few"));
+    let run = |seed: u64| {
+        start.wait();
+        let begun = Instant::now();
+        black_box(contender.run(seed, keys, CHECKS));
+        begun.elapsed().as_nanos() as f64 / CHECKS as f64
+    };
+    let times: Vec<f64> = thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || thread)).collect();
+        let threads: Vec<u64> = handles.into_iter().map(|handle| handle.join().expect("no panic")).collect();
+        let run = &run;
+        let handles: Vec<_> =
+            threads.into_iter().map(|thread| scope.spawn(move || run(thread + 1))).collect();
+        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
+    });
+    times.iter().sum::<f64>() / times.len() as f64
+}
+
+fn median(mut times: Vec<f64>) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
+
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or(": unknown")
+        .trim_start_matches([' ', '\t', ':']);
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let lock = include_str!("../Cargo.lock");
+    let version = |name: &str| {
+        let entry = format!("name = \"{name}\"\nversion = \"");
+        lock.split_once(&entry).and_then(|(_, rest)| rest.split('"').next()).unwrap_or("?").to_owned()
+    };
+    format!(
+        "{model}, {cores} cores; governor {}, hashbrown {}, tollgate {}.",
+        version("governor"),
+        version("hashbrown"),
+        version("tollgate")
+    )
 }

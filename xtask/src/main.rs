@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
+cargo xtask bench    tollgate beside governor and the floors; writes bench/RESULTS.md
 cargo xtask pictures draws docs/algorithms.svg anew";
 
 fn main() -> ExitCode {
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
     let done = match arguments.as_slice() {
         ["test"] => test(),
         ["laws", cases] => laws(cases),
+        ["bench"] => bench(),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
     };
@@ -78,6 +80,11 @@ fn laws(cases: &str) -> Result<(), String> {
         "exact_rates",
     ]);
     run("the laws", laws.env("PROPTEST_CASES", cases))
+}
+
+/// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.
+fn bench() -> Result<(), String> {
+    cargo("bench", &["run", "--release", "--manifest-path", "bench/Cargo.toml"])
 }
 
 fn pictures() -> Result<(), String> {

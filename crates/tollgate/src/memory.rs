@@ -43,6 +43,9 @@ use shard::Shard;
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
 
+/// How long to go on denying newcomers before searching for idle keys again: a millisecond.
+const BETWEEN_SEARCHES: u64 = 1_000_000;
+
 /// How many slots the arrival of a new key looks at for ones that turned idle.
 const SWEPT_BY_NEW: usize = 2;
 
@@ -76,6 +79,8 @@ pub struct MemoryStore {
     secrets: Secrets,
     /// Keys in the tables, and room promised to requests under way.
     live: AtomicU64,
+    /// When all shards were last searched for idle keys because there was no room.
+    searched_at: AtomicU64,
     reclaimed: AtomicU64,
     refused: AtomicU64,
     pooled: AtomicU64,
@@ -123,6 +128,7 @@ impl MemoryStore {
             shards: (0..SHARDS).map(|shard| Padded(Mutex::new(Shard::new(stagger(shard))))).collect(),
             secrets,
             live: AtomicU64::new(0),
+            searched_at: AtomicU64::new(0),
             reclaimed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             pooled: AtomicU64::new(0),
@@ -185,9 +191,11 @@ impl MemoryStore {
         if let Some(applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
             return Ok(applied);
         }
-        self.reclaim(now);
-        if let Some(applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
-            return Ok(applied);
+        if self.search_is_due(now) {
+            self.reclaim(now);
+            if let Some(applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
+                return Ok(applied);
+            }
         }
         match self.on_full {
             _ if matches!(op, Op::Block { .. } | Op::Penalise) => Err(StoreError::Full),
@@ -201,6 +209,17 @@ impl MemoryStore {
                 self.apply_groups(op, &groups, now, Room::None).ok_or(StoreError::Full)
             }
         }
+    }
+
+    /// Whether to go through all shards for idle keys once more: in a flood of newcomers, at most once in a while.
+    fn search_is_due(&self, now: Timestamp) -> bool {
+        let now = now.as_nanos();
+        let searched_at = self.searched_at.load(Ordering::Relaxed);
+        let due = now.abs_diff(searched_at) >= BETWEEN_SEARCHES;
+        if due {
+            self.searched_at.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
     /// Forgets every idle key, a shard at a time, and says how many there were.
