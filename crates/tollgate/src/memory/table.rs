@@ -190,12 +190,12 @@ const fn stride(width: usize) -> usize {
 
 /// How full a table may get, as a fraction. Wide slots are dearer, and their probes longer anyway.
 const fn fullest(width: usize) -> (usize, usize) {
-    if width < 3 { (4, 5) } else { (7, 8) }
+    if width < 3 { (6, 7) } else { (9, 10) }
 }
 
 /// A table grows by one in this many of its slots.
 const fn growth(width: usize) -> usize {
-    if width < 3 { 2 } else { 3 }
+    if width < 3 { 2 } else { 4 }
 }
 
 #[cfg(test)]
