@@ -57,12 +57,12 @@ pub fn name(key: u64, buffer: &mut [u8; 20]) -> &str {
 
 pub fn per_client_limiter(keys: u64) -> Limiter {
     let rules =
-        RuleSet::new([Rule::new("per-client", Limit::per_second(1_000_000)).key(["client"])]).expect("valid");
+        RuleSet::new([Rule::new("per-client", Limit::per_day(100_000)).key(["client"])]).expect("valid");
     Limiter::builder(rules).store(MemoryStore::new().max_keys(keys * 2 + 10)).build().expect("valid")
 }
 
 fn quota() -> Quota {
-    Quota::per_second(NonZeroU32::new(1_000_000).expect("not zero"))
+    Quota::per_hour(NonZeroU32::new(100_000).expect("not zero"))
 }
 
 pub fn keyed(keys: u64, kind: Keys) -> Vec<Box<dyn Contender>> {

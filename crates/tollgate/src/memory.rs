@@ -5,9 +5,9 @@
 //! orders cannot wait for each other. In a shard, states lie packed in flat tables; `ARCHITECTURE.md` has a
 //! drawing.
 //!
-//! Forgetting happens in passing: what is idle after a request is not kept, a new key's arrival
-//! looks at a few slots for ones that turned idle since, and now and then a sweep goes through a
-//! shard, a few slots with each request. Nothing ever stops to clean up.
+//! Forgetting happens in passing: before a table grows for a new key, a few slots are searched for
+//! ones that turned idle, and now and then a sweep goes through a shard, a few slots with each
+//! request. Nothing ever stops to clean up.
 //!
 //! Two threads may read the clock and then reach a shard in the opposite order. A shard therefore
 //! takes a reading that is a little older than its newest ([`LATE`]) for that newest one.
@@ -46,8 +46,8 @@ const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
 /// How long to go on denying newcomers before searching for idle keys again: a millisecond.
 const BETWEEN_SEARCHES: u64 = 1_000_000;
 
-/// How many slots the arrival of a new key looks at for ones that turned idle.
-const SWEPT_BY_NEW: usize = 2;
+/// How many slots the arrival of a new key looks at for ones that turned idle, before a table grows.
+const SWEPT_BY_NEW: usize = 16;
 
 /// How many slots each request goes through while a sweep is under way.
 const SWEPT_BY_EACH: usize = 8;

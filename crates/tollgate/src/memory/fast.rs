@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::shard::{Found, Shard, WIDEST};
 use super::{MemoryStore, Room, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, lock, shard_of};
 use crate::sync::atomic::Ordering;
-use crate::{Clock, Limits, Meter, Outcome, RuleName, Timestamp};
+use crate::{Clock, Limits, Meter, Outcome, RuleName, SECOND, Timestamp};
 
 /// What a rule's limits said, and when.
 #[derive(Debug)]
@@ -73,7 +73,12 @@ impl MemoryStore {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return Some(Taken { now, outcomes });
         }
-        self.forgot(shard.reclaim_some(width, SWEPT_BY_NEW, now, &self.secrets));
+        if shard.table(width).is_filled(width) {
+            // Rather than grow, make use of what has been idle for a while. Who was here a moment ago is
+            // likely to come back, and a place is cheaper to keep than to make again.
+            let since = now.saturating_sub(self.idle_for.min(SECOND)).as_nanos();
+            self.forgot(shard.reclaim_some(width, SWEPT_BY_NEW, since, &self.secrets));
+        }
         shard.insert(width, id, limits, &self.secrets).copy_from_slice(&fresh[..width]);
         shard.next_idle = shard.next_idle.min(idle_at);
         Some(Taken { now, outcomes })

@@ -185,15 +185,9 @@ impl Shard {
     }
 
     /// Goes on, from wherever it got last time, to forget what is idle in a few slots of one table.
-    pub(super) fn reclaim_some(
-        &mut self,
-        width: usize,
-        slots: usize,
-        now: Timestamp,
-        secrets: &Secrets,
-    ) -> u64 {
+    pub(super) fn reclaim_some(&mut self, width: usize, slots: usize, since: u64, secrets: &Secrets) -> u64 {
         let place = if self.cursor < self.table(width).slots() { self.cursor } else { 0 };
-        let (freed, reached) = self.sweep_slots(width, place, slots, now.as_nanos(), secrets);
+        let (freed, reached) = self.sweep_slots(width, place, slots, since, secrets);
         self.cursor = reached;
         freed
     }

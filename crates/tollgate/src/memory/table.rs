@@ -85,6 +85,13 @@ impl Table {
         }
     }
 
+    /// Whether one more slot would make it grow.
+    #[inline]
+    pub(super) const fn is_filled(&self, width: usize) -> bool {
+        let (most, of) = fullest(width);
+        (self.used + 1) * of > self.slots * most
+    }
+
     /// Adds a slot, all zeroes, for an identity that has none. `stagger` of 256 is where in its growth this shard is.
     pub(super) fn insert(
         &mut self,
@@ -94,8 +101,7 @@ impl Table {
         secrets: &Secrets,
         stagger: usize,
     ) -> Place {
-        let (most, of) = fullest(width);
-        if (self.used + 1) * of > self.slots * most {
+        if self.is_filled(width) {
             let larger = match self.slots {
                 0 => SMALLEST + SMALLEST * stagger / 512,
                 slots => slots + slots / growth(width),
