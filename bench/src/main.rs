@@ -16,8 +16,8 @@ use std::time::Instant;
 use contenders::{Contender, Keys};
 
 /// Each figure is the median of this many rounds, in each of which every contender has its turn.
-const ROUNDS: usize = 7;
-const CHECKS: u64 = 1_000_000;
+const ROUNDS: usize = 5;
+const CHECKS: u64 = 500_000;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::shard::{Found, Shard, WIDEST};
 use super::{MemoryStore, Room, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, lock, shard_of};
 use crate::sync::atomic::Ordering;
-use crate::{Clock, Limits, Meter, Outcome, RuleName, SECOND, Timestamp};
+use crate::{Clock, Limits, Meter, Outcome, RuleName, Timestamp};
 
 /// What a rule's limits said, and when.
 #[derive(Debug)]
@@ -74,9 +74,9 @@ impl MemoryStore {
             return Some(Taken { now, outcomes });
         }
         if shard.table(width).is_filled(width) {
-            // Rather than grow, make use of what has been idle for a while. Who was here a moment ago is
-            // likely to come back, and a place is cheaper to keep than to make again.
-            let since = now.saturating_sub(self.idle_for.min(SECOND)).as_nanos();
+            // Rather than grow, make use of what has been idle for long. Who was here a moment ago is likely
+            // to come back, and a place is cheaper to keep than to make again.
+            let since = now.saturating_sub(self.idle_for).as_nanos();
             self.forgot(shard.reclaim_some(width, SWEPT_BY_NEW, since, &self.secrets));
         }
         shard.insert(width, id, limits, &self.secrets).copy_from_slice(&fresh[..width]);
