@@ -14,7 +14,7 @@ use crate::http;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves HTTP on `listener` until `stop` completes. What is in flight then is finished, if it does not take longer than
-/// [`GRACE`]: someone who never finishes sending must not hold the server up.
+/// five seconds: someone who never finishes sending must not hold the server up.
 ///
 /// # Errors
 /// What the listener fails with.
