@@ -13,8 +13,9 @@ use crate::http;
 /// How long a connection may go on after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves HTTP on `listener` until `stop` completes. What is in flight then is finished, if it does not take longer than
-/// five seconds: someone who never finishes sending must not hold the server up.
+/// Serves HTTP on `listener` until `stop` completes. What is in flight then is finished, if it does
+/// not take longer than five seconds: someone who never finishes sending must not hold the server
+/// up.
 ///
 /// # Errors
 /// What the listener fails with.

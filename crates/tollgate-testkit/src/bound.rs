@@ -29,8 +29,8 @@ fn most_of(bucket: &Bucket, span: Duration) -> u128 {
 }
 
 /// The most that `limit` may admit while a clock runs forward by `forward` in all and steps back
-/// `wild_steps` times by more than a second. Windows that are aligned may cost one more of the whole
-/// limit for each of those: the clock may come to their edge again.
+/// `wild_steps` times by more than a second. Windows that are aligned may cost one more of the
+/// whole limit for each of those: the clock may come to their edge again.
 #[must_use]
 pub fn most_on_path(limit: &Limit, forward: Duration, wild_steps: usize) -> u128 {
     let aligned = matches!(

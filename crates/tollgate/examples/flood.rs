@@ -1,4 +1,5 @@
-//! Ten million clients come once each while a thousand good ones are at work, in a table for a hundred thousand.
+//! Ten million clients come once each while a thousand good ones are at work, in a table for a
+//! hundred thousand.
 //!
 //! `cargo run --release -p tollgate --example flood`
 #![expect(clippy::print_stdout, reason = "an example")]

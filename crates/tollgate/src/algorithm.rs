@@ -65,8 +65,9 @@ pub(crate) trait Arithmetic: Sized {
     /// Gives back up to `units`, the most recently drawn first, never beyond the capacity.
     fn give(&self, state: &mut Self::State, now: u64, units: u64);
 
-    /// Gives back up to `units` of what was drawn together, when all that was in use was to have come
-    /// back at `lapses_at`: only what has not come back since on its own, the oldest first.
+    /// Gives back up to `units` of what was drawn together, when all that was in use was to have
+    /// come back at `lapses_at`: only what has not come back since on its own, the oldest
+    /// first.
     fn give_held(&self, state: &mut Self::State, now: u64, units: u64, lapses_at: u64) {
         if now < lapses_at {
             self.give(state, now, units);

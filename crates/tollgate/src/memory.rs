@@ -2,8 +2,8 @@
 //!
 //! Keys are spread over shards, each behind a lock that is held for one request's arithmetic. A
 //! request that touches several shards locks them in ascending order, so that requests in opposite
-//! orders cannot wait for each other. In a shard, states lie packed in flat tables; `ARCHITECTURE.md` has a
-//! drawing.
+//! orders cannot wait for each other. In a shard, states lie packed in flat tables;
+//! `ARCHITECTURE.md` has a drawing.
 //!
 //! Forgetting happens in passing: before a table grows for a new key, a few slots are searched for
 //! ones that turned idle, and now and then a sweep goes through a shard, a few slots with each
@@ -46,7 +46,8 @@ const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
 /// How long to go on denying newcomers before searching for idle keys again: a millisecond.
 const BETWEEN_SEARCHES: u64 = 1_000_000;
 
-/// How many slots the arrival of a new key looks at for ones that turned idle, before a table grows.
+/// How many slots the arrival of a new key looks at for ones that turned idle, before a table
+/// grows.
 const SWEPT_BY_NEW: usize = 16;
 
 /// How many slots each request goes through while a sweep is under way.
@@ -140,8 +141,8 @@ impl MemoryStore {
         }
     }
 
-    /// Keeps at most this many keys: combinations of a rule and what it counts by. A table full of busy keys
-    /// denies or pools new ones; it never forgets a busy key.
+    /// Keeps at most this many keys: combinations of a rule and what it counts by. A table full of
+    /// busy keys denies or pools new ones; it never forgets a busy key.
     #[must_use]
     pub const fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = keys;
@@ -211,7 +212,8 @@ impl MemoryStore {
         }
     }
 
-    /// Whether to go through all shards for idle keys once more: in a flood of newcomers, at most once in a while.
+    /// Whether to go through all shards for idle keys once more: in a flood of newcomers, at most
+    /// once in a while.
     fn search_is_due(&self, now: Timestamp) -> bool {
         let now = now.as_nanos();
         let searched_at = self.searched_at.load(Ordering::Relaxed);

@@ -211,8 +211,8 @@ impl Text {
         Self(SmallVec::new())
     }
 
-    /// Appends a part behind a colon. A colon or a backslash inside it is escaped, so that different parts
-    /// never look the same together.
+    /// Appends a part behind a colon. A colon or a backslash inside it is escaped, so that
+    /// different parts never look the same together.
     fn push_part(&mut self, part: &str) {
         if !self.0.is_empty() {
             self.0.push(b':');

@@ -222,9 +222,10 @@ impl Override {
     /// Applies only to requests whose `attribute` is `value`, or begins with it if `value` ends in
     /// `*`.
     ///
-    /// Match on what stays the same for a client: its name, its plan. On what changes from one request
-    /// to the next, such as a path, one budget would have two limits in turn, and what is in use beyond the smaller is
-    /// forgotten whenever a request is decided under it: write a second rule for that.
+    /// Match on what stays the same for a client: its name, its plan. On what changes from one
+    /// request to the next, such as a path, one budget would have two limits in turn, and what
+    /// is in use beyond the smaller is forgotten whenever a request is decided under it: write
+    /// a second rule for that.
     #[must_use]
     pub fn matching(mut self, attribute: &str, value: &str) -> Self {
         self.matches.push(Match::new(attribute, value));

@@ -152,7 +152,8 @@ fn stripe_index() -> usize {
     OWN.try_with(|own| own.0).unwrap_or(SHARED)
 }
 
-/// Adds one. Where nobody else writes, that takes no locked instruction, which would cost more than the rest of it.
+/// Adds one. Where nobody else writes, that takes no locked instruction, which would cost more than
+/// the rest of it.
 #[inline]
 fn increment(index: usize, counter: &AtomicU64) {
     if index == SHARED {

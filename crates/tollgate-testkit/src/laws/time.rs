@@ -56,8 +56,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         }
     }
 
-    /// B7. What was written by a wild reading counts as exactly empty when the clock is right again, not as a fresh budget; and one full
-    /// refill later the client is whole again.
+    /// B7. What was written by a wild reading counts as exactly empty when the clock is right
+    /// again, not as a fresh budget; and one full refill later the client is whole again.
     pub fn b7_a_wild_reading_locks_nobody_out_for_longer_than_one_refill(&self) {
         property((any_limit(self.tick), 2..100_000_u64), |(limit, ahead_secs)| {
             let world = self.world([per_client(limit)]);

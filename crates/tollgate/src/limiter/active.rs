@@ -1,8 +1,8 @@
 //! The rules in force, read by every request without writing anything that another thread reads.
 //!
-//! Rules change rarely and are read all the time. Each thread keeps the set that it used last, and one load of a version number says
-//! whether that is still the one in force. Only after a change, or when a thread goes from one limiter to another, is the shared
-//! pointer read, under a lock.
+//! Rules change rarely and are read all the time. Each thread keeps the set that it used last, and
+//! one load of a version number says whether that is still the one in force. Only after a change,
+//! or when a thread goes from one limiter to another, is the shared pointer read, under a lock.
 
 use std::cell::Cell;
 use std::ops::Deref;

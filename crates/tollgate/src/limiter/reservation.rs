@@ -111,8 +111,8 @@ impl<S: Store> Reservation<S> {
     }
 
     /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
-    /// that are left when nothing is held. If the store does not confirm it, the units come back when
-    /// the reservation expires, and the decision says that it is degraded.
+    /// that are left when nothing is held. If the store does not confirm it, the units come back
+    /// when the reservation expires, and the decision says that it is degraded.
     pub(super) async fn keep(mut self, cost: u64) -> Decision {
         let Some(hold) = self.hold else { return self.decision.clone() };
         self.settling = cost;

@@ -1,10 +1,10 @@
 //! Handing over: the whole state of a store as text, and a store out of it.
 //!
-//! One line says the version and the seed that identities are made with, one line each what is kept of a key, and the last
-//! line how many there were, so that a part of a dump is not taken for the whole. Times are
-//! epoch nanoseconds and limits are written in their notation: what one process dumps, another,
-//! newer one can restore. Keys themselves are not in it, but with the seed anyone can look for one:
-//! a dump is as secret as the keys.
+//! One line says the version and the seed that identities are made with, one line each what is kept
+//! of a key, and the last line how many there were, so that a part of a dump is not taken for the
+//! whole. Times are epoch nanoseconds and limits are written in their notation: what one process
+//! dumps, another, newer one can restore. Keys themselves are not in it, but with the seed anyone
+//! can look for one: a dump is as secret as the keys.
 
 use std::io::{self, BufRead, Write};
 
@@ -82,7 +82,8 @@ impl MemoryStore {
             if shard.find(id, home, limits.words()) != Found::Nowhere {
                 return Err(invalid(number, "a key that was there before"));
             }
-            // As of the beginning of time nothing has lapsed; what has since is found out when it is next touched.
+            // As of the beginning of time nothing has lapsed; what has since is found out when it is next
+            // touched.
             shard.restore(id, cells, limits, &store.secrets);
             count = count.saturating_add(1);
         }

@@ -1,8 +1,9 @@
 //! The short way: one rule, one subject, states that pack.
 //!
-//! This is what nearly every request is, and what the engine is measured by: an identity, one lock, one slot, and the
-//! arithmetic done in place. Whatever is out of the ordinary (a limit that changed, a block, a
-//! reservation, a log, a full table) is left to the long way, which can do everything.
+//! This is what nearly every request is, and what the engine is measured by: an identity, one lock,
+//! one slot, and the arithmetic done in place. Whatever is out of the ordinary (a limit that
+//! changed, a block, a reservation, a log, a full table) is left to the long way, which can do
+//! everything.
 
 use smallvec::SmallVec;
 
@@ -18,7 +19,8 @@ pub(crate) struct Taken {
     pub(crate) outcomes: Outcomes,
 }
 
-/// What each limit said. Most rules have one, and moving room for four around would cost more than deciding.
+/// What each limit said. Most rules have one, and moving room for four around would cost more than
+/// deciding.
 #[derive(Debug)]
 pub(crate) enum Outcomes {
     One(Outcome),
@@ -35,8 +37,8 @@ pub(crate) enum Subject<'a> {
 }
 
 impl MemoryStore {
-    /// Takes `cost` from each of a rule's limits if all have it. `None` is for the long way: nothing
-    /// has been done.
+    /// Takes `cost` from each of a rule's limits if all have it. `None` is for the long way:
+    /// nothing has been done.
     #[inline]
     pub(crate) fn take_one(
         &self,
@@ -92,7 +94,8 @@ impl MemoryStore {
     }
 }
 
-/// Takes `cost` from all of the packed states if all have it. Says what each limit says, and when nothing will be in use any more.
+/// Takes `cost` from all of the packed states if all have it. Says what each limit says, and when
+/// nothing will be in use any more.
 #[inline]
 fn take(limits: Limits, words: &mut [u64], now: Timestamp, cost: u64) -> (Outcomes, u64) {
     if let [limit] = limits.as_slice() {

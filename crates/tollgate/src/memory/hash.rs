@@ -1,10 +1,10 @@
 //! Who a key is: 96 bits that nobody outside the process can aim at.
 //!
-//! Multilinear hashing: each 32-bit piece of the key is multiplied by a secret 128-bit number of its
-//! own; of the sum modulo 2^128 the upper 96 bits are the identity. Over the choice of the secrets
-//! this is strongly universal: two different keys have the same identity with a probability of
-//! 2^-96, whoever chose them and however (Lemire and Kaser, "Strongly universal string hashing is
-//! fast"). Ten million keys collide anywhere with a probability below 2^-49. It costs two
+//! Multilinear hashing: each 32-bit piece of the key is multiplied by a secret 128-bit number of
+//! its own; of the sum modulo 2^128 the upper 96 bits are the identity. Over the choice of the
+//! secrets this is strongly universal: two different keys have the same identity with a probability
+//! of 2^-96, whoever chose them and however (Lemire and Kaser, "Strongly universal string hashing
+//! is fast"). Ten million keys collide anywhere with a probability below 2^-49. It costs two
 //! multiplications for each four bytes. SipHash costs several times that on short keys, and fast
 //! hashes without such a bound can be aimed at.
 //!

@@ -16,7 +16,8 @@ use crate::{Limits, Outcome, Timestamp, Verdict};
 /// How long a new key is told to wait when every slot is busy.
 const FULL_RETRY: Duration = Duration::from_secs(1);
 
-/// What a subject's encoding never is: the one budget of all new keys of a rule when the table is full.
+/// What a subject's encoding never is: the one budget of all new keys of a rule when the table is
+/// full.
 const POOLED: &[u8] = &[0xff, 0xff];
 
 /// One rule and subject of a request.
@@ -30,7 +31,8 @@ pub(super) struct Group {
 /// A charge on one place of a group, which stands for all of the request's charges there.
 type Merged<'a> = (usize, Charge<'a>);
 
-/// A request's keys in the order in which they are locked, its charges merged, and which of them each charge became.
+/// A request's keys in the order in which they are locked, its charges merged, and which of them
+/// each charge became.
 pub(super) struct Groups<'a> {
     groups: SmallVec<[Group; 4]>,
     merged: SmallVec<[Merged<'a>; 4]>,
@@ -59,7 +61,8 @@ impl MemoryStore {
         lock(&self.shards[group.shard].0).find(group.id, group.home, group.limits.words()) == Found::Nowhere
     }
 
-    /// The request's keys in the order in which they are locked, each once; those that `pools` says so are replaced by their rule's pool.
+    /// The request's keys in the order in which they are locked, each once; those that `pools` says
+    /// so are replaced by their rule's pool.
     pub(super) fn groups<'a>(&self, charges: &[Charge<'a>], pools: impl Fn(&Group) -> bool) -> Groups<'a> {
         let mut sorted: SmallVec<[(Group, Charge<'a>, usize); 4]> = SmallVec::new();
         for (charge, index) in charges.iter().zip(0..) {

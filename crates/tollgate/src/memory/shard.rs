@@ -1,8 +1,8 @@
 //! A part of the keys behind one lock: packed states in flat tables, the rest in a map.
 //!
-//! What packs (every state but a sliding log's) lies in the table of its width, all limits of one rule and subject side by side in
-//! one slot. What does not, and what has a block or a reservation, is kept as whole [`Cell`]s in a
-//! map, and comes back into a table when it can.
+//! What packs (every state but a sliding log's) lies in the table of its width, all limits of one
+//! rule and subject side by side in one slot. What does not, and what has a block or a reservation,
+//! is kept as whole [`Cell`]s in a map, and comes back into a table when it can.
 
 use std::collections::HashMap;
 
@@ -87,7 +87,8 @@ impl Shard {
         &mut self.tables[width.saturating_sub(1).min(WIDEST - 1)]
     }
 
-    /// Looks where it should be first, and then where else it could be: its limits may have had another width.
+    /// Looks where it should be first, and then where else it could be: its limits may have had
+    /// another width.
     pub(super) fn find(&self, id: Id, home: u64, likely: Option<usize>) -> Found {
         let packed = |width: usize| {
             self.table(width).find(width, id, home).map(|place| Found::Packed { width, place })
@@ -131,7 +132,8 @@ impl Shard {
         }
     }
 
-    /// Puts a key's cells back: nowhere if they are idle, packed if they can be. Says whether anything is kept.
+    /// Puts a key's cells back: nowhere if they are idle, packed if they can be. Says whether
+    /// anything is kept.
     pub(super) fn store(
         &mut self,
         found: Found,
@@ -208,8 +210,8 @@ impl Shard {
         freed + self.reclaim_whole(now)
     }
 
-    /// The clock has gone back: what was written later counts as exactly empty as of now, and not only
-    /// when its owner comes next.
+    /// The clock has gone back: what was written later counts as exactly empty as of now, and not
+    /// only when its owner comes next.
     fn heal(&mut self, now: Timestamp) {
         self.set_time(now);
         for width in 1..=WIDEST {
@@ -239,7 +241,8 @@ impl Shard {
         u64::try_from(before - self.whole.len()).unwrap_or(0)
     }
 
-    /// Goes on with a sweep that is due: a few slots, forgetting what had turned idle by `since`. Says how many keys that were.
+    /// Goes on with a sweep that is due: a few slots, forgetting what had turned idle by `since`.
+    /// Says how many keys that were.
     pub(super) fn sweep_some(
         &mut self,
         slots: usize,
@@ -274,7 +277,8 @@ impl Shard {
         freed
     }
 
-    /// Sweeps up to `count` slots of one table from `place` on. Says how many keys it forgot and where it stopped.
+    /// Sweeps up to `count` slots of one table from `place` on. Says how many keys it forgot and
+    /// where it stopped.
     fn sweep_slots(
         &mut self,
         width: usize,

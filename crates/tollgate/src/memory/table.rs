@@ -4,10 +4,11 @@
 //! slot:  | identity, upper 64 bits | lower 32 bits : limits' number | state word | … |
 //! ```
 //!
-//! Sixteen bytes say whose the state is and which limits wrote it, and the state follows in the same
-//! cache line or the next. A slot whose number is 0 is empty. Removing shifts back what probed past
-//! the hole, so a table does not age. Its size need not be a power of two: tables grow by half, at
-//! different fillings in different shards, so that all shards together waste little at any time.
+//! Sixteen bytes say whose the state is and which limits wrote it, and the state follows in the
+//! same cache line or the next. A slot whose number is 0 is empty. Removing shifts back what probed
+//! past the hole, so a table does not age. Its size need not be a power of two: tables grow by
+//! half, at different fillings in different shards, so that all shards together waste little at any
+//! time.
 
 use super::hash::{Id, Secrets};
 
@@ -92,7 +93,8 @@ impl Table {
         (self.used + 1) * of > self.slots * most
     }
 
-    /// Adds a slot, all zeroes, for an identity that has none. `stagger` of 256 is where in its growth this shard is.
+    /// Adds a slot, all zeroes, for an identity that has none. `stagger` of 256 is where in its
+    /// growth this shard is.
     pub(super) fn insert(
         &mut self,
         width: usize,

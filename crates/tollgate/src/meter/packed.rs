@@ -1,4 +1,5 @@
-//! States as words: how stores that keep many of them keep them, and how a decision is made in place.
+//! States as words: how stores that keep many of them keep them, and how a decision is made in
+//! place.
 
 use super::{Drawn, Meter, Outcome, decide};
 use crate::algorithm::{Arithmetic, sliding_log};

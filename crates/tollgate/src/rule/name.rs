@@ -32,7 +32,8 @@ impl RuleName {
         kept
     }
 
-    /// The name as a number: the same in every process, and different for different names that anyone would write.
+    /// The name as a number: the same in every process, and different for different names that
+    /// anyone would write.
     pub(crate) const fn digest(&self) -> u64 {
         self.0.digest
     }
