@@ -126,7 +126,7 @@ fn machine() -> String {
     let lock = include_str!("../Cargo.lock");
     let version = |name: &str| {
         let entry = format!("name = \"{name}\"\nversion = \"");
-        lock.split_once(&entry).and_then(|(_, rest)| rest.split('"').next()).unwrap_or("?").to_owned()
+        lock.rsplit_once(&entry).and_then(|(_, rest)| rest.split('"').next()).unwrap_or("?").to_owned()
     };
     format!(
         "{model}, {cores} cores; governor {}, hashbrown {}, tollgate {}.",

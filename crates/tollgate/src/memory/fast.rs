@@ -87,7 +87,7 @@ impl MemoryStore {
     }
 
     #[cold]
-    fn go_on_sweeping(&self, shard: &mut Shard, now: Timestamp) {
+    pub(super) fn go_on_sweeping(&self, shard: &mut Shard, now: Timestamp) {
         let since = now.saturating_sub(self.idle_for).as_nanos();
         let next = now.saturating_add(self.sweep_interval);
         self.forgot(shard.sweep_some(SWEPT_BY_EACH, now, since, next, &self.secrets));

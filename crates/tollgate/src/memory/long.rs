@@ -102,6 +102,9 @@ impl MemoryStore {
         let Groups { groups, merged, merged_of } = request;
         let mut locked = Locked::new(self, groups);
         let now = locked.in_order(now);
+        for (_, shard) in locked.shards.iter_mut().filter(|(_, shard)| shard.sweep_is_due(now)) {
+            self.go_on_sweeping(shard, now);
+        }
         let found: SmallVec<[Found; 4]> = groups.iter().map(|group| locked.find(group)).collect();
         let new = to_u64(found.iter().filter(|found| **found == Found::Nowhere).count());
         let is_new = |group: usize| found[group] == Found::Nowhere;
