@@ -42,12 +42,15 @@ fn test() -> Result<(), String> {
     // The core must stand without its features too.
     cargo("the core alone", &["check", "--package", "tollgate", "--no-default-features"])?;
     cargo("doctests", &["test", "--workspace", "--all-features", "--doc"])?;
-    run(
-        "interleavings",
-        in_workspace("cargo")
-            .args(["test", "--package", "tollgate", "--test", "shuttle", "--target-dir", "target/shuttle"])
-            .env("RUSTFLAGS", "--cfg shuttle"),
-    )?;
+    for which in [["--lib", "interleavings"], ["--test", "shuttle"]] {
+        run(
+            "interleavings",
+            in_workspace("cargo")
+                .args(["test", "--package", "tollgate", "--target-dir", "target/shuttle"])
+                .args(which)
+                .env("RUSTFLAGS", "--cfg shuttle"),
+        )?;
+    }
     run(
         "docs",
         in_workspace("cargo")

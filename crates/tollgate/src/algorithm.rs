@@ -120,6 +120,13 @@ pub(crate) fn aligned_start(now: u64, period: u64) -> u64 {
     now.saturating_sub(now.checked_rem(period).unwrap_or(0))
 }
 
+/// `a + b`, which the bounds above keep inside 64 bits.
+#[inline]
+pub(crate) const fn sum(a: u64, b: u64) -> u64 {
+    debug_assert!(a.checked_add(b).is_some(), "times and spans add up to less than 64 bits");
+    a.wrapping_add(b)
+}
+
 /// `a * b` without overflow.
 pub(crate) fn product(a: u64, b: u64) -> u128 {
     u128::from(a).saturating_mul(u128::from(b))

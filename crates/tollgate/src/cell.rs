@@ -7,8 +7,9 @@
 
 use smallvec::SmallVec;
 
+use crate::meter::Numbers;
 use crate::store::{Answer, Charge, HoldId, Op};
-use crate::{Limit, Meter, Outcome, Timestamp};
+use crate::{Limit, Meter, Timestamp};
 
 /// What is kept of one key.
 #[derive(Clone, Debug)]
@@ -178,7 +179,7 @@ impl Cell {
 
     fn answer(&self, now: Timestamp, cost: u64, allowed: bool) -> Answer {
         let numbers = (self.available(now), self.meter.limit().capacity());
-        let outcome = Outcome::new(now, cost, allowed, numbers, |units| self.available_at(now, units));
+        let outcome = Numbers::new(now, cost, allowed, numbers, |units| self.available_at(now, units)).into();
         Answer { outcome, units: 0, held: false }
     }
 }

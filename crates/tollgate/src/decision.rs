@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::memory::{Outcomes, Taken};
 use crate::{Limit, Limits, Outcome, Rule, RuleName, Timestamp, Verdict};
 
 /// What one limit said to a request.
@@ -25,9 +24,25 @@ pub struct Report {
 }
 
 impl Report {
+    fn new(rule: &Rule, place: u16, limit: &'static Limit, outcome: Outcome) -> Self {
+        Self {
+            rule: rule.name(),
+            place,
+            limit,
+            unit_cost: rule.unit_cost(),
+            shadow: rule.is_shadow(),
+            outcome,
+        }
+    }
+
     /// How many more requests of cost 1 this limit has room for.
+    #[inline]
     fn requests_left(&self) -> u64 {
-        self.outcome.remaining.checked_div(self.unit_cost).unwrap_or(0)
+        match self.unit_cost {
+            // Nearly always, and a division costs as much as all the rest.
+            1 => self.outcome.remaining,
+            cost => self.outcome.remaining.checked_div(cost).unwrap_or(0),
+        }
     }
 }
 
@@ -69,42 +84,27 @@ impl Decision {
         decision
     }
 
-    /// What the limits of the one rule that covers a request, and enforces, said.
+    /// What the one limit of the one rule that covers a request, and enforces, said.
     #[inline]
-    pub(crate) fn of_rule(rule: &Rule, limits: Limits, taken: Taken) -> Self {
-        let report = |place: u16, limit: &'static Limit, outcome: Outcome| Report {
-            rule: rule.name(),
-            place,
-            limit,
-            unit_cost: rule.unit_cost(),
-            shadow: false,
-            outcome,
-        };
-        match (taken.outcomes, limits.as_slice()) {
-            (Outcomes::One(outcome), [limit, ..]) => {
-                let only = report(0, limit, outcome);
-                let (verdict, remaining) = (outcome.verdict, only.requests_left());
-                let mut decision = Self {
-                    now: taken.now,
-                    verdict,
-                    deciding: Some(0),
-                    remaining,
-                    degraded: false,
-                    limits: SmallVec::new(),
-                };
-                decision.limits.push(only);
-                decision
-            }
-            (Outcomes::Several(outcomes), limits) => {
-                let reports = (0..).zip(limits).zip(outcomes);
-                Self::merge(
-                    taken.now,
-                    false,
-                    reports.map(|((place, limit), outcome)| report(place, limit, outcome)).collect(),
-                )
-            }
-            (Outcomes::One(_), []) => Self::merge(taken.now, false, SmallVec::new()),
+    pub(crate) fn of_limit(now: Timestamp, rule: &Rule, limit: &'static Limit, outcome: Outcome) -> Self {
+        let report = Report::new(rule, 0, limit, outcome);
+        let mut limits = SmallVec::new();
+        limits.push(report);
+        Self {
+            now,
+            verdict: outcome.verdict,
+            deciding: Some(0),
+            remaining: report.requests_left(),
+            degraded: false,
+            limits,
         }
+    }
+
+    /// What the limits of the one rule that covers a request, and enforces, said.
+    pub(crate) fn of_limits(now: Timestamp, rule: &Rule, limits: Limits, outcomes: &[Outcome]) -> Self {
+        let reports = (0..).zip(limits).zip(outcomes);
+        let reports = reports.map(|((place, limit), outcome)| Report::new(rule, place, limit, *outcome));
+        Self::merge(now, false, reports.collect())
     }
 
     /// Whether the request may go ahead.

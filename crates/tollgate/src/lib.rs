@@ -99,4 +99,4 @@ pub use stats::{Counts, Stats};
 pub use store::{Answer, Applied, Charge, HoldId, Op, Store, StoreError};
 #[cfg(feature = "tokio")]
 pub use time::TokioClock;
-pub use time::{Clock, DAY, HOUR, MINUTE, ManualClock, SECOND, Sleep, SystemClock, Timestamp};
+pub use time::{Clock, CoarseClock, DAY, HOUR, MINUTE, ManualClock, SECOND, Sleep, SystemClock, Timestamp};

@@ -8,21 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use crate::key::checked_value;
-use crate::memory::Subject;
-use crate::request::CLIENT;
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
-use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
+use crate::{AsRequest, Decision, Error, Limit, MemoryStore, RuleSet, Timestamp};
 
 mod active;
 mod builder;
 mod failure;
 mod plan;
 mod reservation;
+mod short;
 mod wait;
 
 use active::Current;
@@ -51,7 +47,7 @@ struct Shared<S> {
     rules: Current,
     store: S,
     clock: Box<dyn Clock>,
-    observer: Box<dyn Observer>,
+    observer: Option<Box<dyn Observer>>,
     deadline: Duration,
     /// Decides under [`FailurePolicy::Local`](crate::FailurePolicy::Local) while the store is away.
     local: MemoryStore,
@@ -75,11 +71,6 @@ pub trait Observer: Send + Sync {
     }
 }
 
-/// Sees nothing.
-struct Nobody;
-
-impl Observer for Nobody {}
-
 impl<S> Clone for Limiter<S> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
@@ -100,54 +91,6 @@ impl Limiter {
         // Who writes a long log into the source means it: a ceiling is for limits that come from elsewhere.
         let store = if store.accepts(&limit).is_err() { store.log_ceiling(limit.capacity()) } else { store };
         Self::builder(RuleSet::per_client(limit)).store(store).assemble()
-    }
-
-    /// Takes what the request costs if every rule that covers it admits it. Answers at once, with
-    /// no async runtime.
-    ///
-    /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
-    /// is not an error.
-    pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        request.with_request(|request| self.check_request(&request))
-    }
-
-    #[inline]
-    fn check_request(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        let cost = request.checked_cost()?;
-        let active = self.shared.rules.load();
-        // The short way, for a request that one rule covers: nearly every one.
-        if let Some((index, rule, limits)) = active.rules.only_one_covering(request) {
-            let mut encoded: SmallVec<[u8; 64]> = SmallVec::new();
-            let subject = match rule.only_value(request) {
-                Some(value) => Subject::Value(checked_value(CLIENT, value)?),
-                None => {
-                    rule.encode_key(request, &mut encoded)?;
-                    Subject::Encoded(&encoded)
-                }
-            };
-            let Shared { store, clock, total, observer, .. } = &*self.shared;
-            let charge = cost.saturating_mul(rule.unit_cost());
-            if let Some(taken) = store.take_one(rule.name(), subject, limits, charge, &**clock) {
-                let decision = Decision::of_rule(rule, limits, taken);
-                total.count_with(active.tallies.get(index), &decision);
-                observer.decided(&decision);
-                return Ok(decision);
-            }
-        }
-        drop(active);
-        self.check_at_length(request, cost)
-    }
-
-    /// The long way, which can do everything.
-    #[cold]
-    fn check_at_length(&self, request: &Request<'_>, cost: u64) -> Result<Decision, Error> {
-        let (plan, _) = self.plan(request)?;
-        let now = self.shared.clock.now();
-        let applied = self.shared.store.apply_now(Op::Take, &plan.charges(cost), now);
-        let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
-        self.shared.observe(&decision, &plan);
-        Ok(decision)
     }
 }
 
@@ -342,7 +285,7 @@ impl<S: Store> Shared<S> {
 
     fn failed(&self, error: &StoreError) {
         self.store_errors.fetch_add(1, Ordering::Relaxed);
-        self.observer.store_failed(error);
+        self.observer.iter().for_each(|observer| observer.store_failed(error));
     }
 
     /// Counts a decision, once.
@@ -353,7 +296,7 @@ impl<S: Store> Shared<S> {
         for line in plan.lines().iter().filter(|line| last.replace(line.rule) != Some(line.rule)) {
             active.tally(line.rule_index, line.rule).inspect(|tally| tally.count_rule(decision, line.rule));
         }
-        self.observer.decided(decision);
+        self.observer.iter().for_each(|observer| observer.decided(decision));
     }
 }
 

@@ -13,17 +13,19 @@
 //! takes a reading that is a little older than its newest ([`LATE`]) for that newest one.
 
 use std::future::{Future, ready};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::LATE;
 use crate::store::{Applied, Charge, Op, Store, StoreError};
+use crate::sync::Spin;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, lock};
 use crate::{Algorithm, Error, Limit, Timestamp};
 
 mod dump;
 mod fast;
 mod hash;
+mod lone;
 mod long;
 #[expect(
     clippy::arithmetic_side_effects,
@@ -36,10 +38,11 @@ mod shard;
 )]
 mod table;
 
-pub(crate) use fast::{Outcomes, Subject, Taken};
+pub(crate) use fast::{Aim, Subject};
 use hash::Secrets;
+use lone::Lone;
 use long::Room;
-use shard::Shard;
+use shard::{Shard, Views};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
 
@@ -77,6 +80,8 @@ pub enum OnFull {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Padded]>,
+    views: Arc<Views>,
+    lones: Box<[Lone]>,
     secrets: Secrets,
     /// Keys in the tables, and room promised to requests under way.
     live: AtomicU64,
@@ -95,7 +100,7 @@ pub struct MemoryStore {
 /// A shard on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct Padded(Spin<Shard>);
 
 /// What a memory store has done and has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,9 +129,12 @@ impl MemoryStore {
     }
 
     fn with_secrets(secrets: Secrets) -> Self {
-        let stagger = |shard: usize| shard.wrapping_mul(256 / SHARDS);
+        let views = Arc::new(Views::new());
+        let shard = |index| Padded(Spin::new(Shard::new(index, Arc::clone(&views))));
         Self {
-            shards: (0..SHARDS).map(|shard| Padded(Mutex::new(Shard::new(stagger(shard))))).collect(),
+            shards: (0..SHARDS).map(shard).collect(),
+            views,
+            lones: (0..lone::LONES).map(|_| Lone::new()).collect(),
             secrets,
             live: AtomicU64::new(0),
             searched_at: AtomicU64::new(0),
@@ -226,8 +234,10 @@ impl MemoryStore {
 
     /// Forgets every idle key, a shard at a time, and says how many there were.
     pub fn reclaim(&self, now: Timestamp) -> u64 {
-        let freed = self.shards.iter().map(|shard| {
-            let freed = lock(&shard.0).reclaim(now, &self.secrets);
+        let freed = self.shards.iter().enumerate().map(|(index, shard)| {
+            let mut shard = shard.0.lock();
+            self.take_all_home(index, &mut shard);
+            let freed = shard.reclaim(now, &self.secrets);
             self.forgot(freed);
             freed
         });
@@ -279,8 +289,10 @@ impl Store for MemoryStore {
 }
 
 /// Of two readings of the clock, the one that counts: the newest, if the other merely came late.
+#[inline]
 fn in_order(newest: Timestamp, now: Timestamp) -> Timestamp {
-    if newest.since(now) <= Duration::from_nanos(LATE) { now.max(newest) } else { now }
+    let late = newest.as_nanos().saturating_sub(now.as_nanos());
+    if late <= LATE { now.max(newest) } else { now }
 }
 
 /// The top bits: the tables use the lower half.

@@ -91,10 +91,23 @@ impl Outcome {
     pub fn allowed(&self) -> bool {
         self.verdict == Verdict::Allowed
     }
+}
 
+/// An outcome in plain words, which stay in registers on their way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Numbers {
+    /// How long until the request is admitted: 0 if it was, [`u64::MAX`] if it never will be.
+    wait: u64,
+    remaining: u64,
+    pub(crate) reset_at: u64,
+    grows_at: u64,
+}
+
+impl Numbers {
     /// The answer to a request of `cost` that was `allowed` or not, with the numbers of a budget
     /// that has `available` of `capacity` left and gets back to any number of units at the time
     /// that `available_at` says.
+    #[inline(always)]
     pub(crate) fn new(
         now: Timestamp,
         cost: u64,
@@ -103,19 +116,35 @@ impl Outcome {
         available_at: impl Fn(u64) -> u64,
     ) -> Self {
         let now = now.as_nanos();
-        let verdict = if allowed {
-            Verdict::Allowed
+        let wait = if allowed {
+            0
         } else if cost > capacity {
-            Verdict::Never
+            u64::MAX
         } else {
-            Verdict::Denied { retry_after: Duration::from_nanos(available_at(cost).saturating_sub(now)) }
+            available_at(cost).saturating_sub(now).max(1)
         };
         let grows_at = if available < capacity { available_at(available.saturating_add(1)) } else { now };
+        Self { wait, remaining: available, reset_at: available_at(capacity), grows_at }
+    }
+
+    #[inline]
+    pub(crate) const fn allowed(&self) -> bool {
+        self.wait == 0
+    }
+}
+
+impl From<Numbers> for Outcome {
+    #[inline(always)]
+    fn from(numbers: Numbers) -> Self {
         Self {
-            verdict,
-            remaining: available,
-            reset_at: Timestamp::from_nanos(available_at(capacity)),
-            grows_at: Timestamp::from_nanos(grows_at),
+            verdict: match numbers.wait {
+                0 => Verdict::Allowed,
+                u64::MAX => Verdict::Never,
+                wait => Verdict::Denied { retry_after: Duration::from_nanos(wait) },
+            },
+            remaining: numbers.remaining,
+            reset_at: Timestamp::from_nanos(numbers.reset_at),
+            grows_at: Timestamp::from_nanos(numbers.grows_at),
         }
     }
 }
@@ -150,7 +179,7 @@ impl Meter {
     /// Takes `cost` if it fits. What does not fit changes nothing, so a client cannot deepen its
     /// own hole (unless the limit counts denied attempts).
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Outcome {
-        ask!(&mut self.0, |algorithm, state| decide(algorithm, state, now, cost))
+        ask!(&mut self.0, |algorithm, state| decide(algorithm, state, now, cost)).into()
     }
 
     /// What [`decide`](Self::decide) would say, taking nothing: the numbers are those before the
@@ -250,13 +279,13 @@ impl Meter {
 
     fn outcome(&self, now: Timestamp, cost: u64, allowed: bool) -> Outcome {
         let numbers = (self.available(now), self.limit().capacity());
-        Outcome::new(now, cost, allowed, numbers, |units| self.available_at(now, units))
+        Numbers::new(now, cost, allowed, numbers, |units| self.available_at(now, units)).into()
     }
 }
 
 /// The decision.
-#[inline]
-fn decide<A: Arithmetic>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u64) -> Outcome {
+#[inline(always)]
+fn decide<A: Arithmetic>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u64) -> Numbers {
     let at = now.as_nanos();
     algorithm.roll(state, at);
     let mut available = algorithm.available(state, at);
@@ -266,7 +295,7 @@ fn decide<A: Arithmetic>(algorithm: &A, state: &mut A::State, now: Timestamp, co
         algorithm.take(state, at, cost);
         available = available.saturating_sub(cost);
     }
-    Outcome::new(now, cost, allowed, (available, algorithm.capacity()), |units| {
+    Numbers::new(now, cost, allowed, (available, algorithm.capacity()), |units| {
         algorithm.available_at(state, at, units)
     })
 }

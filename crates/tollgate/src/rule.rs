@@ -165,11 +165,7 @@ impl Rule {
         attributes.try_for_each(|name| push_value(subject, name, request.get(name).unwrap_or_default()))
     }
 
-    #[inline]
     fn covers(&self, request: &Request<'_>) -> bool {
-        if self.by_client && self.matches.is_empty() && request.only_client().is_some() {
-            return true;
-        }
         all_match(&self.matches, request) && self.key.iter().all(|attribute| request.get(attribute).is_some())
     }
 

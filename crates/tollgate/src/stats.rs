@@ -76,12 +76,18 @@ impl Tally {
 
     /// Counts one decision here and, if one rule that enforces made it, in that rule's counts too.
     #[inline]
-    pub(crate) fn count_with(&self, rule: Option<&Arc<Self>>, decision: &Decision) {
+    pub(crate) fn count_with(&self, rule: Option<&Arc<Self>>, allowed: bool) {
         let index = stripe_index();
-        for tally in [Some(self), rule.map(|tally| &**tally)].into_iter().flatten() {
-            if let Some(stripe) = tally.0.get(index) {
-                increment(index, if decision.allowed() { &stripe.allowed } else { &stripe.denied });
-            }
+        self.count_one(index, allowed);
+        if let Some(rule) = rule {
+            rule.count_one(index, allowed);
+        }
+    }
+
+    #[inline]
+    fn count_one(&self, index: usize, allowed: bool) {
+        if let Some(stripe) = self.0.get(index) {
+            increment(index, if allowed { &stripe.allowed } else { &stripe.denied });
         }
     }
 

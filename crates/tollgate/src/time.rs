@@ -15,11 +15,13 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+mod coarse;
 mod manual;
 mod timer;
 #[cfg(feature = "tokio")]
 mod tokio;
 
+pub use coarse::CoarseClock;
 pub use manual::ManualClock;
 
 #[cfg(feature = "tokio")]

@@ -32,11 +32,15 @@ fn aside() -> impl Strategy<Value = Aside> {
     ]
 }
 
-fn rules(limits: &[Limit]) -> RuleSet {
-    RuleSet::new([Rule::new("per-client", limits.to_vec()).key(["client"]).cost(2)]).unwrap()
+/// One rule, for each client or for all of them together.
+fn rules(limits: &[Limit], global: bool) -> RuleSet {
+    let rule = Rule::new("rule", limits.to_vec()).cost(2);
+    RuleSet::new([if global { rule } else { rule.key(["client"]) }]).unwrap()
 }
 
-fn do_aside(limiter: &Limiter, aside: Aside, client: &str, limits: [&[Limit]; 2], now: Timestamp, odd: bool) {
+fn do_aside(limiter: &Limiter, aside: Aside, client: &str, other: &RuleSet, now: Timestamp, odd: bool) {
+    // What is done to a client leaves global budgets alone, unless their rule is named.
+    let client = Request::client(client).only("rule");
     match aside {
         Aside::Nothing => {}
         Aside::Peek => drop(block_on(limiter.peek(client))),
@@ -49,7 +53,7 @@ fn do_aside(limiter: &Limiter, aside: Aside, client: &str, limits: [&[Limit]; 2]
                 drop(block_on(reservation.settle(2)));
             }
         }
-        Aside::Change => limiter.set_rules(rules(limits[usize::from(odd)])).unwrap(),
+        Aside::Change => limiter.set_rules(other.clone()).unwrap(),
         Aside::Reclaim => drop(limiter.store().reclaim(now)),
     }
 }
@@ -63,18 +67,20 @@ proptest! {
         others in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 60),
         asides in prop::collection::vec((aside(), any::<bool>()), 60),
+        global: bool,
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
         let build = || {
             let store = MemoryStore::new().max_keys(2).sweep(MINUTE / 2, MINUTE);
-            Limiter::builder(rules(&limits)).store(store).clock(clock.clone()).build().unwrap()
+            Limiter::builder(rules(&limits, global)).store(store).clock(clock.clone()).build().unwrap()
         };
         let (short, long) = (build(), build());
         for (Step { wait, client, cost }, (aside, odd)) in steps.into_iter().zip(asides) {
             clock.advance(wait);
             let now = tollgate::Clock::now(&clock);
             for limiter in [&short, &long] {
-                do_aside(limiter, aside, CLIENTS[client], [&limits, &others], now, odd);
+                let other = rules(if odd { &others } else { &limits }, global);
+                do_aside(limiter, aside, CLIENTS[client], &other, now, odd);
             }
             let request = Request::client(CLIENTS[client]).cost(cost);
             let decision = short.check(request).unwrap();
@@ -83,5 +89,46 @@ proptest! {
         }
         prop_assert_eq!(short.stats().total, long.stats().total);
         prop_assert_eq!(&short.stats().rules, &long.stats().rules);
+    }
+
+    #[test]
+    fn b10_a_batch_gets_the_same_answers_as_one_request_at_a_time(
+        limits in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
+        steps in steps(std::time::Duration::from_nanos(1), MINUTE, 200),
+        batches in prop::collection::vec((1..90_usize, aside(), any::<bool>()), 6),
+        shape in 0..4,
+    ) {
+        let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
+        let rules = || match shape {
+            0 | 1 => rules(&limits, shape == 1),
+            // Several rules, and a request that is not covered by the same ones as its neighbours.
+            2 => RuleSet::new([Rule::new("all", limits.clone()), Rule::new("rule", limits.clone()).key(["client"])]).unwrap(),
+            _ => RuleSet::new([Rule::new("rule", limits.clone()).key(["client"]).matching("client", "a*")]).unwrap(),
+        };
+        let build = || {
+            let store = MemoryStore::new().max_keys(2);
+            Limiter::builder(rules()).store(store).clock(clock.clone()).build().unwrap()
+        };
+        let (together, alone) = (build(), build());
+        let mut steps = steps.into_iter();
+        for (size, aside, odd) in batches {
+            let batch: Vec<Step> = steps.by_ref().take(size).collect();
+            clock.advance(batch.first().map_or(MINUTE, |step| step.wait));
+            let now = tollgate::Clock::now(&clock);
+            for limiter in [&together, &alone] {
+                do_aside(limiter, aside, CLIENTS[0], &rules(), now, odd);
+            }
+            // One that cannot be counted, among those that can.
+            let requests: Vec<Request<'_>> = batch
+                .iter()
+                .map(|step| Request::client(CLIENTS[step.client]).cost(step.cost))
+                .chain([Request::client(""), Request::client("a").cost(u64::MAX)])
+                .collect();
+            let mut answers = Vec::new();
+            together.check_many(&requests, |answer| answers.push(answer));
+            let expected: Vec<_> = requests.iter().map(|request| alone.check(*request)).collect();
+            prop_assert_eq!(answers, expected);
+        }
+        prop_assert_eq!(together.stats(), alone.stats());
     }
 }

@@ -88,3 +88,81 @@ fn e5_newcomers_on_many_threads_never_exceed_the_bound() {
         SCHEDULES,
     );
 }
+
+#[test]
+fn b9_racing_threads_on_one_client_admit_exactly_the_limit() {
+    shuttle::check_random(
+        || {
+            let limiter =
+                limiter(MemoryStore::new(), [Rule::new("rule", Limit::per_hour(3)).key(["client"])]);
+            let admitted = Arc::new(AtomicU64::new(0));
+            let (shared, counter) = (limiter.clone(), admitted.clone());
+            together(3, move |_| {
+                shared.check_many(&["a", "b", "a"], |decision| {
+                    counter.fetch_add(u64::from(decision.unwrap().allowed()), Ordering::SeqCst);
+                });
+            });
+            assert_eq!(
+                admitted.load(Ordering::SeqCst),
+                6,
+                "three of six for one, three of three for the other"
+            );
+        },
+        SCHEDULES,
+    );
+}
+
+/// A global state goes back and forth between its own place and its table: checks want it here,
+/// everything else there.
+#[test]
+fn b9_a_global_budget_is_exact_wherever_its_state_is() {
+    shuttle::check_random(
+        || {
+            let limiter = limiter(MemoryStore::new(), [Rule::new("global", Limit::per_hour(3))]);
+            let admitted = Arc::new(AtomicU64::new(0));
+            let (shared, counter) = (limiter.clone(), admitted.clone());
+            together(4, move |index| match index {
+                0 | 1 => {
+                    for _ in 0..2 {
+                        counter.fetch_add(u64::from(shared.check("a").unwrap().allowed()), Ordering::SeqCst);
+                    }
+                }
+                2 => {
+                    assert!(block_on(shared.peek("a")).unwrap().remaining() <= 3);
+                    counter.fetch_sub(block_on(shared.refund("a")).unwrap(), Ordering::SeqCst);
+                }
+                _ => {
+                    let mut dump = Vec::new();
+                    shared.store().dump(&mut dump).unwrap();
+                    let live = MemoryStore::restore(&*dump).unwrap().memory_stats().live;
+                    assert!(live <= 1);
+                    shared.store().reclaim(Timestamp::from_secs(1_000_000));
+                }
+            });
+            let left = block_on(limiter.peek("a")).unwrap().remaining();
+            assert_eq!(left, 3_u64.wrapping_sub(admitted.load(Ordering::SeqCst)));
+            assert_eq!(limiter.stats().live_keys, Some(u64::from(left < 3)));
+        },
+        SCHEDULES,
+    );
+}
+
+/// Two global rules, one place.
+#[test]
+fn b9_global_budgets_that_share_a_place_do_not_share_a_budget() {
+    shuttle::check_random(
+        || {
+            let rules =
+                ["one", "two"].map(|name| Rule::new(name, Limit::per_hour(2)).matching("client", name));
+            let limiter = limiter(MemoryStore::new(), rules);
+            let shared = limiter.clone();
+            together(2, move |index| {
+                let client = ["one", "two"][index];
+                let allowed = [0; 3].map(|_| shared.check(client).unwrap().allowed());
+                assert_eq!(allowed, [true, true, false]);
+            });
+            assert_eq!(limiter.stats().live_keys, Some(2));
+        },
+        SCHEDULES,
+    );
+}

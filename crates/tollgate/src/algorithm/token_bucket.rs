@@ -15,7 +15,7 @@
 
 use std::fmt::Debug;
 
-use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil};
+use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil, sum};
 
 /// The limit. `F` says whether a token is a whole number of nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,10 +136,11 @@ impl<F: Fraction> TokenBucket<F> {
         State { full_at: tick.saturating_add(narrow(nanos)), rest: F::keep(narrow(rest)) }
     }
 
-    /// How long that many tokens last, where a token is whole.
+    /// How long that many tokens, at most the capacity, last where a token is whole.
     #[inline]
     const fn span(&self, count: u64) -> u64 {
-        count.saturating_mul(self.token)
+        debug_assert!(count.checked_mul(self.token).is_some(), "a bucket fills within a hundred years");
+        count.wrapping_mul(self.token)
     }
 
     fn tokens(&self, count: u64) -> u128 {
@@ -171,16 +172,27 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
 
     const WORDS: usize = F::WORDS;
 
+    #[inline]
     fn save(state: &Self::State, words: &mut [u64]) {
-        let packed = [state.full_at, F::numerator(state.rest)];
-        words.iter_mut().zip(packed).for_each(|(word, part)| *word = part);
+        match words {
+            [full_at, rest, ..] if F::WORDS > 1 => {
+                (*full_at, *rest) = (state.full_at, F::numerator(state.rest));
+            }
+            [full_at, ..] => *full_at = state.full_at,
+            [] => {}
+        }
     }
 
+    #[inline]
     fn load(words: &[u64]) -> Self::State {
-        let part = |index: usize| words.get(index).copied().unwrap_or(0);
-        State { full_at: part(0), rest: F::keep(part(1)) }
+        match *words {
+            [full_at, rest, ..] if F::WORDS > 1 => State { full_at, rest: F::keep(rest) },
+            [full_at, ..] => State { full_at, rest: F::keep(0) },
+            [] => State { full_at: 0, rest: F::keep(0) },
+        }
     }
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -189,9 +201,9 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     fn roll(&self, state: &mut Self::State, now: u64) {
         if F::WORDS == 1 {
             // The usual case in 64 bits: a whole bucket is at most a hundred years of nanoseconds.
-            let reach = self.tick(now.saturating_add(LATE)).saturating_add(self.span(self.capacity));
-            if state.full_at > reach {
-                state.full_at = self.tick(now).saturating_add(self.span(self.capacity));
+            let whole = self.span(self.capacity);
+            if state.full_at > sum(self.tick(sum(now, LATE)), whole) {
+                state.full_at = sum(self.tick(now), whole);
             }
             return;
         }
@@ -206,7 +218,7 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         if F::WORDS == 1 {
             let debt = state.full_at.saturating_sub(self.tick(now));
             let whole = debt.checked_div(self.token).unwrap_or(0);
-            let lacking = whole.saturating_add(u64::from(whole.wrapping_mul(self.token) != debt));
+            let lacking = sum(whole, u64::from(whole.wrapping_mul(self.token) != debt));
             return self.capacity.saturating_sub(lacking);
         }
         let lacking = quotient_ceil(self.debt(state, self.tick(now)), u128::from(self.token));
@@ -243,7 +255,7 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     #[inline]
     fn take(&self, state: &mut Self::State, now: u64, units: u64) {
         if F::WORDS == 1 {
-            state.full_at = state.full_at.max(self.tick(now)).saturating_add(self.span(units));
+            state.full_at = sum(state.full_at.max(self.tick(now)), self.span(units));
             return;
         }
         let tick = self.tick(now);

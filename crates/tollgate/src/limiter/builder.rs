@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::failure::Share;
 use super::wait::Queues;
-use super::{Current, Limiter, Nobody, Observer, Shared, check_accepted};
+use super::{Current, Limiter, Observer, Shared, check_accepted};
 use crate::stats::Tally;
 use crate::store::Store;
 use crate::time::{Clock, SystemClock};
@@ -21,7 +21,7 @@ impl Limiter {
             rules,
             store: MemoryStore::new(),
             clock: Box::new(SystemClock),
-            observer: Box::new(Nobody),
+            observer: None,
             deadline: Duration::from_millis(50),
             local_share: 0.25,
         }
@@ -46,7 +46,7 @@ pub struct LimiterBuilder<S = MemoryStore> {
     rules: RuleSet,
     store: S,
     clock: Box<dyn Clock>,
-    observer: Box<dyn Observer>,
+    observer: Option<Box<dyn Observer>>,
     deadline: Duration,
     local_share: f64,
 }
@@ -75,7 +75,7 @@ impl<S: Store> LimiterBuilder<S> {
     /// Tells `observer` of every decision and every failure of the store.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.observer = Box::new(observer);
+        self.observer = Some(Box::new(observer));
         self
     }
 

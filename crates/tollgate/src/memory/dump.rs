@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Write};
 
 use super::hash::{Id, Secrets};
 use super::shard::{Cells, Found};
-use super::{MemoryStore, lock, shard_of};
+use super::{MemoryStore, shard_of};
 use crate::cell::Cell;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Limits};
@@ -41,14 +41,17 @@ impl MemoryStore {
         let [one, other] = self.secrets.seed();
         writeln!(out, "{HEADER} {one:016x} {other:016x}")?;
         let mut count: u64 = 0;
-        for shard in &self.shards {
+        for (index, shard) in self.shards.iter().enumerate() {
             let mut lines = String::new();
-            lock(&shard.0).each(|Id { high, low }, cells| {
+            let mut shard = shard.0.lock();
+            self.take_all_home(index, &mut shard);
+            shard.each(|Id { high, low }, cells| {
                 count = count.saturating_add(1);
                 lines.push_str(&format!("{high:016x}{low:08x}"));
                 cells.iter().for_each(|cell| lines.push_str(&format!("\t{}", cell.to_text())));
                 lines.push('\n');
             });
+            drop(shard);
             out.write_all(lines.as_bytes())?;
         }
         writeln!(out, "end {count}")
@@ -78,7 +81,7 @@ impl MemoryStore {
             let (id, cells) = key_of(&line).ok_or_else(|| invalid(number, "not a key and its state"))?;
             let home = store.secrets.home(id);
             let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
-            let mut shard = lock(&store.shards[shard_of(home)].0);
+            let mut shard = store.shards[shard_of(home)].0.lock();
             if shard.find(id, home, limits.words()) != Found::Nowhere {
                 return Err(invalid(number, "a key that was there before"));
             }

@@ -4,76 +4,155 @@
 //! one slot, and the arithmetic done in place. Whatever is out of the ordinary (a limit that
 //! changed, a block, a reservation, a log, a full table) is left to the long way, which can do
 //! everything.
+//!
+//! It has two steps. [`MemoryStore::aim`] finds out where the state should be and has that memory
+//! fetched; [`MemoryStore::take`] decides. What is done in between, reading the clock or aiming at
+//! the other requests of a batch, hides the time that memory takes.
 
 use smallvec::SmallVec;
 
+use super::hash::Id;
 use super::shard::{Found, Shard, WIDEST};
-use super::{MemoryStore, Room, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, lock, shard_of};
+use super::table::prefetch;
+use super::{MemoryStore, Room, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, shard_of};
+use crate::meter::Numbers;
+use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
-use crate::{Clock, Limits, Meter, Outcome, RuleName, Timestamp};
+use crate::{Limits, Meter, Outcome, RuleName, Timestamp};
 
-/// What a rule's limits said, and when.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) now: Timestamp,
-    pub(crate) outcomes: Outcomes,
-}
-
-/// What each limit said. Most rules have one, and moving room for four around would cost more than
-/// deciding.
-#[derive(Debug)]
-pub(crate) enum Outcomes {
-    One(Outcome),
-    Several(SmallVec<[Outcome; 4]>),
-}
+/// What each of several limits said.
+pub(crate) type Outcomes = SmallVec<[Outcome; 4]>;
 
 /// What a rule counts by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subject<'a> {
     /// One attribute's value, of a length that can be part of a key.
     Value(&'a str),
-    /// Anything, encoded.
+    /// Values, encoded.
     Encoded(&'a [u8]),
+    /// Nothing: everyone together.
+    Everyone,
+}
+
+/// Where a request's state should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aim {
+    /// In a table.
+    Slot(Slot),
+    /// By itself, as that of a rule that counts everything together.
+    Lone { rule: RuleName, limits: Limits, width: usize },
+}
+
+/// A slot in a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(super) id: Id,
+    pub(super) home: u64,
+    pub(super) limits: Limits,
+    pub(super) width: usize,
 }
 
 impl MemoryStore {
-    /// Takes `cost` from each of a rule's limits if all have it. `None` is for the long way:
-    /// nothing has been done.
-    #[inline]
-    pub(crate) fn take_one(
-        &self,
-        rule: RuleName,
-        subject: Subject<'_>,
-        limits: Limits,
-        cost: u64,
-        clock: &dyn Clock,
-    ) -> Option<Taken> {
+    /// Finds out where a subject's state should be, and has it fetched. `None` is for the long way.
+    #[inline(always)]
+    pub(crate) fn aim(&self, rule: RuleName, subject: Subject<'_>, limits: Limits) -> Option<Aim> {
         let width = limits.words().filter(|width| *width <= WIDEST)?;
         let id = match subject {
             Subject::Value(value) => self.secrets.identify_value(rule.digest(), value.as_bytes()),
             Subject::Encoded(subject) => self.secrets.identify(rule.digest(), subject),
+            Subject::Everyone => return Some(Aim::Lone { rule, limits, width }),
         };
-        let home = self.secrets.home(id);
-        let now = clock.now();
-        let mut shard = lock(&self.shards[shard_of(home)].0);
-        let now = in_order(shard.latest, now);
-        shard.set_time(now);
+        let slot = self.slot(id, limits, width);
+        self.views.of(width, shard_of(slot.home)).prefetch(width, slot.home);
+        Some(Aim::Slot(slot))
+    }
+
+    pub(super) fn slot(&self, id: Id, limits: Limits, width: usize) -> Slot {
+        Slot { id, home: self.secrets.home(id), limits, width }
+    }
+
+    /// Has the lock of what was aimed at fetched, for a batch: between two threads it moves about.
+    #[inline]
+    pub(crate) fn prefetch_lock(&self, aim: &Aim) {
+        if let Aim::Slot(slot) = aim {
+            prefetch(std::ptr::from_ref(&self.shards[shard_of(slot.home)]).addr());
+        }
+    }
+
+    /// Takes `cost` from the one limit there is, if it has that much. Says when that was, and puts
+    /// the rest of the answer into `numbers`. `None` is for the long way: nothing has been done.
+    #[inline(always)]
+    pub(crate) fn take(
+        &self,
+        aim: &Aim,
+        cost: u64,
+        now: Timestamp,
+        numbers: &mut Numbers,
+    ) -> Option<Timestamp> {
+        self.with_state(aim, now, |limits, words, now| {
+            *numbers = Meter::decide_packed(limits.first()?, words, now, cost);
+            Some(numbers.reset_at)
+        })
+    }
+
+    /// Takes `cost` from each of several limits, if all have it.
+    pub(crate) fn take_several(
+        &self,
+        aim: &Aim,
+        cost: u64,
+        now: Timestamp,
+        outcomes: &mut Outcomes,
+    ) -> Option<Timestamp> {
+        self.with_state(aim, now, |limits, words, now| {
+            take_all(limits, words, now, cost, outcomes);
+            outcomes.iter().map(|outcome| outcome.reset_at.as_nanos()).max()
+        })
+    }
+
+    /// Does `decide`, which says when nothing will be in use any more, to the state that was aimed
+    /// at. Says when that was.
+    #[inline(always)]
+    fn with_state(
+        &self,
+        aim: &Aim,
+        now: Timestamp,
+        decide: impl FnOnce(Limits, &mut [u64], Timestamp) -> Option<u64>,
+    ) -> Option<Timestamp> {
+        let slot = match aim {
+            Aim::Slot(slot) => slot,
+            Aim::Lone { rule, limits, width } => return self.with_lone(*rule, *limits, *width, now, decide),
+        };
+        let mut shard = self.shards[shard_of(slot.home)].0.lock();
+        let now = shard.arrive(now);
         if shard.sweep_is_due(now) {
             self.go_on_sweeping(&mut shard, now);
         }
-        if let Some(words) = shard.packed(width, id, home, limits) {
-            let (outcomes, idle_at) = take(limits, words, now, cost);
-            shard.next_idle = shard.next_idle.min(idle_at);
-            return Some(Taken { now, outcomes });
-        }
+        let Some(words) = shard.packed(slot.width, slot.id, slot.home, slot.limits) else {
+            return self.first_seen(slot, shard, now, decide);
+        };
+        let idle_at = decide(slot.limits, words, now)?;
+        shard.next_idle = shard.next_idle.min(idle_at);
+        Some(now)
+    }
+
+    /// The same for a key that is new, or is not what was expected.
+    #[inline(never)]
+    fn first_seen(
+        &self,
+        slot: &Slot,
+        mut shard: Guard<'_, Shard>,
+        now: Timestamp,
+        decide: impl FnOnce(Limits, &mut [u64], Timestamp) -> Option<u64>,
+    ) -> Option<Timestamp> {
+        let Slot { id, home, limits, width } = *slot;
         if shard.find(id, home, Some(width)) != Found::Nowhere || !self.promise(1, Room::Bounded) {
             return None;
         }
         let mut fresh = [0; WIDEST];
-        let (outcomes, idle_at) = take(limits, &mut fresh[..width], now, cost);
+        let idle_at = decide(limits, &mut fresh[..width], now)?;
         if fresh.iter().all(|word| *word == 0) {
             self.live.fetch_sub(1, Ordering::Relaxed);
-            return Some(Taken { now, outcomes });
+            return Some(now);
         }
         if shard.table(width).is_filled(width) {
             // Rather than grow, make use of what has been idle for long. Who was here a moment ago is likely
@@ -83,7 +162,7 @@ impl MemoryStore {
         }
         shard.insert(width, id, limits, &self.secrets).copy_from_slice(&fresh[..width]);
         shard.next_idle = shard.next_idle.min(idle_at);
-        Some(Taken { now, outcomes })
+        Some(now)
     }
 
     #[cold]
@@ -94,33 +173,46 @@ impl MemoryStore {
     }
 }
 
-/// Takes `cost` from all of the packed states if all have it. Says what each limit says, and when
-/// nothing will be in use any more.
-#[inline]
-fn take(limits: Limits, words: &mut [u64], now: Timestamp, cost: u64) -> (Outcomes, u64) {
-    if let [limit] = limits.as_slice() {
-        let outcome = Meter::decide_packed(limit, words, now, cost);
-        return (Outcomes::One(outcome), outcome.reset_at.as_nanos());
+impl Shard {
+    /// The time that a request is decided at: its reading of the clock, or the newest if it merely
+    /// came late.
+    #[inline]
+    pub(super) fn arrive(&mut self, now: Timestamp) -> Timestamp {
+        if now < self.latest {
+            return self.arrive_late(now);
+        }
+        self.latest = now;
+        now
     }
-    take_several(limits, words, now, cost)
+
+    #[cold]
+    fn arrive_late(&mut self, now: Timestamp) -> Timestamp {
+        let now = in_order(self.latest, now);
+        self.set_time(now);
+        now
+    }
+
+    /// Takes note that a state is put back that was last used at `latest`.
+    pub(super) fn come_back(&mut self, latest: Timestamp) {
+        self.latest = self.latest.max(latest);
+        self.next_idle = 0;
+    }
 }
 
-fn take_several(limits: Limits, mut words: &mut [u64], now: Timestamp, cost: u64) -> (Outcomes, u64) {
+/// Takes `cost` from all of the packed states if all have it, and says what each limit says.
+fn take_all(limits: Limits, mut words: &mut [u64], now: Timestamp, cost: u64, outcomes: &mut Outcomes) {
     let mut rest = &*words;
     let admitted = limits.into_iter().all(|limit| {
         let (state, others) = rest.split_at(Meter::words(limit).unwrap_or(0));
         rest = others;
         Meter::packed_fits(limit, state, now, cost)
     });
-    let mut outcomes: SmallVec<[Outcome; 4]> = SmallVec::new();
     for limit in limits {
         let (state, others) = words.split_at_mut(Meter::words(limit).unwrap_or(0));
         outcomes.push(match admitted {
-            true => Meter::decide_packed(limit, state, now, cost),
+            true => Meter::decide_packed(limit, state, now, cost).into(),
             false => Meter::refuse_packed(limit, state, now, cost),
         });
         words = others;
     }
-    let idle_at = outcomes.iter().map(|outcome| outcome.reset_at.as_nanos()).max().unwrap_or(0);
-    (Outcomes::Several(outcomes), idle_at)
 }

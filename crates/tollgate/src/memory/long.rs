@@ -6,12 +6,12 @@ use smallvec::SmallVec;
 
 use super::hash::Id;
 use super::shard::{Cells, Found, Shard};
-use super::{MemoryStore, in_order, lock, shard_of};
+use super::{MemoryStore, in_order, shard_of};
 use crate::cell::{Cell, transact};
 use crate::store::{Answer, Applied, Charge, Op};
-use crate::sync::MutexGuard;
+use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
-use crate::{Limits, Outcome, Timestamp, Verdict};
+use crate::{Limits, Outcome, RuleName, Timestamp, Verdict};
 
 /// How long a new key is told to wait when every slot is busy.
 const FULL_RETRY: Duration = Duration::from_secs(1);
@@ -26,6 +26,8 @@ pub(super) struct Group {
     home: u64,
     shard: usize,
     limits: Limits,
+    /// The rule, if it counts everything together.
+    global: Option<RuleName>,
 }
 
 /// A charge on one place of a group, which stands for all of the request's charges there.
@@ -54,11 +56,16 @@ impl MemoryStore {
     fn group(&self, charge: &Charge<'_>, subject: &[u8]) -> Group {
         let id = self.secrets.identify(charge.key.rule().digest(), subject);
         let home = self.secrets.home(id);
-        Group { id, home, shard: shard_of(home), limits: charge.limits }
+        let global = subject.is_empty().then(|| charge.key.rule());
+        Group { id, home, shard: shard_of(home), limits: charge.limits, global }
     }
 
     pub(super) fn is_unknown(&self, group: &Group) -> bool {
-        lock(&self.shards[group.shard].0).find(group.id, group.home, group.limits.words()) == Found::Nowhere
+        let mut shard = self.shards[group.shard].0.lock();
+        if let Some(rule) = group.global {
+            self.take_home(rule, &mut shard);
+        }
+        shard.find(group.id, group.home, group.limits.words()) == Found::Nowhere
     }
 
     /// The request's keys in the order in which they are locked, each once; those that `pools` says
@@ -164,17 +171,20 @@ impl MemoryStore {
 /// The shards of one request, locked.
 struct Locked<'a> {
     store: &'a MemoryStore,
-    shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+    shards: SmallVec<[(usize, Guard<'a, Shard>); 4]>,
 }
 
 impl<'a> Locked<'a> {
     /// Locks in the order of the groups, which is ascending: this is what keeps opposite requests
     /// from deadlock.
     fn new(store: &'a MemoryStore, groups: &[Group]) -> Self {
-        let mut shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]> = SmallVec::new();
+        let mut shards: SmallVec<[(usize, Guard<'a, Shard>); 4]> = SmallVec::new();
         for group in groups {
             if shards.last().is_none_or(|(last, _)| *last != group.shard) {
-                shards.push((group.shard, lock(&store.shards[group.shard].0)));
+                shards.push((group.shard, store.shards[group.shard].0.lock()));
+            }
+            if let (Some(rule), Some((_, shard))) = (group.global, shards.last_mut()) {
+                store.take_home(rule, shard);
             }
         }
         Self { store, shards }

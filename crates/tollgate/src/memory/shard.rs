@@ -5,11 +5,13 @@
 //! is kept as whole [`Cell`]s in a map, and comes back into a table when it can.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::SHARDS;
 use super::hash::{Id, Secrets};
-use super::table::{Place, Table};
+use super::table::{Place, Table, View};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
 use crate::{Limits, Meter, Timestamp};
@@ -20,30 +22,44 @@ pub(super) const WIDEST: usize = 8;
 /// The cells of one rule and subject, one for each of the rule's limits.
 pub(super) type Cells = SmallVec<[Cell; 2]>;
 
-/// A part of the keys.
+/// A part of the keys. What every request reads comes first, on the lock's own cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Shard {
-    /// By width, from 1.
-    tables: [Table; WIDEST],
-    whole: HashMap<Id, Cells>,
     /// The newest reading of the clock.
     pub(super) latest: Timestamp,
     /// Nothing turns idle before this: until then there is no use in looking.
     pub(super) next_idle: u64,
-    sweep: Sweep,
+    /// When the next sweep is due: at once, while one is under way.
+    sweep_due: Timestamp,
+    /// By width, from 1.
+    tables: [Table; WIDEST],
+    whole: HashMap<Id, Cells>,
+    /// The table and the slot that a sweep has got to, while one is under way.
+    sweep_at: Option<(usize, Place)>,
     /// Where new keys have got to in their looking for idle slots.
     cursor: Place,
     /// Where between two sizes its tables are, of 256.
     stagger: usize,
+    /// Which shard it is.
+    index: usize,
+    views: Arc<Views>,
 }
 
-/// How far a sweep has got.
-#[derive(Debug, Default)]
-pub(super) struct Sweep {
-    /// When the next one is due.
-    due: Timestamp,
-    /// The table and the slot it has got to, while it is under way.
-    at: Option<(usize, Place)>,
+/// Where all tables of all shards have their memory, outside the locks.
+#[derive(Debug)]
+pub(super) struct Views(Box<[View]>);
+
+impl Views {
+    pub(super) fn new() -> Self {
+        Self((0..SHARDS * WIDEST).map(|_| View::default()).collect())
+    }
+
+    /// Those of one width lie side by side.
+    #[inline]
+    pub(super) fn of(&self, width: usize, shard: usize) -> &View {
+        &self.0[width.saturating_sub(1).min(WIDEST - 1) * SHARDS + shard % SHARDS]
+    }
 }
 
 /// Where a key's state is.
@@ -55,15 +71,18 @@ pub(super) enum Found {
 }
 
 impl Shard {
-    pub(super) fn new(stagger: usize) -> Self {
+    pub(super) fn new(index: usize, views: Arc<Views>) -> Self {
         Self {
-            tables: Default::default(),
-            whole: HashMap::new(),
             latest: Timestamp::EPOCH,
             next_idle: u64::MAX,
-            sweep: Sweep::default(),
+            sweep_due: Timestamp::EPOCH,
+            tables: Default::default(),
+            whole: HashMap::new(),
+            sweep_at: None,
             cursor: 0,
-            stagger,
+            stagger: index * (256 / SHARDS),
+            index,
+            views,
         }
     }
 
@@ -105,18 +124,26 @@ impl Shard {
     /// The packed state of a key that these very limits wrote.
     #[inline]
     pub(super) fn packed(&mut self, width: usize, id: Id, home: u64, limits: Limits) -> Option<&mut [u64]> {
-        let table = self.table_mut(width);
-        let place = table.find(width, id, home)?;
-        (table.number(width, place) == limits.number()).then(|| table.state_mut(width, place))
+        self.table_mut(width).written_by(width, id, home, limits.number())
     }
 
     /// Adds a packed state, all zeroes, for a key that has none.
     #[inline]
     pub(super) fn insert(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> &mut [u64] {
+        let place = self.insert_at(width, id, limits, secrets);
+        self.table_mut(width).state_mut(width, place)
+    }
+
+    fn insert_at(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> Place {
         let stagger = self.stagger;
-        let table = self.table_mut(width);
-        let place = table.insert(width, id, limits.number(), secrets, stagger);
-        table.state_mut(width, place)
+        let place = self.table_mut(width).insert(width, id, limits.number(), secrets, stagger);
+        self.show(width);
+        place
+    }
+
+    /// Shows where the memory of a table is, which may have moved.
+    fn show(&self, width: usize) {
+        self.views.of(width, self.index).show(self.table(width).view());
     }
 
     /// The cells of a key, to be changed and put back.
@@ -152,8 +179,7 @@ impl Shard {
                 Found::Packed { width: was, place } if was == width => place,
                 other => {
                     self.forget(other, id, secrets);
-                    let stagger = self.stagger;
-                    self.table_mut(width).insert(width, id, limits.number(), secrets, stagger)
+                    self.insert_at(width, id, limits, secrets)
                 }
             };
             let table = self.table_mut(width);
@@ -183,7 +209,7 @@ impl Shard {
 
     #[inline]
     pub(super) fn sweep_is_due(&self, now: Timestamp) -> bool {
-        self.sweep.at.is_some() || now >= self.sweep.due
+        now >= self.sweep_due
     }
 
     /// Goes on, from wherever it got last time, to forget what is idle in a few slots of one table.
@@ -251,10 +277,7 @@ impl Shard {
         next: Timestamp,
         secrets: &Secrets,
     ) -> u64 {
-        if self.sweep.at.is_none() && now < self.sweep.due {
-            return 0;
-        }
-        let (mut width, mut place) = self.sweep.at.unwrap_or((1, 0));
+        let (mut width, mut place) = self.sweep_at.unwrap_or((1, 0));
         let mut freed = 0;
         while width <= WIDEST && self.table(width).len() == 0 {
             (width, place) = (width + 1, 0);
@@ -264,14 +287,16 @@ impl Shard {
             freed = some;
             if reached >= self.table(width).slots() {
                 self.table_mut(width).shrink(width, secrets);
+                self.show(width);
                 (width, place) = (width + 1, 0);
             } else {
                 place = reached;
             }
         }
-        self.sweep.at = (width <= WIDEST).then_some((width, place));
-        if self.sweep.at.is_none() {
-            self.sweep.due = next;
+        self.sweep_at = (width <= WIDEST).then_some((width, place));
+        self.sweep_due = Timestamp::EPOCH;
+        if self.sweep_at.is_none() {
+            self.sweep_due = next;
             freed += self.reclaim_whole(now);
         }
         freed

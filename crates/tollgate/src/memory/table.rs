@@ -11,6 +11,8 @@
 //! time.
 
 use super::hash::{Id, Secrets};
+// Not `shuttle`'s: views are hints, and the more interleavings of them the fewer of what counts.
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Slots of the smallest table.
 const SMALLEST: usize = 16;
@@ -35,20 +37,39 @@ impl Table {
         self.slots
     }
 
-    #[inline]
+    /// Where its memory is, for a [`View`].
+    pub(super) fn view(&self) -> (usize, usize) {
+        (self.words.as_ptr().addr(), self.slots)
+    }
+
     pub(super) fn find(&self, width: usize, id: Id, home: u64) -> Option<Place> {
+        self.probe(width, home, |high, low| high == id.high && low >> 32 == u64::from(id.low))
+    }
+
+    /// The state of an identity that these limits, and no others, wrote.
+    #[inline]
+    pub(super) fn written_by(&mut self, width: usize, id: Id, home: u64, number: u32) -> Option<&mut [u64]> {
+        let wanted = header(id, number);
+        let place = self.probe(width, home, |high, low| [high, low] == wanted)?;
+        let start = place * stride(width) + HEADER;
+        self.words.get_mut(start..start + width)
+    }
+
+    /// The first slot from an identity's start on that is the one, unless a hole comes before it.
+    #[inline]
+    fn probe(&self, width: usize, home: u64, is_it: impl Fn(u64, u64) -> bool) -> Option<Place> {
         if self.used == 0 {
             return None;
         }
         let stride = stride(width);
-        let mut place = self.start(home);
+        let mut place = start(home, self.slots);
         loop {
             let [high, low, ..] = *self.words.get(place * stride..)? else { return None };
-            if high == id.high && low >> 32 == u64::from(id.low) && low & NUMBER != 0 {
-                return Some(place);
-            }
             if low & NUMBER == 0 {
                 return None;
+            }
+            if is_it(high, low) {
+                return Some(place);
             }
             place = self.after(place);
         }
@@ -106,7 +127,7 @@ impl Table {
         if self.is_filled(width) {
             let larger = match self.slots {
                 0 => SMALLEST + SMALLEST * stagger / 512,
-                slots => slots + slots / growth(width),
+                slots => slots + slots / growth(slots),
             };
             self.resize(width, larger, secrets);
         }
@@ -119,7 +140,7 @@ impl Table {
         let stride = stride(width);
         let (mut hole, mut next) = (place, self.after(place));
         while self.number(width, next) != 0 {
-            let start = self.start(secrets.home(self.id(width, next)));
+            let start = start(secrets.home(self.id(width, next)), self.slots);
             // It may move into the hole unless its own start lies behind the hole.
             if self.distance(start, next) >= self.distance(hole, next) {
                 self.words.copy_within(next * stride..(next + 1) * stride, hole * stride);
@@ -157,22 +178,16 @@ impl Table {
 
     /// Writes the header of a new slot into the first hole from its start on.
     fn place_new(&mut self, width: usize, id: Id, number: u32, secrets: &Secrets) -> Place {
-        let mut place = self.start(secrets.home(id));
+        let mut place = start(secrets.home(id), self.slots);
         while self.number(width, place) != 0 {
             place = self.after(place);
         }
-        if let Some([high, low, ..]) = self.words.get_mut(place * stride(width)..) {
-            *high = id.high;
-            *low = (u64::from(id.low) << 32) | u64::from(number);
+        if let Some(slot) =
+            self.words.get_mut(place * stride(width)..).and_then(|slot| slot.first_chunk_mut())
+        {
+            *slot = header(id, number);
         }
         place
-    }
-
-    /// The slot that an identity's probing starts at: its home's lower half, scaled to the table.
-    #[inline]
-    fn start(&self, home: u64) -> Place {
-        let slots = u64::try_from(self.slots).unwrap_or(0);
-        usize::try_from(((home & NUMBER) * slots) >> 32).unwrap_or(0)
     }
 
     #[inline]
@@ -196,14 +211,70 @@ const fn stride(width: usize) -> usize {
     HEADER + width
 }
 
+/// What stands before the state.
+#[inline]
+fn header(id: Id, number: u32) -> [u64; HEADER] {
+    [id.high, (u64::from(id.low) << 32) | u64::from(number)]
+}
+
+/// The slot that an identity's probing starts at: its home's lower half, scaled to the table.
+#[inline]
+fn start(home: u64, slots: usize) -> Place {
+    let slots = u64::try_from(slots).unwrap_or(0);
+    usize::try_from(((home & NUMBER) * slots) >> 32).unwrap_or(0)
+}
+
+/// Where a table's memory is, for whoever wants it fetched before taking the lock. It may be out of
+/// date: then something else is fetched, which costs time and nothing else.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    address: AtomicUsize,
+    slots: AtomicUsize,
+}
+
+impl View {
+    #[inline]
+    pub(super) fn prefetch(&self, width: usize, home: u64) {
+        let place = start(home, self.slots.load(Ordering::Relaxed));
+        let offset = place * stride(width) * size_of::<u64>();
+        let slot = self.address.load(Ordering::Relaxed).wrapping_add(offset);
+        prefetch(slot);
+        // The slot may reach into the next line, or the key may be in the slot after.
+        prefetch(slot.wrapping_add(64));
+    }
+
+    pub(super) fn show(&self, (address, slots): (usize, usize)) {
+        if self.address.load(Ordering::Relaxed) != address || self.slots.load(Ordering::Relaxed) != slots {
+            self.address.store(address, Ordering::Relaxed);
+            self.slots.store(slots, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Has the processor fetch a line of memory, whatever is there.
+#[inline]
+pub(super) fn prefetch(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[expect(unsafe_code, reason = "the intrinsic takes a pointer")]
+    // SAFETY: prefetching is a hint. It reads nothing that the program sees, and does not fault, wherever
+    // the address points.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 /// How full a table may get, as a fraction. Wide slots are dearer, and their probes longer anyway.
 const fn fullest(width: usize) -> (usize, usize) {
     if width < 3 { (6, 7) } else { (9, 10) }
 }
 
-/// A table grows by one in this many of its slots.
-const fn growth(width: usize) -> usize {
-    if width < 3 { 2 } else { 4 }
+/// A table grows by one in this many of its slots: by more while it is small and growing is frequent,
+/// by less when the room that is not used yet begins to weigh.
+const fn growth(slots: usize) -> usize {
+    if slots < 2048 { 2 } else { 4 }
 }
 
 #[cfg(test)]

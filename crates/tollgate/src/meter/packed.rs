@@ -1,7 +1,7 @@
 //! States as words: how stores that keep many of them keep them, and how a decision is made in
 //! place.
 
-use super::{Drawn, Meter, Outcome, decide};
+use super::{Drawn, Meter, Numbers, Outcome, decide};
 use crate::algorithm::{Arithmetic, sliding_log};
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};
@@ -98,16 +98,27 @@ impl Meter {
         meter.outcome(now, cost, cost <= meter.available(now))
     }
 
-    /// What [`decide`](Self::decide) does, on a packed state.
-    pub(crate) fn decide_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
+    /// What [`decide`](Self::decide) does, on a packed state. The usual bucket is decided on the
+    /// spot: an outcome is many words, and passing it on costs as much as computing it.
+    #[inline(always)]
+    pub(crate) fn decide_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Numbers {
+        match &limit.0 {
+            Kind::TokenBucket(bucket) => decide_words(bucket, words, now, cost),
+            _ => Self::decide_other(limit, words, now, cost),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_other(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Numbers {
         packed!(limit, |algorithm| decide_words(algorithm, words, now, cost))
     }
 }
 
 /// The decision, on a packed state.
-fn decide_words<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
+#[inline(always)]
+fn decide_words<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: Timestamp, cost: u64) -> Numbers {
     let mut state = A::load(words);
-    let outcome = decide(algorithm, &mut state, now, cost);
+    let numbers = decide(algorithm, &mut state, now, cost);
     A::save(&state, words);
-    outcome
+    numbers
 }

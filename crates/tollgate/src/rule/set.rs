@@ -10,6 +10,9 @@ use crate::{Error, Limit, Request};
 pub struct RuleSet {
     rules: Vec<Rule>,
     overrides: HashMap<RuleName, Overrides>,
+    /// Whether there is one rule, which enforces and covers everyone alike: worth knowing without
+    /// looking closer.
+    plain: bool,
 }
 
 /// A rule's overrides in their order. Those for one exact value, of which there may be one for each
@@ -36,13 +39,18 @@ impl RuleSet {
                 return Err(Error::InvalidRule { rule: rule.name.to_string(), field: "name", reason });
             }
         }
-        Ok(Self { rules, overrides: HashMap::new() })
+        Ok(Self::plain_or_not(rules))
     }
 
     /// One rule, `per-client`, with this limit for each client.
     pub(crate) fn per_client(limit: Limit) -> Self {
         let rules = vec![Rule::new("per-client", limit).key([crate::request::CLIENT])];
-        Self { rules, overrides: HashMap::new() }
+        Self::plain_or_not(rules)
+    }
+
+    fn plain_or_not(rules: Vec<Rule>) -> Self {
+        let plain = matches!(&*rules, [rule] if !rule.shadow && rule.matches.is_empty());
+        Self { rules, overrides: HashMap::new(), plain }
     }
 
     /// Adds overrides. Where several match a request, the first counts.
@@ -56,6 +64,7 @@ impl RuleSet {
                 return Err(Error::UnknownRule { rule: replacement.rule.to_string() });
             }
             self.overrides.entry(replacement.rule).or_default().push(replacement);
+            self.plain = false;
         }
         Ok(self)
     }
@@ -80,9 +89,16 @@ impl RuleSet {
         &'a self,
         request: &Request<'_>,
     ) -> Option<(usize, &'a Rule, Limits)> {
-        if let ([rule], true, None) = (&*self.rules, self.overrides.is_empty(), request.only_rule()) {
-            return (!rule.shadow && rule.covers(request)).then_some((0, rule, rule.limits));
+        if let (true, [rule], None) = (self.plain, &*self.rules, request.only_rule())
+            && (rule.key.is_empty() || (rule.by_client && request.only_client().is_some()))
+        {
+            return Some((0, rule, rule.limits));
         }
+        self.look_for_one_covering(request)
+    }
+
+    #[inline(never)]
+    fn look_for_one_covering<'a>(&'a self, request: &Request<'_>) -> Option<(usize, &'a Rule, Limits)> {
         let mut covering = self.covering(request);
         let found = covering.next().filter(|(_, rule, _)| !rule.shadow)?;
         covering.next().is_none().then_some(found)
