@@ -129,6 +129,8 @@ proptest! {
             let expected: Vec<_> = requests.iter().map(|request| alone.check(*request)).collect();
             prop_assert_eq!(answers, expected);
         }
-        prop_assert_eq!(together.stats(), alone.stats());
+        // Not how many keys are live: which idle ones are forgotten first is each store's secret.
+        prop_assert_eq!(together.stats().total, alone.stats().total);
+        prop_assert_eq!(together.stats().rules, alone.stats().rules);
     }
 }

@@ -68,22 +68,21 @@ impl Limiter {
     pub fn check_many<R: AsRequest>(&self, requests: &[R], mut each: impl FnMut(Result<Decision, Error>)) {
         for batch in requests.chunks(BATCH) {
             let active = self.shared.rules.load();
-            let aims: SmallVec<[Result<Option<Aimed<'_>>, Error>; BATCH]> = batch
-                .iter()
-                .map(|request| request.with_request(|request| self.aim(&active, &request)))
-                .inspect(|aimed| {
-                    if let Ok(Some(aimed)) = aimed {
-                        self.shared.store.prefetch_lock(&aimed.aim);
-                    }
-                })
-                .collect();
+            let mut aims: SmallVec<[Option<Aimed<'_>>; BATCH]> = SmallVec::new();
+            for request in batch {
+                // What cannot be counted is told so in its turn.
+                let aimed = request.with_request(|request| self.aim(&active, &request).ok().flatten());
+                if let Some(aimed) = &aimed {
+                    self.shared.store.prefetch_lock(&aimed.aim);
+                }
+                aims.push(aimed);
+            }
             let now = self.shared.clock.now();
-            for (request, aimed) in batch.iter().zip(aims) {
+            for (request, aimed) in batch.iter().zip(&aims) {
                 let at_length = || request.with_request(|request| self.check_at_length(&request, now));
                 match aimed {
-                    Ok(Some(aimed)) => self.decide_aimed(&active, &aimed, now, at_length, &mut each),
-                    Ok(None) => each(at_length()),
-                    Err(error) => each(Err(error)),
+                    Some(aimed) => self.decide_aimed(&active, aimed, now, at_length, &mut each),
+                    None => each(at_length()),
                 }
             }
         }

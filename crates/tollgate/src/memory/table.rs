@@ -127,7 +127,7 @@ impl Table {
         if self.is_filled(width) {
             let larger = match self.slots {
                 0 => SMALLEST + SMALLEST * stagger / 512,
-                slots => slots + slots / growth(slots),
+                slots => slots + slots / growth(width, slots),
             };
             self.resize(width, larger, secrets);
         }
@@ -268,13 +268,17 @@ pub(super) fn prefetch(address: usize) {
 
 /// How full a table may get, as a fraction. Wide slots are dearer, and their probes longer anyway.
 const fn fullest(width: usize) -> (usize, usize) {
-    if width < 3 { (6, 7) } else { (9, 10) }
+    if width < 3 { (5, 6) } else { (9, 10) }
 }
 
-/// A table grows by one in this many of its slots: by more while it is small and growing is frequent,
-/// by less when the room that is not used yet begins to weigh.
-const fn growth(slots: usize) -> usize {
-    if slots < 2048 { 2 } else { 4 }
+/// A table grows by one in this many of its slots: by more while it is small and growing is
+/// frequent, by less when the room that is not used yet begins to weigh.
+const fn growth(width: usize, slots: usize) -> usize {
+    match (slots < 2048, width < 3) {
+        (true, _) => 2,
+        (false, true) => 4,
+        (false, false) => 6,
+    }
 }
 
 #[cfg(test)]
