@@ -62,26 +62,36 @@ impl Decision {
     /// Merges what the limits said: all that enforce have to admit. On a denial the limit with the
     /// longest wait decides, on an admission the one with the least left; the first of them on
     /// a tie.
-    pub(crate) fn merge(now: Timestamp, degraded: bool, limits: SmallVec<[Report; 4]>) -> Self {
-        let mut decision =
-            Self { now, verdict: Verdict::Allowed, deciding: None, remaining: u64::MAX, degraded, limits };
-        for (index, report) in (0..).zip(&decision.limits).filter(|(_, report)| !report.shadow) {
-            let weightier = match wait(report.outcome.verdict).cmp(&wait(decision.verdict)) {
-                std::cmp::Ordering::Greater => true,
-                std::cmp::Ordering::Less => false,
-                std::cmp::Ordering::Equal => {
-                    decision.deciding.is_none()
-                        || (decision.verdict == Verdict::Allowed
-                            && report.requests_left() < decision.remaining)
-                }
-            };
-            if weightier {
+    pub(crate) fn merge(now: Timestamp, degraded: bool, limits: impl IntoIterator<Item = Report>) -> Self {
+        let mut decision = Self {
+            now,
+            verdict: Verdict::Allowed,
+            deciding: None,
+            remaining: u64::MAX,
+            degraded,
+            limits: SmallVec::new(),
+        };
+        for (index, report) in (0..).zip(limits) {
+            if !report.shadow && decision.is_outweighed_by(&report) {
                 decision.verdict = report.outcome.verdict;
                 decision.deciding = Some(index);
             }
-            decision.remaining = decision.remaining.min(report.requests_left());
+            if !report.shadow {
+                decision.remaining = decision.remaining.min(report.requests_left());
+            }
+            decision.limits.push(report);
         }
         decision
+    }
+
+    /// Whether a limit has more of a say than those before it.
+    fn is_outweighed_by(&self, report: &Report) -> bool {
+        match (self.verdict, report.outcome.verdict) {
+            (Verdict::Allowed, Verdict::Allowed) => {
+                self.deciding.is_none() || report.requests_left() < self.remaining
+            }
+            (before, now) => self.deciding.is_none() || wait(now) > wait(before),
+        }
     }
 
     /// What the one limit of the one rule that covers a request, and enforces, said.
@@ -104,7 +114,7 @@ impl Decision {
     pub(crate) fn of_limits(now: Timestamp, rule: &Rule, limits: Limits, outcomes: &[Outcome]) -> Self {
         let reports = (0..).zip(limits).zip(outcomes);
         let reports = reports.map(|((place, limit), outcome)| Report::new(rule, place, limit, *outcome));
-        Self::merge(now, false, reports.collect())
+        Self::merge(now, false, reports)
     }
 
     /// Whether the request may go ahead.
@@ -216,7 +226,7 @@ mod tests {
     }
 
     fn merge(limits: &[Report]) -> Decision {
-        Decision::merge(Timestamp::EPOCH, false, limits.iter().copied().collect())
+        Decision::merge(Timestamp::EPOCH, false, limits.iter().copied())
     }
 
     const fn denied(secs: u64) -> Verdict {

@@ -107,6 +107,6 @@ impl Plan {
             shadow: line.shadow,
             outcome: answer.outcome,
         };
-        Decision::merge(now, degraded, self.lines.iter().zip(answers).map(report).collect())
+        Decision::merge(now, degraded, self.lines.iter().zip(answers).map(report))
     }
 }

@@ -68,7 +68,7 @@ impl<S: Store> Limiter<S> {
         let hold = HoldId::random();
         // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may
         // have been taken.
-        let pending = Decision::merge(now, false, Default::default());
+        let pending = Decision::merge(now, false, []);
         let mut reservation =
             Reservation { limiter: self.clone(), plan, decision: pending, hold: Some(hold), settling: 0 };
         let op = Op::Reserve { hold, expires_at: now.saturating_add(ttl) };

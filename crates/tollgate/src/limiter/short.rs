@@ -10,7 +10,7 @@ use crate::memory::{Aim, Subject};
 use crate::meter::Numbers;
 use crate::request::CLIENT;
 use crate::store::Op;
-use crate::{AsRequest, Decision, Error, Limits, Request, Rule, Timestamp};
+use crate::{AsRequest, Decision, Error, Limits, Outcome, Request, Rule, Timestamp};
 
 /// How many requests of a batch are aimed at before the first is decided: enough to keep as many
 /// cache misses under way as a processor can, few enough that nothing fetched is gone again.
@@ -136,8 +136,8 @@ impl Limiter {
         let Some(now) = store.take_several(aim, *charge, now, &mut outcomes) else {
             return done(at_length());
         };
+        total.count_with(tally, outcomes.iter().all(Outcome::allowed));
         let decision = Decision::of_limits(now, rule, *limits, &outcomes);
-        total.count_with(tally, decision.allowed());
         observer.iter().for_each(|observer| observer.decided(&decision));
         done(Ok(decision))
     }

@@ -18,7 +18,7 @@ use super::{MemoryStore, Room, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, shard_of};
 use crate::meter::Numbers;
 use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
-use crate::{Limits, Meter, Outcome, RuleName, Timestamp};
+use crate::{Limit, Limits, Meter, Outcome, RuleName, Timestamp};
 
 /// What each of several limits said.
 pub(crate) type Outcomes = SmallVec<[Outcome; 4]>;
@@ -200,19 +200,34 @@ impl Shard {
 }
 
 /// Takes `cost` from all of the packed states if all have it, and says what each limit says.
-fn take_all(limits: Limits, mut words: &mut [u64], now: Timestamp, cost: u64, outcomes: &mut Outcomes) {
-    let mut rest = &*words;
-    let admitted = limits.into_iter().all(|limit| {
-        let (state, others) = rest.split_at(Meter::words(limit).unwrap_or(0));
-        rest = others;
-        Meter::packed_fits(limit, state, now, cost)
+fn take_all(limits: Limits, words: &mut [u64], now: Timestamp, cost: u64, outcomes: &mut Outcomes) {
+    // On a copy, which is kept if nobody objects: nearly always.
+    let mut copy = [0; WIDEST];
+    let copy = &mut copy[..words.len()];
+    copy.copy_from_slice(words);
+    each_state(limits, copy, |limit, state| {
+        let numbers = Meter::decide_packed(limit, state, now, cost);
+        outcomes.push(numbers.into());
+        numbers.allowed()
     });
+    if outcomes.iter().all(Outcome::allowed) {
+        words.copy_from_slice(copy);
+        return;
+    }
+    outcomes.clear();
+    each_state(limits, words, |limit, state| {
+        outcomes.push(Meter::refuse_packed(limit, state, now, cost));
+        true
+    });
+}
+
+/// Does something to each limit's part of a packed state, for as long as it says so.
+fn each_state(limits: Limits, mut words: &mut [u64], mut each: impl FnMut(&Limit, &mut [u64]) -> bool) {
     for limit in limits {
         let (state, others) = words.split_at_mut(Meter::words(limit).unwrap_or(0));
-        outcomes.push(match admitted {
-            true => Meter::decide_packed(limit, state, now, cost).into(),
-            false => Meter::refuse_packed(limit, state, now, cost),
-        });
+        if !each(limit, state) {
+            return;
+        }
         words = others;
     }
 }

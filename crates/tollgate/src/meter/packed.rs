@@ -79,16 +79,6 @@ impl Meter {
         packed!(limit, |algorithm| idle_at(algorithm, words))
     }
 
-    /// Whether a packed state has `cost` left.
-    pub(crate) fn packed_fits(limit: &Limit, words: &[u64], now: Timestamp, cost: u64) -> bool {
-        fn fits<A: Arithmetic>(algorithm: &A, words: &[u64], now: u64, cost: u64) -> bool {
-            let mut state = A::load(words);
-            algorithm.roll(&mut state, now);
-            cost <= algorithm.available(&state, now)
-        }
-        packed!(limit, |algorithm| fits(algorithm, words, now.as_nanos(), cost))
-    }
-
     /// What a packed state says when another limit has denied the request.
     pub(crate) fn refuse_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
         let mut meter = Self::load(*limit, words);
