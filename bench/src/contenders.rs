@@ -1,13 +1,13 @@
-//! Who takes part.
+//! Who takes part, and with which keys.
 
 use std::fmt;
-use std::num::NonZeroU32;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tollgate::{Limit, Limiter, MemoryStore, Rule, RuleSet};
+use tollgate::{
+    AsRequest, Clock, CoarseClock, HOUR, Limit, Limiter, Limits, MemoryStore, Rule, RuleSet, SystemClock,
+};
+
+use crate::{floors, rivals};
 
 /// What keys look like.
 #[derive(Clone, Copy, PartialEq)]
@@ -25,12 +25,39 @@ impl fmt::Display for Keys {
     }
 }
 
-pub trait Contender: Sync {
-    fn name(&self) -> &'static str;
-    /// Checks uniformly random keys, and says how many were admitted: all, unless something is wrong.
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64;
-    fn is_shared(&self) -> bool {
-        true
+/// Checks as many random keys out of so many as it is told, beginning with a seed, and says how many were admitted.
+pub type Run = Box<dyn Fn(u64, u64, u64) -> u64 + Sync>;
+
+pub struct Contender {
+    pub name: &'static str,
+    pub run: Run,
+    /// Whether several threads can use it.
+    pub shared: bool,
+    /// Whether it is meant to deny everything.
+    pub denies: bool,
+    /// How many checks to time.
+    pub checks: u64,
+}
+
+impl Contender {
+    pub fn new(name: &'static str, run: Run) -> Self {
+        Self { name, run, shared: true, denies: false, checks: 500_000 }
+    }
+
+    pub fn for_one_thread(mut self) -> Self {
+        self.shared = false;
+        self
+    }
+
+    /// One that takes microseconds: fewer checks will do.
+    pub fn slow(mut self) -> Self {
+        self.checks = 50_000;
+        self
+    }
+
+    fn denying(mut self) -> Self {
+        self.denies = true;
+        self
     }
 }
 
@@ -58,176 +85,127 @@ pub fn name(key: u64, buffer: &mut [u8; 20]) -> &str {
     std::str::from_utf8(buffer).expect("digits")
 }
 
-pub fn per_client_limiter(keys: u64) -> Limiter {
-    let rules =
-        RuleSet::new([Rule::new("per-client", Limit::per_day(100_000)).key(["client"])]).expect("valid");
-    Limiter::builder(rules).store(MemoryStore::new().max_keys(keys * 2 + 10)).build().expect("valid")
-}
-
-fn quota() -> Quota {
-    Quota::per_hour(NonZeroU32::new(100_000).expect("not zero"))
-}
-
-pub fn keyed(keys: u64, kind: Keys) -> Vec<Box<dyn Contender>> {
-    let contenders: Vec<Box<dyn Contender>> = match kind {
-        Keys::Numbers => vec![
-            Box::new(Tollgate(per_client_limiter(keys))),
-            Box::new(Governor(RateLimiter::keyed(quota()))),
-            Box::new(Map::new()),
-            Box::new(Cells::new(keys)),
-        ],
-        Keys::Strings => {
-            vec![
-                Box::new(TollgateNames(per_client_limiter(keys))),
-                Box::new(GovernorNames(RateLimiter::keyed(quota()))),
-            ]
+/// Random keys, a batch at a time.
+pub fn batches(seed: u64, keys: u64, checks: u64, mut each: impl FnMut(&[u64])) {
+    let mut batch = Vec::with_capacity(64);
+    let mut keys = random_keys(seed, keys, checks);
+    loop {
+        batch.clear();
+        batch.extend(keys.by_ref().take(64));
+        if batch.is_empty() {
+            return;
         }
+        each(&batch);
+    }
+}
+
+/// A limit that stays in use from one round to the next, so that every key is busy.
+const LIMIT: Limit = Limit::per_day(100_000_000);
+
+pub fn limiter(limits: impl Into<Limits>, keys: u64, clock: impl Clock + 'static) -> Limiter {
+    let rules = RuleSet::new([Rule::new("per-client", limits).key(["client"])]).expect("valid");
+    let store = MemoryStore::new().max_keys(keys * 2 + 10);
+    Limiter::builder(rules).store(store).clock(clock).build().expect("valid")
+}
+
+pub fn per_client(keys: u64) -> Limiter {
+    limiter(LIMIT, keys, SystemClock)
+}
+
+fn admitted(limiter: &Limiter, request: impl AsRequest) -> u64 {
+    u64::from(limiter.check(request).expect("valid").allowed())
+}
+
+fn numbers(limiter: Limiter) -> Run {
+    Box::new(move |seed, keys, checks| {
+        random_keys(seed, keys, checks).map(|key| admitted(&limiter, key)).sum()
+    })
+}
+
+fn strings(limiter: Limiter) -> Run {
+    Box::new(move |seed, keys, checks| {
+        let mut buffer = [0; 20];
+        random_keys(seed, keys, checks).map(|key| admitted(&limiter, name(key, &mut buffer))).sum()
+    })
+}
+
+fn batched(limiter: Limiter) -> Run {
+    Box::new(move |seed, keys, checks| {
+        let mut admitted = 0;
+        batches(seed, keys, checks, |batch| {
+            limiter.check_many(batch, |decision| admitted += u64::from(decision.expect("valid").allowed()));
+        });
+        admitted
+    })
+}
+
+/// Everyone who counts by key, with every key already known.
+pub fn keyed(keys: u64, kind: Keys) -> Vec<Contender> {
+    let mut contenders = match kind {
+        Keys::Numbers => vec![
+            Contender::new("tollgate", numbers(per_client(keys))),
+            Contender::new("tollgate, coarse clock", numbers(limiter(LIMIT, keys, CoarseClock))),
+            Contender::new("tollgate, batches of 64", batched(per_client(keys))),
+            rivals::governor_numbers(),
+            floors::cells(keys),
+            floors::cells_without_clock(keys),
+            floors::cells_in_batches(keys),
+            floors::map(),
+        ],
+        Keys::Strings => vec![
+            Contender::new("tollgate", strings(per_client(keys))),
+            Contender::new("tollgate, coarse clock", strings(limiter(LIMIT, keys, CoarseClock))),
+            rivals::governor_strings(),
+        ],
     };
+    if kind == Keys::Numbers && keys <= 1_000_000 {
+        let three = [LIMIT, Limit::fixed_window(100_000_000, HOUR), Limit::per_day(200_000_000)];
+        contenders.push(Contender::new(
+            "tollgate, three limits on each key",
+            numbers(limiter(three, keys, SystemClock)),
+        ));
+    }
+    if kind == Keys::Strings && keys <= 1_000_000 {
+        contenders.push(rivals::throttlecrab(keys));
+        contenders.push(rivals::limitador(keys));
+    }
     for contender in &contenders {
         // Every key once, so that nothing is new any more.
-        contender.run(0, keys, keys);
+        (contender.run)(0, keys, keys);
     }
     contenders
 }
 
-pub fn unkeyed() -> Vec<Box<dyn Contender>> {
-    let rules = RuleSet::new([Rule::new("global", Limit::per_second(500_000_000))]).expect("valid");
-    let quota = Quota::per_second(NonZeroU32::new(500_000_000).expect("not zero"));
+/// Everyone whose budget is spent for the day.
+pub fn denied(keys: u64) -> Vec<Contender> {
+    let once = Limit::per_day(1);
+    let contenders = vec![
+        Contender::new("tollgate", numbers(limiter(once, keys, SystemClock))).denying(),
+        Contender::new("tollgate, batches of 64", batched(limiter(once, keys, SystemClock))).denying(),
+        rivals::governor_once().denying(),
+    ];
+    for contender in &contenders {
+        (contender.run)(0, keys, keys);
+    }
+    contenders
+}
+
+/// Everyone who counts everything together.
+pub fn unkeyed() -> Vec<Contender> {
+    let rules =
+        RuleSet::new([Rule::new("global", Limit::per(500_000_000, Duration::from_secs(1)))]).expect("valid");
+    let build = |coarse: bool| {
+        let builder = Limiter::builder(rules.clone());
+        let limiter = if coarse { builder.clock(CoarseClock).build() } else { builder.build() };
+        let limiter = limiter.expect("valid");
+        Box::new(move |_, _, checks| (0..checks).map(|_| admitted(&limiter, "anyone")).sum::<u64>())
+    };
     vec![
-        Box::new(TollgateGlobal(Limiter::builder(rules).build().expect("valid"))),
-        Box::new(GovernorDirect(RateLimiter::direct(quota))),
+        Contender::new("tollgate", build(false)),
+        Contender::new("tollgate, coarse clock", build(true)),
+        rivals::governor_direct(),
+        rivals::ratelimit(),
+        rivals::leaky_bucket(),
+        floors::one_cell(),
     ]
-}
-
-struct Tollgate(Limiter);
-
-impl Contender for Tollgate {
-    fn name(&self) -> &'static str {
-        "tollgate"
-    }
-
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64 {
-        random_keys(seed, keys, checks)
-            .map(|key| u64::from(self.0.check(key).expect("valid").allowed()))
-            .sum()
-    }
-}
-
-struct TollgateNames(Limiter);
-
-impl Contender for TollgateNames {
-    fn name(&self) -> &'static str {
-        "tollgate"
-    }
-
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64 {
-        let mut buffer = [0; 20];
-        let mut check = |key| u64::from(self.0.check(name(key, &mut buffer)).expect("valid").allowed());
-        random_keys(seed, keys, checks).map(&mut check).sum()
-    }
-}
-
-struct TollgateGlobal(Limiter);
-
-impl Contender for TollgateGlobal {
-    fn name(&self) -> &'static str {
-        "tollgate, global rule"
-    }
-
-    fn run(&self, _seed: u64, _keys: u64, checks: u64) -> u64 {
-        (0..checks).map(|_| u64::from(self.0.check("anyone").expect("valid").allowed())).sum()
-    }
-}
-
-struct Governor(DefaultKeyedRateLimiter<u64>);
-
-impl Contender for Governor {
-    fn name(&self) -> &'static str {
-        "governor, keyed"
-    }
-
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64 {
-        random_keys(seed, keys, checks).map(|key| u64::from(self.0.check_key(&key).is_ok())).sum()
-    }
-}
-
-struct GovernorNames(DefaultKeyedRateLimiter<String>);
-
-impl Contender for GovernorNames {
-    fn name(&self) -> &'static str {
-        "governor, keyed"
-    }
-
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64 {
-        let mut buffer = [0; 20];
-        let mut check = |key| u64::from(self.0.check_key(&name(key, &mut buffer).to_owned()).is_ok());
-        random_keys(seed, keys, checks).map(&mut check).sum()
-    }
-}
-
-struct GovernorDirect(DefaultDirectRateLimiter);
-
-impl Contender for GovernorDirect {
-    fn name(&self) -> &'static str {
-        "governor, direct"
-    }
-
-    fn run(&self, _seed: u64, _keys: u64, checks: u64) -> u64 {
-        (0..checks).map(|_| u64::from(self.0.check().is_ok())).sum()
-    }
-}
-
-/// Floor: a plain hash map with a fast hash, one thread, no clock.
-struct Map(Mutex<hashbrown::HashMap<u64, u64, foldhash::fast::RandomState>>);
-
-impl Map {
-    fn new() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl Contender for Map {
-    fn name(&self) -> &'static str {
-        "floor: hashbrown, one thread, no clock"
-    }
-
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64 {
-        let mut map = self.0.lock().expect("no panic");
-        let mut add = |key| {
-            let value = map.entry(key).or_insert(0);
-            *value += 1;
-            u64::from(*value > 0)
-        };
-        random_keys(seed, keys, checks).map(&mut add).sum()
-    }
-
-    fn is_shared(&self) -> bool {
-        false
-    }
-}
-
-/// Floor: compare-and-swap on a perfectly indexed array, the time read for each check.
-struct Cells(Vec<AtomicU64>, Instant);
-
-impl Cells {
-    fn new(keys: u64) -> Self {
-        Self((0..keys).map(|_| AtomicU64::new(0)).collect(), Instant::now())
-    }
-}
-
-impl Contender for Cells {
-    fn name(&self) -> &'static str {
-        "floor: CAS on an indexed array, clock read"
-    }
-
-    fn run(&self, seed: u64, keys: u64, checks: u64) -> u64 {
-        let take = |key: u64| {
-            let now = self.1.elapsed().as_nanos() as u64;
-            let next =
-                |full_at: u64| Some(full_at.max(now) + 1_000).filter(|next| next - now <= 1_000_000_000);
-            let cell = &self.0[usize::try_from(key).expect("an index")];
-            u64::from(cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok())
-        };
-        random_keys(seed, keys, checks).map(take).sum()
-    }
 }

@@ -1,137 +1,70 @@
-//! tollgate beside its best-known rival and beside floors that no limiter can go below, interleaved in one process.
+//! tollgate beside its rivals, and beside floors that no limiter can go below, interleaved in one process.
 //!
-//! `cargo xtask bench` prints the table and writes it to `bench/RESULTS.md`. Times move from run to run and from machine to machine:
-//! compare the ratios.
+//! `cargo xtask bench` prints the tables and writes `bench/RESULTS.md` and `docs/bench.svg`. Times move from run to run and from machine
+//! to machine: compare the ratios.
 
+mod chart;
 mod contenders;
-mod growth;
+mod floors;
+mod instructions;
+mod latency;
 mod memory;
+mod rivals;
+mod table;
 
-use std::fmt::Write as _;
-use std::hint::black_box;
-use std::sync::Barrier;
-use std::thread;
-use std::time::Instant;
+use std::path::Path;
 
-use contenders::{Contender, Keys};
-
-/// Each figure is the median of this many rounds, in each of which every contender has its turn.
-const ROUNDS: usize = 5;
-const CHECKS: u64 = 500_000;
+use contenders::Keys;
+use table::{Case, Table};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
+        [] => everything(),
         ["memory", contender, keys] => memory::report(contender, keys.parse().expect("a number of keys")),
-        [] => {
-            let report = report();
-            println!("{report}");
-            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/RESULTS.md"), report)
-                .expect("RESULTS.md can be written");
+        ["instructions"] => std::process::exit(instructions::compare()),
+        ["instructions", case, checks] => {
+            instructions::run(case, checks.parse().expect("a number of checks"))
         }
-        _ => eprintln!("usage: tollgate-bench"),
+        ["only", wanted] => println!("{}", times(wanted).markdown()),
+        _ => eprintln!("usage: tollgate-bench [instructions | only PART-OF-A-CASE'S-NAME]"),
     }
 }
 
-fn report() -> String {
-    let mut report = String::from(
-        "# Results\n\nWritten by `cargo xtask bench`. Nanoseconds per check, medians of interleaved rounds; the ratio is to governor.\n\n",
+fn everything() {
+    let times = times("");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project's root");
+    let write = |file: &str, text: &str| std::fs::write(root.join(file), text).expect("a writable project");
+    write("docs/bench.svg", &chart::draw(&times));
+    let report = format!(
+        "# Results\n\nWritten by `cargo xtask bench`. {}\n\n## Nanoseconds per check\n\nMedians of {} rounds in which everyone has a turn. \
+         Every check is of a uniformly random key that has been seen before.\n\n{}\n{}\n{}\n{}",
+        table::machine(),
+        table::ROUNDS,
+        times.markdown(),
+        memory::table(),
+        latency::table(),
+        instructions::table(),
     );
-    let _ = writeln!(report, "{}\n", machine());
-    report.push_str("| keys | type | threads | contender | ns | ratio |\n|---|---|---|---|---|---|\n");
-    for (keys, kind) in [
-        (1, Keys::Numbers),
-        (1_000, Keys::Numbers),
-        (1_000_000, Keys::Numbers),
-        (1_000_000, Keys::Strings),
-        (10_000_000, Keys::Numbers),
-        (10_000_000, Keys::Strings),
-    ] {
-        let contenders = contenders::keyed(keys, kind);
-        for threads in [1, 2] {
-            rows(&mut report, &format!("{keys} | {kind}"), &contenders, threads, keys);
-        }
-    }
-    let unkeyed = contenders::unkeyed();
-    for threads in [1, 2] {
-        rows(&mut report, "none | -", &unkeyed, threads, 1);
-    }
-    report.push_str("\n## Bytes a key, resident\n\n| keys | contender | bytes |\n|---|---|---|\n");
-    for keys in [1_000_000, 10_000_000] {
-        for contender in memory::CONTENDERS {
-            let _ = writeln!(report, "| {keys} | {contender} | {} |", memory::measure(contender, keys));
-        }
-    }
-    report.push_str(&growth::report());
-    report
+    println!("{report}");
+    write("bench/RESULTS.md", &report);
 }
 
-fn rows(report: &mut String, case: &str, contenders: &[Box<dyn Contender>], threads: u64, keys: u64) {
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
-    for _ in 0..ROUNDS {
-        for (contender, times) in contenders.iter().zip(&mut times) {
-            if threads == 1 || contender.is_shared() {
-                times.push(time(&**contender, threads, keys));
-            }
+/// All cases whose name contains `wanted`.
+fn times(wanted: &str) -> Table {
+    let mut table = Table::default();
+    for keys in [1, 1_000, 1_000_000, 10_000_000] {
+        for kind in [Keys::Numbers, Keys::Strings] {
+            let case = Case { name: format!("{keys} keys, {kind}, admitted"), keys };
+            table.measure(case, wanted, &[1, 2], || contenders::keyed(keys, kind));
         }
     }
-    let medians: Vec<Option<f64>> = times.into_iter().map(median).collect();
-    let governor =
-        contenders.iter().zip(&medians).find(|(contender, _)| contender.name().starts_with("governor"));
-    let base = governor.and_then(|(_, median)| *median).unwrap_or(f64::NAN);
-    for (contender, median) in contenders.iter().zip(medians) {
-        if let Some(median) = median {
-            let row =
-                format!("| {case} | {threads} | {} | {median:.0} | {:.2} |", contender.name(), median / base);
-            eprintln!("{row}");
-            let _ = writeln!(report, "{row}");
-        }
+    for keys in [1, 1_000_000] {
+        let case = Case { name: format!("{keys} keys, {}, denied", Keys::Numbers), keys };
+        table.measure(case, wanted, &[1], || contenders::denied(keys));
     }
-}
-
-/// Nanoseconds per check and thread.
-fn time(contender: &dyn Contender, threads: u64, keys: u64) -> f64 {
-    let start = Barrier::new(usize::try_from(threads).expect("few"));
-    let run = |seed: u64| {
-        start.wait();
-        let begun = Instant::now();
-        black_box(contender.run(seed, keys, CHECKS));
-        begun.elapsed().as_nanos() as f64 / CHECKS as f64
-    };
-    let times: Vec<f64> = thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || thread)).collect();
-        let threads: Vec<u64> = handles.into_iter().map(|handle| handle.join().expect("no panic")).collect();
-        let run = &run;
-        let handles: Vec<_> =
-            threads.into_iter().map(|thread| scope.spawn(move || run(thread + 1))).collect();
-        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-    });
-    times.iter().sum::<f64>() / times.len() as f64
-}
-
-fn median(mut times: Vec<f64>) -> Option<f64> {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
-}
-
-fn machine() -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or(": unknown")
-        .trim_start_matches([' ', '\t', ':']);
-    let cores = thread::available_parallelism().map_or(0, usize::from);
-    let lock = include_str!("../Cargo.lock");
-    let version = |name: &str| {
-        let entry = format!("name = \"{name}\"\nversion = \"");
-        lock.rsplit_once(&entry).and_then(|(_, rest)| rest.split('"').next()).unwrap_or("?").to_owned()
-    };
-    format!(
-        "{model}, {cores} cores; governor {}, hashbrown {}, tollgate {}.",
-        version("governor"),
-        version("hashbrown"),
-        version("tollgate")
-    )
+    let case = Case { name: "no key, admitted".into(), keys: 1 };
+    table.measure(case, wanted, &[1, 2], contenders::unkeyed);
+    table
 }

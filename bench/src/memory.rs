@@ -1,5 +1,6 @@
 //! How many bytes a key takes, resident, in a process of its own.
 
+use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use tollgate::{HOUR, Limit, Limiter, MemoryStore, Rule, RuleSet};
 
 use crate::contenders::name;
 
-pub const CONTENDERS: [&str; 6] = [
+const CONTENDERS: [&str; 6] = [
     "tollgate, token bucket",
     "tollgate, token bucket, 20-byte strings",
     "tollgate, fixed window",
@@ -17,8 +18,18 @@ pub const CONTENDERS: [&str; 6] = [
     "governor, 20-byte strings",
 ];
 
+pub fn table() -> String {
+    let mut text = String::from("## Bytes a key, resident\n\n| keys | contender | bytes |\n|---|---|---|\n");
+    for keys in [1_000_000, 10_000_000] {
+        for contender in CONTENDERS {
+            let _ = writeln!(text, "| {keys} | {contender} | {} |", measure(contender, keys));
+        }
+    }
+    text
+}
+
 /// Measures in a child, so that nothing else is resident.
-pub fn measure(contender: &str, keys: u64) -> String {
+fn measure(contender: &str, keys: u64) -> String {
     let own = std::env::current_exe().expect("this program");
     let output = Command::new(own).args(["memory", contender, &keys.to_string()]).output().expect("a child");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -7,7 +7,9 @@ use std::process::{Command, ExitCode};
 const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
-cargo xtask bench    tollgate beside governor and the floors; writes bench/RESULTS.md
+cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
+  --only PART        only the cases with PART in their name; writes nothing
+  --instructions     counts instructions with callgrind instead, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg anew";
 
 fn main() -> ExitCode {
@@ -16,7 +18,9 @@ fn main() -> ExitCode {
     let done = match arguments.as_slice() {
         ["test"] => test(),
         ["laws", cases] => laws(cases),
-        ["bench"] => bench(),
+        ["bench"] => bench(&[]),
+        ["bench", "--only", part] => bench(&["only", part]),
+        ["bench", "--instructions"] => bench(&["instructions"]),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
     };
@@ -86,8 +90,27 @@ fn laws(cases: &str) -> Result<(), String> {
 }
 
 /// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.
-fn bench() -> Result<(), String> {
-    cargo("bench", &["run", "--release", "--manifest-path", "bench/Cargo.toml"])
+fn bench(arguments: &[&str]) -> Result<(), String> {
+    if !in_workspace("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        install("valgrind")?;
+    }
+    run(
+        "bench",
+        in_workspace("cargo")
+            .args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--"])
+            .args(arguments),
+    )
+}
+
+/// Installs a Debian package.
+fn install(package: &str) -> Result<(), String> {
+    let apt = |arguments: &[&str]| {
+        let mut apt = in_workspace("apt-get");
+        apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        run(&format!("installing {package}"), &mut apt)
+    };
+    apt(&["update"])?;
+    apt(&["install", "--yes", "--no-install-recommends", package])
 }
 
 fn pictures() -> Result<(), String> {

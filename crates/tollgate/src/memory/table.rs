@@ -275,7 +275,7 @@ const fn fullest(width: usize) -> (usize, usize) {
 /// frequent, by less when the room that is not used yet begins to weigh.
 const fn growth(width: usize, slots: usize) -> usize {
     match (slots < 2048, width < 3) {
-        (true, _) => 2,
+        (true, _) => 1,
         (false, true) => 4,
         (false, false) => 6,
     }
