@@ -54,15 +54,29 @@ pub struct Decision {
     verdict: Verdict,
     deciding: Option<u16>,
     remaining: u64,
-    degraded: bool,
+    degraded: Degraded,
     limits: SmallVec<[Report; 4]>,
+}
+
+/// Whether the store had a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Degraded {
+    No,
+    /// It did not.
+    Yes,
+    /// It did not, and a rule denies then.
+    Closed,
 }
 
 impl Decision {
     /// Merges what the limits said: all that enforce have to admit. On a denial the limit with the
     /// longest wait decides, on an admission the one with the least left; the first of them on
     /// a tie.
-    pub(crate) fn merge(now: Timestamp, degraded: bool, limits: impl IntoIterator<Item = Report>) -> Self {
+    pub(crate) fn merge(
+        now: Timestamp,
+        degraded: Degraded,
+        limits: impl IntoIterator<Item = Report>,
+    ) -> Self {
         let mut decision = Self {
             now,
             verdict: Verdict::Allowed,
@@ -105,7 +119,7 @@ impl Decision {
             verdict: outcome.verdict,
             deciding: Some(0),
             remaining: report.requests_left(),
-            degraded: false,
+            degraded: Degraded::No,
             limits,
         }
     }
@@ -114,7 +128,7 @@ impl Decision {
     pub(crate) fn of_limits(now: Timestamp, rule: &Rule, limits: Limits, outcomes: &[Outcome]) -> Self {
         let reports = (0..).zip(limits).zip(outcomes);
         let reports = reports.map(|((place, limit), outcome)| Report::new(rule, place, limit, *outcome));
-        Self::merge(now, false, reports)
+        Self::merge(now, Degraded::No, reports)
     }
 
     /// Whether the request may go ahead.
@@ -181,7 +195,14 @@ impl Decision {
     /// Whether the store failed, so that this answer follows the rules' failure policies.
     #[must_use]
     pub const fn degraded(&self) -> bool {
-        self.degraded
+        !matches!(self.degraded, Degraded::No)
+    }
+
+    /// Whether it was denied because the store failed and a rule's policy is to deny then. That is
+    /// not the client's fault: over HTTP it is a 503 and not a 429.
+    #[must_use]
+    pub const fn unavailable(&self) -> bool {
+        matches!(self.degraded, Degraded::Closed)
     }
 
     /// The time it was decided at.
@@ -192,7 +213,7 @@ impl Decision {
 
     /// The same decision, made without the store's word that it will last.
     pub(crate) const fn degrade(mut self) -> Self {
-        self.degraded = true;
+        self.degraded = Degraded::Yes;
         self
     }
 
@@ -226,7 +247,7 @@ mod tests {
     }
 
     fn merge(limits: &[Report]) -> Decision {
-        Decision::merge(Timestamp::EPOCH, false, limits.iter().copied())
+        Decision::merge(Timestamp::EPOCH, Degraded::No, limits.iter().copied())
     }
 
     const fn denied(secs: u64) -> Verdict {

@@ -124,6 +124,15 @@ pub struct Bucket {
     pub stepped: bool,
 }
 
+impl Bucket {
+    /// How long it takes to fill: at most a hundred years, or it would not be a limit.
+    fn fills_in(&self) -> Duration {
+        let refill = u128::from(self.capacity).saturating_mul(self.interval.as_nanos());
+        let nanos = refill.div_ceil(u128::from(self.amount.max(1)));
+        u64::try_from(nanos).map_or(MAX_SPAN, Duration::from_nanos)
+    }
+}
+
 impl Limit {
     /// Preset for an API: 60 at once, 1 per second.
     pub const API: Self = Self::token_bucket(60, 1, SECOND);
@@ -281,6 +290,19 @@ impl Limit {
             }
             _ => panic!("counting denied is for fixed and sliding windows"),
         })
+    }
+
+    /// How long it takes until all of a limit that was spent at once is back: a window's period, the
+    /// time that a bucket takes to fill.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        match self.algorithm() {
+            Algorithm::FixedWindow { period, .. }
+            | Algorithm::SlidingWindow { period, .. }
+            | Algorithm::SlidingLog { period, .. } => period,
+            Algorithm::TokenBucket(bucket) => bucket.fills_in(),
+            Algorithm::Reserve { sustained, reserve } => sustained.fills_in().max(reserve.fills_in()),
+        }
     }
 
     /// How many units the whole limit admits: a window's limit, a bucket's capacity, the sum of a

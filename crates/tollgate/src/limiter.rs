@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::decision::Degraded;
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
@@ -189,6 +190,11 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Hands `f` the rules in force, without copying them.
+    pub fn with_rules<R>(&self, f: impl FnOnce(&RuleSet) -> R) -> R {
+        f(&self.shared.rules.load().rules)
+    }
+
     /// The store.
     #[must_use]
     pub fn store(&self) -> &S {
@@ -237,7 +243,7 @@ impl<S: Store> Shared<S> {
         now: Timestamp,
     ) -> Result<Decision, Error> {
         match applied {
-            Ok(Applied { now, answers }) => Ok(plan.decision(now, false, &answers)),
+            Ok(Applied { now, answers }) => Ok(plan.decision(now, Degraded::No, &answers)),
             Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
             Err(error) => {
                 self.failed(&error);

@@ -286,6 +286,11 @@ impl Store for MemoryStore {
     fn live_keys(&self) -> Option<u64> {
         Some(self.live.load(Ordering::Relaxed))
     }
+
+    #[inline]
+    fn as_memory(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
 }
 
 /// Of two readings of the clock, the one that counts: the newest, if the other merely came late.

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use smallvec::SmallVec;
 
-use crate::{Error, Key, Limit, Limits, Outcome, Timestamp};
+use crate::{Error, Key, Limit, Limits, MemoryStore, Outcome, Timestamp};
 
 /// Keeps what has been drawn on every key, and applies whole requests to it.
 ///
@@ -60,6 +60,12 @@ pub trait Store: Send + Sync {
     fn live_keys(&self) -> Option<u64> {
         None
     }
+
+    /// The memory store that this is, if it is one: then a limiter answers at once, with nothing to
+    /// wait for ([`Limiter::check_now`](crate::Limiter::check_now)).
+    fn as_memory(&self) -> Option<&MemoryStore> {
+        None
+    }
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
@@ -78,6 +84,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn live_keys(&self) -> Option<u64> {
         (**self).live_keys()
+    }
+
+    fn as_memory(&self) -> Option<&MemoryStore> {
+        (**self).as_memory()
     }
 }
 

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::plan::{Line, Plan};
+use crate::decision::Degraded;
 use crate::rule::FailurePolicy;
 use crate::store::{Answer, Charge, Op};
 use crate::{Algorithm, Bucket, Decision, Limit, Limits, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
@@ -91,7 +92,7 @@ impl<S> Shared<S> {
                 }
             })
             .collect();
-        plan.decision(now, true, &answers)
+        plan.decision(now, if closed { Degraded::Closed } else { Degraded::Yes }, &answers)
     }
 }
 

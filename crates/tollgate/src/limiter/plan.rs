@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::decision::Degraded;
 use crate::rule::FailurePolicy;
 use crate::store::{Answer, Charge};
 use crate::{Decision, Error, Key, Limit, Limits, Report, Request, RuleName, RuleSet, Timestamp};
@@ -98,7 +99,7 @@ impl Plan {
     }
 
     /// The decision that a store's answers amount to.
-    pub(crate) fn decision(&self, now: Timestamp, degraded: bool, answers: &[Answer]) -> Decision {
+    pub(crate) fn decision(&self, now: Timestamp, degraded: Degraded, answers: &[Answer]) -> Decision {
         let report = |(line, answer): (&Line, &Answer)| Report {
             rule: line.rule,
             place: line.place,

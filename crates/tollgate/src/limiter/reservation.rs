@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use super::plan::{Line, Plan};
 use super::{Limiter, Shared};
+use crate::decision::Degraded;
 use crate::store::{Answer, Applied, HoldId, Op, Store};
 use crate::{AsRequest, Decision, Error, Verdict};
 
 /// Units held for work whose cost is not known yet.
 ///
-/// Dropped unsettled, it gives everything back: at once where the store answers at once, otherwise
-/// when it expires in the store.
+/// Dropped unsettled, it gives everything back (or costs what [`if_dropped`](Self::if_dropped)
+/// says): at once where the store answers at once, otherwise when it expires in the store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct Reservation<S: Store> {
     /// What is being settled, while it is on its way: should this be dropped then, it may have
     /// arrived.
     settling: u64,
+    /// What a drop settles at.
+    if_dropped: u64,
 }
 
 /// How a reservation ended.
@@ -68,9 +71,15 @@ impl<S: Store> Limiter<S> {
         let hold = HoldId::random();
         // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may
         // have been taken.
-        let pending = Decision::merge(now, false, []);
-        let mut reservation =
-            Reservation { limiter: self.clone(), plan, decision: pending, hold: Some(hold), settling: 0 };
+        let pending = Decision::merge(now, Degraded::No, []);
+        let mut reservation = Reservation {
+            limiter: self.clone(),
+            plan,
+            decision: pending,
+            hold: Some(hold),
+            settling: 0,
+            if_dropped: 0,
+        };
         let op = Op::Reserve { hold, expires_at: now.saturating_add(ttl) };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() || decision.degraded() {
@@ -85,6 +94,13 @@ impl<S: Store> Reservation<S> {
     /// Whether the estimate was admitted, with the numbers.
     pub const fn decision(&self) -> &Decision {
         &self.decision
+    }
+
+    /// Dropped unsettled, it costs this much instead of nothing: for work that counts even if
+    /// nobody waits for its end, such as an attempt to log in.
+    pub const fn if_dropped(mut self, cost: u64) -> Self {
+        self.if_dropped = cost;
+        self
     }
 
     /// Ends the reservation at the actual cost: what was not needed is given back; what was lacking
@@ -121,7 +137,7 @@ impl<S: Store> Reservation<S> {
         match settled {
             Ok(mut applied) => {
                 applied.answers.iter_mut().for_each(|answer| answer.outcome.verdict = Verdict::Allowed);
-                self.plan.decision(applied.now, false, &applied.answers)
+                self.plan.decision(applied.now, Degraded::No, &applied.answers)
             }
             Err(_) => self.decision.clone().degrade(),
         }
@@ -133,7 +149,8 @@ impl<S: Store> Drop for Reservation<S> {
         let Some(hold) = self.hold.take() else { return };
         let Shared { store, clock, .. } = &*self.limiter.shared;
         // A store that needs longer than one poll gives the units back when the reservation expires.
-        let released = poll_once(store.apply(Op::Settle { hold }, &self.plan.charges(0), clock.now()));
+        let charges = self.plan.charges(self.if_dropped);
+        let released = poll_once(store.apply(Op::Settle { hold }, &charges, clock.now()));
         let settled_before = |applied: &Applied| !applied.answers.iter().any(|answer| answer.held);
         if self.settling > 0 && matches!(&released, Poll::Ready(Ok(applied)) if settled_before(applied)) {
             // It had been settled already, but nobody was told.

@@ -9,8 +9,8 @@ use crate::key::checked_value;
 use crate::memory::{Aim, Subject};
 use crate::meter::Numbers;
 use crate::request::CLIENT;
-use crate::store::Op;
-use crate::{AsRequest, Decision, Error, Limits, Outcome, Request, Rule, Timestamp};
+use crate::store::{Op, Store};
+use crate::{AsRequest, Decision, Error, Limits, MemoryStore, Outcome, Request, Rule, Timestamp};
 
 /// How many requests of a batch are aimed at before the first is decided: enough to keep as many
 /// cache misses under way as a processor can, few enough that nothing fetched is gone again.
@@ -36,18 +36,7 @@ impl Limiter {
     /// is not an error.
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        request.with_request(|request| self.check_request(&request))
-    }
-
-    fn check_request(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        let active = self.shared.rules.load();
-        let Some(aimed) = self.aim(&active, request)? else {
-            drop(active);
-            return self.check_at_length(request, self.shared.clock.now());
-        };
-        // The state is on its way: time to read the clock.
-        let now = self.shared.clock.now();
-        self.decide_aimed(&active, &aimed, now, || self.check_at_length(request, now), |decision| decision)
+        request.with_request(|request| self.check_request(&self.shared.store, &request))
     }
 
     /// Checks one request after the other, and hands each answer to `each`, in order: the same
@@ -66,48 +55,71 @@ impl Limiter {
     /// assert_eq!(allowed, [true, true, true, false]);
     /// ```
     pub fn check_many<R: AsRequest>(&self, requests: &[R], mut each: impl FnMut(Result<Decision, Error>)) {
+        let store = &self.shared.store;
         for batch in requests.chunks(BATCH) {
             let active = self.shared.rules.load();
             let mut aims: SmallVec<[Option<Aimed<'_>>; BATCH]> = SmallVec::new();
             for request in batch {
                 // What cannot be counted is told so in its turn.
-                let aimed = request.with_request(|request| self.aim(&active, &request).ok().flatten());
+                let aimed = request.with_request(|request| self.aim(store, &active, &request).ok().flatten());
                 if let Some(aimed) = &aimed {
-                    self.shared.store.prefetch_lock(&aimed.aim);
+                    store.prefetch_lock(&aimed.aim);
                 }
                 aims.push(aimed);
             }
             let now = self.shared.clock.now();
             for (request, aimed) in batch.iter().zip(&aims) {
-                let at_length = || request.with_request(|request| self.check_at_length(&request, now));
+                let at_length = || request.with_request(|request| self.check_at_length(store, &request, now));
                 match aimed {
-                    Some(aimed) => self.decide_aimed(&active, aimed, now, at_length, &mut each),
+                    Some(aimed) => self.decide_aimed(store, &active, aimed, now, at_length, &mut each),
                     None => each(at_length()),
                 }
             }
         }
     }
+}
+
+impl<S: Store> Limiter<S> {
+    /// What [`check_async`](Self::check_async) would answer, if the store is one that answers at
+    /// once: `None` if it has to be waited for.
+    ///
+    /// # Errors
+    /// As [`check_async`](Self::check_async).
+    #[inline]
+    pub fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
+        let store = self.shared.store.as_memory()?;
+        Some(request.with_request(|request| self.check_request(store, &request)))
+    }
+
+    fn check_request(&self, store: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        let active = self.shared.rules.load();
+        let Some(aimed) = self.aim(store, &active, request)? else {
+            drop(active);
+            return self.check_at_length(store, request, self.shared.clock.now());
+        };
+        // The state is on its way: time to read the clock.
+        let now = self.shared.clock.now();
+        let at_length = || self.check_at_length(store, request, now);
+        self.decide_aimed(store, &active, &aimed, now, at_length, |decision| decision)
+    }
 
     /// Where the state of a request is, if one rule covers it and its state can be aimed at.
     #[inline(always)]
-    fn aim<'a>(&self, active: &'a Active, request: &Request<'_>) -> Result<Option<Aimed<'a>>, Error> {
+    fn aim<'a>(
+        &self,
+        store: &MemoryStore,
+        active: &'a Active,
+        request: &Request<'_>,
+    ) -> Result<Option<Aimed<'a>>, Error> {
         let cost = request.checked_cost()?;
         let Some((index, rule, limits)) = active.rules.only_one_covering(request) else { return Ok(None) };
-        let store = &self.shared.store;
         let aim = match rule.only_value(request) {
             Some(value) => store.aim(rule.name(), Subject::Value(checked_value(CLIENT, value)?), limits),
             None if rule.key_attributes().is_empty() => store.aim(rule.name(), Subject::Everyone, limits),
-            None => self.aim_encoded(rule, request, limits)?,
+            None => aim_encoded(store, rule, request, limits)?,
         };
         let charge = cost.saturating_mul(rule.unit_cost());
         Ok(aim.map(|aim| Aimed { index, rule, limits, charge, aim }))
-    }
-
-    #[inline(never)]
-    fn aim_encoded(&self, rule: &Rule, request: &Request<'_>, limits: Limits) -> Result<Option<Aim>, Error> {
-        let mut encoded = SmallVec::new();
-        rule.encode_key(request, &mut encoded)?;
-        Ok(self.shared.store.aim(rule.name(), Subject::Encoded(&encoded), limits))
     }
 
     /// Decides a request, at length if it turns out that only that can, and hands on the decision.
@@ -117,13 +129,14 @@ impl Limiter {
     #[inline(always)]
     fn decide_aimed<R>(
         &self,
+        store: &MemoryStore,
         active: &Active,
         aimed: &Aimed<'_>,
         now: Timestamp,
         at_length: impl FnOnce() -> Result<Decision, Error>,
         done: impl FnOnce(Result<Decision, Error>) -> R,
     ) -> R {
-        let Shared { store, total, observer, .. } = &*self.shared;
+        let Shared { total, observer, .. } = &*self.shared;
         let Aimed { index, rule, limits, charge, aim } = aimed;
         let tally = active.tallies.get(*index);
         if let (None, [limit]) = (observer, limits.as_slice()) {
@@ -144,11 +157,28 @@ impl Limiter {
 
     /// The long way, which can do everything.
     #[cold]
-    fn check_at_length(&self, request: &Request<'_>, now: Timestamp) -> Result<Decision, Error> {
+    fn check_at_length(
+        &self,
+        store: &MemoryStore,
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
         let (plan, cost) = self.plan(request)?;
-        let applied = self.shared.store.apply_now(Op::Take, &plan.charges(cost), now);
+        let applied = store.apply_now(Op::Take, &plan.charges(cost), now);
         let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
         self.shared.observe(&decision, &plan);
         Ok(decision)
     }
+}
+
+#[inline(never)]
+fn aim_encoded(
+    store: &MemoryStore,
+    rule: &Rule,
+    request: &Request<'_>,
+    limits: Limits,
+) -> Result<Option<Aim>, Error> {
+    let mut encoded = SmallVec::new();
+    rule.encode_key(request, &mut encoded)?;
+    Ok(store.aim(rule.name(), Subject::Encoded(&encoded), limits))
 }

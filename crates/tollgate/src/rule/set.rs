@@ -13,6 +13,8 @@ pub struct RuleSet {
     /// Whether there is one rule, which enforces and covers everyone alike: worth knowing without
     /// looking closer.
     plain: bool,
+    /// The names of all attributes that any of it looks at, sorted.
+    attributes: Vec<String>,
 }
 
 /// A rule's overrides in their order. Those for one exact value, of which there may be one for each
@@ -50,7 +52,18 @@ impl RuleSet {
 
     fn plain_or_not(rules: Vec<Rule>) -> Self {
         let plain = matches!(&*rules, [rule] if !rule.shadow && rule.matches.is_empty());
-        Self { rules, overrides: HashMap::new(), plain }
+        let mut set = Self { rules, overrides: HashMap::new(), plain, attributes: Vec::new() };
+        set.collect_attributes();
+        set
+    }
+
+    fn collect_attributes(&mut self) {
+        let overrides = self.overrides.values().flat_map(|overrides| &overrides.all);
+        let matches =
+            self.rules.iter().map(|rule| &rule.matches).chain(overrides.map(|other| &other.matches));
+        let matched = matches.flatten().map(|wanted| &wanted.attribute);
+        let names: BTreeSet<&String> = self.rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
+        self.attributes = names.into_iter().cloned().collect();
     }
 
     /// Adds overrides. Where several match a request, the first counts.
@@ -66,6 +79,7 @@ impl RuleSet {
             self.overrides.entry(replacement.rule).or_default().push(replacement);
             self.plain = false;
         }
+        self.collect_attributes();
         Ok(self)
     }
 
@@ -73,6 +87,13 @@ impl RuleSet {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The names of all attributes that a rule counts by or matches on, or an override matches on,
+    /// each once, sorted: what a request has to tell.
+    #[must_use]
+    pub fn attributes(&self) -> &[String] {
+        &self.attributes
     }
 
     /// Every limit that could ever be charged.
@@ -157,6 +178,19 @@ mod tests {
             .covering(&request)
             .map(|(_, rule, limits)| (rule.name.to_string(), limits[0].capacity()))
             .collect()
+    }
+
+    #[test]
+    fn c2_the_attributes_of_a_set_are_all_that_anything_in_it_looks_at() {
+        let rules = RuleSet::new([
+            Rule::new("global", LIMIT),
+            Rule::new("login", LIMIT).matching("path", "/login").key(["client"]),
+            Rule::new("tenant", LIMIT).key(["tenant", "client"]),
+        ])
+        .unwrap();
+        assert_eq!(rules.attributes(), ["client", "path", "tenant"]);
+        let rules = rules.with_overrides([Override::new("login", LIMIT).matching("plan", "gold")]).unwrap();
+        assert_eq!(rules.attributes(), ["client", "path", "plan", "tenant"]);
     }
 
     #[test]

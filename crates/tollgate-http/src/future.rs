@@ -1,0 +1,85 @@
+//! A response on its way.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::Response;
+use pin_project_lite::pin_project;
+use tollgate::Decision;
+
+use crate::{Headers, ResponseBody};
+
+/// A response that had to be waited for before its service was called.
+pub(crate) type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send>>;
+
+pin_project! {
+    /// A response on its way: the service's own with the rate limit fields added, or a denial.
+    pub struct ResponseFuture<F, R, E> {
+        #[pin]
+        state: State<F, R, E>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum State<F, R, E> {
+        // Let through. Nothing is boxed here: this is what nearly every request is.
+        Passing { #[pin] future: F, headers: Headers, decision: Decision },
+        Denied { response: Option<Response<Bytes>> },
+        Waiting { future: Boxed<R, E> },
+    }
+}
+
+impl<F, R, E> ResponseFuture<F, R, E> {
+    pub(crate) const fn passing(future: F, headers: Headers, decision: Decision) -> Self {
+        Self { state: State::Passing { future, headers, decision } }
+    }
+
+    pub(crate) const fn denied(response: Response<Bytes>) -> Self {
+        Self { state: State::Denied { response: Some(response) } }
+    }
+
+    pub(crate) const fn boxed(future: Boxed<R, E>) -> Self {
+        Self { state: State::Waiting { future } }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            Projected::Passing { future, headers, decision } => {
+                let response = ready!(future.poll(context))?;
+                Poll::Ready(Ok(pass(response, headers, decision)))
+            }
+            Projected::Denied { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(response.map(ResponseBody::denied))),
+                None => panic!("polled after it was done"),
+            },
+            Projected::Waiting { future } => future.as_mut().poll(context),
+        }
+    }
+}
+
+impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResponseFuture")
+    }
+}
+
+/// The service's response, with what is left.
+pub(crate) fn pass<R>(
+    mut response: Response<R>,
+    headers: &Headers,
+    decision: &Decision,
+) -> Response<ResponseBody<R>> {
+    headers.write(decision, response.headers_mut());
+    response.map(ResponseBody::service)
+}

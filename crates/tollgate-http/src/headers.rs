@@ -1,0 +1,281 @@
+//! A decision as header fields: one encoder, three styles.
+//!
+//! Seconds are rounded in this one place, and only upwards: what is promised never comes early.
+
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use sfv::{KeyRef, ListSerializer, StringRef};
+use tollgate::{Decision, Report};
+
+/// The IETF draft's fields, which [`HeaderStyle::Standard`] and [`HeaderStyle::Trio`] write.
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// What the limits are.
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// Which fields say what is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeaderStyle {
+    /// `RateLimit: "per-client";r=9;t=60` and `RateLimit-Policy: "per-client";q=10;w=60`, the
+    /// current IETF draft: structured fields with a member for each limit.
+    #[default]
+    Standard,
+    /// `RateLimit-Limit`, `-Remaining`, `-Reset` of the limit that decided, and `RateLimit-Policy:
+    /// 10;w=60`: an earlier draft.
+    Trio,
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` of the limit that decided, the reset in seconds
+    /// from now.
+    X,
+    /// The same, the reset in seconds since the Unix epoch.
+    XEpoch,
+    /// None. A denial still says when to come back.
+    Off,
+}
+
+/// Writes decisions as header fields.
+///
+/// ```
+/// use http::HeaderMap;
+/// use tollgate::{Limit, Limiter, MINUTE};
+/// use tollgate_http::Headers;
+///
+/// let limiter = Limiter::new(Limit::fixed_window(10, MINUTE));
+/// let mut headers = HeaderMap::new();
+/// Headers::default().write(&limiter.check("alice")?, &mut headers);
+/// assert_eq!(headers["ratelimit-policy"], "\"per-client\";q=10;w=60");
+/// assert_eq!(headers["ratelimit"], "\"per-client\";r=9;t=60");
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    style: HeaderStyle,
+    unit: Option<String>,
+}
+
+impl Headers {
+    /// In this style.
+    #[must_use]
+    pub const fn new(style: HeaderStyle) -> Self {
+        Self { style, unit: None }
+    }
+
+    /// Says what is counted, if not requests: `content-bytes`, say. (Only
+    /// [`HeaderStyle::Standard`] has a place for it; what is not printable ASCII is left out.)
+    #[must_use]
+    pub fn unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = Some(unit.into());
+        self
+    }
+
+    /// Writes what a decision says: what is left, on a denial also when to come back.
+    pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        match self.style {
+            HeaderStyle::Standard => self.write_standard(decision, headers),
+            HeaderStyle::Trio => write_trio(decision, headers),
+            HeaderStyle::X => write_x(decision, headers, |report| seconds_until_reset(decision, report)),
+            HeaderStyle::XEpoch => write_x(decision, headers, |report| {
+                report.outcome.reset_at.as_nanos().div_ceil(1_000_000_000)
+            }),
+            HeaderStyle::Off => {}
+        }
+        if let Some(seconds) = retry_after(decision) {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+    }
+
+    fn write_standard(&self, decision: &Decision, headers: &mut HeaderMap) {
+        let (mut policies, mut left) = (ListSerializer::new(), ListSerializer::new());
+        for report in enforcing(decision) {
+            let name = policy_name(report);
+            // Names of rules are printable ASCII, which is what a structured field's string holds.
+            let Ok(name) = StringRef::from_str(&name) else { continue };
+            let policy = policies.bare_item(name);
+            let policy = policy.parameter(key("q"), integer(report.limit.capacity()));
+            let policy = policy.parameter(key("w"), integer(seconds(report.limit.period()).max(1)));
+            if let Some(Ok(unit)) = self.unit.as_deref().map(StringRef::from_str) {
+                let _ = policy.parameter(key("qu"), unit);
+            }
+            let left = left.bare_item(name);
+            let left = left.parameter(key("r"), integer(report.outcome.remaining));
+            let _ = left.parameter(key("t"), integer(seconds_until_growth(decision, report)));
+        }
+        for (name, list) in [(RATELIMIT_POLICY, policies.finish()), (RATELIMIT, left.finish())] {
+            if let Some(value) = list.and_then(|list| HeaderValue::try_from(list).ok()) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
+    let Some(report) = decision.deciding() else { return };
+    let (limit, window) = (report.limit.capacity(), seconds(report.limit.period()).max(1));
+    headers.insert(RATELIMIT_LIMIT, limit.into());
+    headers.insert(RATELIMIT_REMAINING, report.outcome.remaining.into());
+    headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, report).into());
+    if let Ok(policy) = HeaderValue::try_from(format!("{limit};w={window}")) {
+        headers.insert(RATELIMIT_POLICY, policy);
+    }
+}
+
+fn write_x(decision: &Decision, headers: &mut HeaderMap, reset: impl Fn(&Report) -> u64) {
+    let Some(report) = decision.deciding() else { return };
+    headers.insert(X_LIMIT, report.limit.capacity().into());
+    headers.insert(X_REMAINING, report.outcome.remaining.into());
+    headers.insert(X_RESET, reset(report).into());
+}
+
+/// The header fields of a decision, in the standard style.
+#[must_use]
+pub fn rate_limit_headers(decision: &Decision) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    Headers::default().write(decision, &mut headers);
+    headers
+}
+
+/// When a denied request may come back, in whole seconds: at least one, and not before the limit
+/// that decided has anything to give. `None` if it was allowed, or never fits.
+#[must_use]
+pub fn retry_after(decision: &Decision) -> Option<u64> {
+    if decision.allowed() {
+        return None;
+    }
+    let growth = decision.deciding().map_or(0, |report| seconds_until_growth(decision, report));
+    Some(seconds(decision.retry_after()?).max(growth).max(1))
+}
+
+/// What a limit is called: its rule's name, and from the rule's second limit on its number.
+#[must_use]
+pub fn policy_name(report: &Report) -> String {
+    match report.place {
+        0 => report.rule.to_string(),
+        place => format!("{}.{}", report.rule, u32::from(place) + 1),
+    }
+}
+
+/// The limits that have a say.
+pub(crate) fn enforcing(decision: &Decision) -> impl Iterator<Item = &Report> {
+    decision.limits().iter().filter(|report| !report.shadow)
+}
+
+fn seconds_until_growth(decision: &Decision, report: &Report) -> u64 {
+    seconds(report.outcome.grows_at.since(decision.now()))
+}
+
+fn seconds_until_reset(decision: &Decision, report: &Report) -> u64 {
+    seconds(report.outcome.reset_at.since(decision.now()))
+}
+
+/// Whole seconds, rounded up.
+fn seconds(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+}
+
+fn key(name: &'static str) -> &'static KeyRef {
+    KeyRef::constant(name)
+}
+
+/// Counts and times are below 10^15, which is what a structured field's integer holds.
+fn integer(number: u64) -> sfv::Integer {
+    i64::try_from(number)
+        .ok()
+        .and_then(|number| sfv::Integer::try_from(number).ok())
+        .unwrap_or(sfv::Integer::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND, Timestamp};
+
+    fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
+        let clock = ManualClock::at(Timestamp::from_millis(1_700_000_000_250));
+        let limiter = Limiter::builder(RuleSet::new(rules).unwrap()).clock(clock.clone()).build().unwrap();
+        (limiter, clock)
+    }
+
+    fn written(style: HeaderStyle, decision: &Decision) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        Headers::new(style).write(decision, &mut headers);
+        let line =
+            |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+        headers.iter().map(line).collect()
+    }
+
+    fn two_limits() -> [Rule; 3] {
+        [
+            Rule::new("global", Limit::per_second(5_000)),
+            Rule::new("per-client", [Limit::fixed_window(10, MINUTE), Limit::sliding_log(12, HOUR)])
+                .key(["client"]),
+            Rule::new("watched", Limit::per_second(1)).shadow(),
+        ]
+    }
+
+    #[test]
+    fn f2_the_standard_style_has_a_member_for_each_limit_that_enforces() {
+        let (limiter, clock) = limiter(two_limits());
+        let decision = limiter.check("a").unwrap();
+        clock.advance(SECOND / 2);
+        assert_eq!(
+            written(HeaderStyle::Standard, &decision),
+            [
+                r#"ratelimit-policy: "global";q=5000;w=1, "per-client";q=10;w=60, "per-client.2";q=12;w=3600"#,
+                r#"ratelimit: "global";r=4999;t=1, "per-client";r=9;t=60, "per-client.2";r=11;t=3600"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn f2_the_other_styles_tell_of_the_limit_that_decided() {
+        let (limiter, clock) = limiter(two_limits());
+        assert!(limiter.check(Request::client("a").cost(3)).unwrap().allowed());
+        clock.advance(SECOND + SECOND / 2);
+        let decision = limiter.check(Request::client("a").cost(8)).unwrap();
+        assert_eq!(
+            written(HeaderStyle::Trio, &decision),
+            [
+                "ratelimit-limit: 10",
+                "ratelimit-remaining: 7",
+                "ratelimit-reset: 59",
+                "ratelimit-policy: 10;w=60",
+                "retry-after: 59"
+            ]
+        );
+        assert_eq!(
+            written(HeaderStyle::X, &decision),
+            ["x-ratelimit-limit: 10", "x-ratelimit-remaining: 7", "x-ratelimit-reset: 59", "retry-after: 59"]
+        );
+        assert_eq!(written(HeaderStyle::XEpoch, &decision)[2], "x-ratelimit-reset: 1700000061");
+        assert_eq!(written(HeaderStyle::Off, &decision), ["retry-after: 59"]);
+    }
+
+    #[test]
+    fn f2_retry_after_is_at_least_one_second_and_absent_for_never() {
+        let (limiter, _) = limiter([Rule::new("fast", Limit::per_second(1_000)).key(["client"])]);
+        assert!(limiter.check(Request::client("a").cost(1_000)).unwrap().allowed());
+        assert_eq!(retry_after(&limiter.check("a").unwrap()), Some(1), "a millisecond, rounded up");
+        assert_eq!(retry_after(&limiter.check(Request::client("a").cost(1_001)).unwrap()), None);
+        assert_eq!(retry_after(&limiter.check("b").unwrap()), None, "allowed");
+    }
+
+    #[test]
+    fn f2_units_are_named_if_they_are_not_requests() {
+        let (limiter, _) = limiter([Rule::new("upload", Limit::per_hour(1_000))]);
+        let mut headers = HeaderMap::new();
+        Headers::default().unit("content-bytes").write(&limiter.check("a").unwrap(), &mut headers);
+        assert_eq!(headers[RATELIMIT_POLICY], r#""upload";q=1000;w=3600;qu="content-bytes""#);
+    }
+
+    #[test]
+    fn f2_a_request_that_no_rule_covers_has_no_fields() {
+        let (limiter, _) = limiter([Rule::new("login", Limit::LOGIN).matching("path", "/login")]);
+        assert_eq!(rate_limit_headers(&limiter.check("a").unwrap()), HeaderMap::new());
+    }
+}

@@ -1,0 +1,214 @@
+//! A client's address: the peer's, or what trusted proxies say is behind it.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::header::{FORWARDED, HeaderName};
+use ipnet::IpNet;
+
+use super::forwarded::{self, Hops};
+use crate::Head;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// Which proxies stand in front, and how they tell whom they stand for.
+#[derive(Clone, Debug)]
+pub struct Proxies {
+    trust: Trust,
+    by: ForwardedBy,
+}
+
+#[derive(Clone, Debug)]
+enum Trust {
+    Nobody,
+    Networks(Vec<IpNet>),
+    Hops(usize),
+}
+
+/// The header that the proxies write. The other two are passed on as a client sent them: which one
+/// to believe cannot be guessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForwardedBy {
+    /// `X-Forwarded-For`, to which each proxy appends the address it was asked from.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239), to which each proxy appends an element.
+    Forwarded,
+    /// `X-Real-IP`, which the proxy nearest to here sets.
+    XRealIp,
+}
+
+impl Proxies {
+    /// Believes proxies in these networks. From the right, the first address that is not one of
+    /// theirs is the client.
+    #[must_use]
+    pub fn networks(networks: impl IntoIterator<Item = IpNet>) -> Self {
+        Self { trust: Trust::Networks(networks.into_iter().collect()), by: ForwardedBy::default() }
+    }
+
+    /// Believes the last so many proxies, whatever their addresses: for clouds whose load balancers
+    /// have many. Nothing must be able to get here around them.
+    #[must_use]
+    pub fn hops(count: usize) -> Self {
+        Self { trust: Trust::Hops(count), by: ForwardedBy::default() }
+    }
+
+    /// Says which header they write.
+    #[must_use]
+    pub const fn by(mut self, header: ForwardedBy) -> Self {
+        self.by = header;
+        self
+    }
+}
+
+/// How a client's address becomes its name.
+#[derive(Clone, Debug)]
+pub(super) struct ClientAddress {
+    pub(super) proxies: Proxies,
+    pub(super) ipv6_prefix: u8,
+}
+
+impl Default for ClientAddress {
+    fn default() -> Self {
+        Self { proxies: Proxies { trust: Trust::Nobody, by: ForwardedBy::default() }, ipv6_prefix: 64 }
+    }
+}
+
+impl ClientAddress {
+    /// The client's address, as text.
+    pub(super) fn of(&self, head: Head<'_>) -> Option<String> {
+        let peer = head.peer()?.to_canonical();
+        let client = match &self.proxies.trust {
+            Trust::Nobody => peer,
+            Trust::Networks(networks) => self.behind_networks(head, peer, networks),
+            Trust::Hops(count) => self.behind_hops(head, peer, *count),
+        };
+        Some(self.name(client))
+    }
+
+    fn hops<'a>(&self, head: Head<'a>) -> Hops<'a> {
+        match self.proxies.by {
+            ForwardedBy::XForwardedFor => forwarded::x_forwarded_for(head.headers.get_all(X_FORWARDED_FOR)),
+            ForwardedBy::Forwarded => forwarded::forwarded(head.headers.get_all(FORWARDED)),
+            ForwardedBy::XRealIp => forwarded::x_real_ip(head.headers.get_all(X_REAL_IP)),
+        }
+    }
+
+    /// Goes from the nearest hop to the farthest, for as long as whoever told of it is trusted. What
+    /// cannot be read ends the way: who told of it is the last that is known.
+    fn behind_networks(&self, head: Head<'_>, peer: IpAddr, networks: &[IpNet]) -> IpAddr {
+        let mut known = peer;
+        for hop in self.hops(head) {
+            if !networks.iter().any(|network| network.contains(&known)) {
+                break;
+            }
+            let Some(hop) = hop else { break };
+            known = hop;
+        }
+        known
+    }
+
+    /// Goes that many hops, or as many as there are.
+    fn behind_hops(&self, head: Head<'_>, peer: IpAddr, count: usize) -> IpAddr {
+        self.hops(head).take(count).map_while(|hop| hop).last().unwrap_or(peer)
+    }
+
+    /// An IPv4 address as it is; of an IPv6 address what one customer has.
+    fn name(&self, address: IpAddr) -> String {
+        match address {
+            IpAddr::V6(address) if self.ipv6_prefix < 128 => {
+                let host_bits = 128 - u32::from(self.ipv6_prefix);
+                let network = u128::MAX.checked_shl(host_bits).unwrap_or(0) & u128::from(address);
+                format!("{}/{}", Ipv6Addr::from(network), self.ipv6_prefix)
+            }
+            address => address.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Identity, PeerAddr};
+    use http::Request;
+
+    fn client(identity: &Identity, peer: &str, headers: &[(&str, &str)]) -> String {
+        let mut request = Request::builder().uri("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let peer = PeerAddr((peer.parse::<IpAddr>().unwrap(), 1234).into());
+        let request = request.extension(peer).body(()).unwrap();
+        identity.identify(Head::from(&request)).unwrap().into_owned()
+    }
+
+    fn networks() -> Proxies {
+        Proxies::networks(["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()])
+    }
+
+    #[test]
+    fn f3_ipv6_is_counted_by_its_prefix_and_mapped_ipv4_is_ipv4() {
+        let identity = Identity::peer();
+        assert_eq!(client(&identity, "2001:db8:1:2:3:4:5:6", &[]), "2001:db8:1:2::/64");
+        assert_eq!(client(&identity, "::ffff:192.0.2.1", &[]), "192.0.2.1");
+        assert_eq!(
+            client(&identity.clone().ipv6_prefix(56), "2001:db8:1:2ff::1", &[]),
+            "2001:db8:1:200::/56"
+        );
+        assert_eq!(client(&identity.clone().ipv6_prefix(128), "2001:db8::1", &[]), "2001:db8::1");
+        assert_eq!(client(&identity.ipv6_prefix(0), "2001:db8::1", &[]), "::/0");
+    }
+
+    #[test]
+    fn f3_the_first_address_from_the_right_that_is_no_proxys_is_the_client() {
+        let identity = Identity::peer().behind(networks());
+        let through = |peer, header| client(&identity, peer, &[("x-forwarded-for", header)]);
+        assert_eq!(through("10.0.0.1", "198.51.100.9"), "198.51.100.9");
+        assert_eq!(
+            through("10.0.0.1", "1.1.1.1, 198.51.100.9, 10.0.0.2"),
+            "198.51.100.9",
+            "the client wrote 1.1.1.1"
+        );
+        assert_eq!(through("198.51.100.9", "1.1.1.1"), "198.51.100.9", "not from a proxy");
+        assert_eq!(through("10.0.0.1", "10.0.0.3, 10.0.0.2"), "10.0.0.3", "someone inside");
+        assert_eq!(
+            through("10.0.0.1", "1.1.1.1, nonsense"),
+            "10.0.0.1",
+            "what the proxy says cannot be read"
+        );
+        assert_eq!(through("10.0.0.1", ""), "10.0.0.1");
+        assert_eq!(through("::ffff:10.0.0.1", "[2001:db8::7]:443"), "2001:db8::/64");
+        let twice = [("x-forwarded-for", "1.1.1.1"), ("x-forwarded-for", "198.51.100.9")];
+        assert_eq!(client(&identity, "10.0.0.1", &twice), "198.51.100.9", "several lines are one list");
+    }
+
+    #[test]
+    fn f3_so_many_hops_are_believed_and_no_more() {
+        let identity = |count| Identity::peer().behind(Proxies::hops(count));
+        let through = |count, header| client(&identity(count), "192.0.2.1", &[("x-forwarded-for", header)]);
+        assert_eq!(through(0, "198.51.100.9"), "192.0.2.1");
+        assert_eq!(through(1, "1.1.1.1, 198.51.100.9"), "198.51.100.9");
+        assert_eq!(through(2, "1.1.1.1, 198.51.100.9, 203.0.113.5"), "198.51.100.9");
+        assert_eq!(through(3, "198.51.100.9"), "198.51.100.9", "came in past the outer ones");
+        assert_eq!(through(2, "unknown, 203.0.113.5"), "203.0.113.5");
+    }
+
+    #[test]
+    fn f3_only_the_header_that_the_proxies_write_is_read() {
+        let all = [
+            ("forwarded", "for=198.51.100.1;proto=https"),
+            ("x-forwarded-for", "198.51.100.2"),
+            ("x-real-ip", "198.51.100.3"),
+        ];
+        for (by, expected) in [
+            (ForwardedBy::Forwarded, "198.51.100.1"),
+            (ForwardedBy::XForwardedFor, "198.51.100.2"),
+            (ForwardedBy::XRealIp, "198.51.100.3"),
+        ] {
+            let identity = Identity::peer().behind(networks().by(by));
+            assert_eq!(client(&identity, "10.0.0.1", &all), expected);
+            assert_eq!(client(&identity, "192.0.2.1", &all), "192.0.2.1", "not from a proxy");
+        }
+    }
+}

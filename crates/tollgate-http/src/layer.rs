@@ -1,0 +1,289 @@
+//! The layer: a limiter, and how it is applied to requests.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, Response, StatusCode};
+use tollgate::{
+    AsRequest, CLIENT, Decision, Limiter, MAX_COUNT, MAX_VALUE_BYTES, MemoryStore, Request, Store,
+};
+use tower_layer::Layer;
+
+use crate::denied::denied;
+use crate::{Head, Headers, Identity, RateLimit, UNIDENTIFIED};
+
+/// Puts a limiter in front of a service.
+///
+/// Clones share all state. A rule that counts by an attribute which a request does not have does
+/// not cover that request: count by `client`, which every request has, or by what a layer in front
+/// of this one guarantees.
+pub struct RateLimitLayer<S = MemoryStore>(pub(crate) Arc<Gate<S>>);
+
+/// What all clones share.
+pub(crate) struct Gate<S> {
+    pub(crate) limiter: Limiter<S>,
+    pub(crate) headers: Headers,
+    pub(crate) by_response: Option<ByResponse>,
+    identity: Identity,
+    attributes: Vec<(String, Arc<Extract>)>,
+    cost: Option<Arc<Cost>>,
+    on_denied: Option<Arc<OnDenied>>,
+    unidentified: Arc<AtomicU64>,
+}
+
+type Extract = dyn Fn(Head<'_>) -> Option<String> + Send + Sync;
+type Cost = dyn Fn(Head<'_>) -> u64 + Send + Sync;
+type OnDenied = dyn Fn(&Decision) -> Response<Bytes> + Send + Sync;
+
+/// How a response settles what its request reserved.
+#[derive(Clone)]
+pub(crate) struct ByResponse {
+    pub(crate) ttl: Duration,
+    pub(crate) cost: Arc<dyn Fn(Answered<'_>) -> u64 + Send + Sync>,
+}
+
+/// What is known of a response before its body is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its header fields.
+    pub headers: &'a HeaderMap,
+    /// What the handler noted, such as what it really cost.
+    pub extensions: &'a Extensions,
+}
+
+impl<S> RateLimitLayer<S> {
+    /// In front of a service, each client by its peer address, a request of cost 1.
+    #[must_use]
+    pub fn new(limiter: Limiter<S>) -> Self {
+        Self(Arc::new(Gate {
+            limiter,
+            headers: Headers::default(),
+            by_response: None,
+            identity: Identity::default(),
+            attributes: Vec::new(),
+            cost: None,
+            on_denied: None,
+            unidentified: Arc::default(),
+        }))
+    }
+
+    /// Tells who a request is from.
+    #[must_use]
+    pub fn identity(self, identity: Identity) -> Self {
+        self.with(|gate| gate.identity = identity)
+    }
+
+    /// Lets rules count by and match on something else about a request.
+    #[must_use]
+    pub fn attribute(
+        self,
+        name: impl Into<String>,
+        value: impl Fn(Head<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|gate| gate.attributes.push((name.into(), Arc::new(value))))
+    }
+
+    /// What a request costs instead of 1. A request that costs more than a whole limit is denied
+    /// for good.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|gate| gate.cost = Some(Arc::new(cost)))
+    }
+
+    /// Charges by response. A request reserves its cost, an estimate, before it is let through; the
+    /// response says what it really cost, and the rest is given back, or what it lacked is taken.
+    ///
+    /// A request that is given up before its response is charged its estimate: who hangs up has not
+    /// asked for free. A reservation that is not settled within `ttl` lapses, and the response is
+    /// then charged as far as there is anything left.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limit, Limiter};
+    /// use tollgate_http::RateLimitLayer;
+    ///
+    /// // Five failed logins, and one more every ten seconds; those that succeed are free.
+    /// let layer = RateLimitLayer::new(Limiter::new(Limit::LOGIN))
+    ///     .charge_by_response(Duration::from_secs(30), |answered| u64::from(answered.status == 401));
+    /// ```
+    #[must_use]
+    pub fn charge_by_response(
+        self,
+        ttl: Duration,
+        cost: impl Fn(Answered<'_>) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|gate| gate.by_response = Some(ByResponse { ttl, cost: Arc::new(cost) }))
+    }
+
+    /// How decisions are written as header fields.
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.with(|gate| gate.headers = headers)
+    }
+
+    /// Answers denied requests with this response instead. The rate limit fields are added to it.
+    /// (A gRPC call gets its status whatever this says, with the feature `grpc`.)
+    #[must_use]
+    pub fn on_denied(self, respond: impl Fn(&Decision) -> Response<Bytes> + Send + Sync + 'static) -> Self {
+        self.with(|gate| gate.on_denied = Some(Arc::new(respond)))
+    }
+
+    /// How many requests there were of whose client nothing was known. They share one budget; if
+    /// this grows, the identity is not what it was meant to be.
+    #[must_use]
+    pub fn unidentified(&self) -> u64 {
+        self.0.unidentified.load(Ordering::Relaxed)
+    }
+
+    /// Changes a setting, of this layer and not of its clones.
+    fn with(mut self, change: impl FnOnce(&mut Gate<S>)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+}
+
+impl<S> Clone for Gate<S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            headers: self.headers.clone(),
+            by_response: self.by_response.clone(),
+            identity: self.identity.clone(),
+            attributes: self.attributes.clone(),
+            cost: self.cost.clone(),
+            on_denied: self.on_denied.clone(),
+            unidentified: Arc::clone(&self.unidentified),
+        }
+    }
+}
+
+impl<S> Clone for RateLimitLayer<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> fmt::Debug for RateLimitLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RateLimitLayer").field(&self.0).finish()
+    }
+}
+
+impl<S> fmt::Debug for Gate<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}
+
+impl<S, T> Layer<T> for RateLimitLayer<S> {
+    type Service = RateLimit<T, S>;
+
+    fn layer(&self, inner: T) -> RateLimit<T, S> {
+        RateLimit { inner, gate: Arc::clone(&self.0) }
+    }
+}
+
+/// What the limiter is asked about a request: no more than its rules look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked<'a> {
+    client: Cow<'a, str>,
+    /// All attributes, where the client is not all there is to know.
+    attributes: Option<Vec<(String, Cow<'a, str>)>>,
+    pub(crate) cost: u64,
+}
+
+impl Asked<'_> {
+    pub(crate) fn into_owned(self) -> Asked<'static> {
+        let own = |(name, value): (String, Cow<'_, str>)| (name, Cow::Owned(value.into_owned()));
+        Asked {
+            client: Cow::Owned(self.client.into_owned()),
+            attributes: self.attributes.map(|attributes| attributes.into_iter().map(own).collect()),
+            cost: self.cost,
+        }
+    }
+
+    /// The same for another cost.
+    pub(crate) const fn costing(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+}
+
+impl AsRequest for &Asked<'_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        match &self.attributes {
+            None => f(Request::client(&self.client).cost(self.cost)),
+            Some(attributes) => {
+                let pairs: Vec<(&str, &str)> =
+                    attributes.iter().map(|(name, value)| (name.as_str(), within_a_key(value))).collect();
+                f(Request::new(&pairs).cost(self.cost))
+            }
+        }
+    }
+}
+
+impl<S: Store> Gate<S> {
+    pub(crate) fn ask<'a>(&self, head: Head<'a>) -> Asked<'a> {
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(head).min(MAX_COUNT));
+        let client = self.identity.identify(head).unwrap_or_else(|| {
+            self.unidentified.fetch_add(1, Ordering::Relaxed);
+            Cow::Borrowed(UNIDENTIFIED)
+        });
+        let attributes = self.limiter.with_rules(|rules| {
+            let names = rules.attributes();
+            if names.iter().all(|name| name == CLIENT) {
+                return None;
+            }
+            let value = |name: &String| match name.as_str() {
+                CLIENT => Some(client.clone()),
+                _ => self.attribute_of(head, name),
+            };
+            Some(names.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect())
+        });
+        Asked { client, attributes, cost }
+    }
+
+    fn attribute_of<'a>(&self, head: Head<'a>, name: &str) -> Option<Cow<'a, str>> {
+        if let Some((_, extract)) = self.attributes.iter().find(|(own, _)| own == name) {
+            return extract(head).map(Cow::Owned);
+        }
+        match name {
+            "method" => Some(head.method.as_str()),
+            "path" => Some(head.uri.path()),
+            "host" => head.host(),
+            _ => head.headers.get(name.strip_prefix("header:")?)?.to_str().ok(),
+        }
+        .filter(|value| !value.is_empty())
+        .map(Cow::Borrowed)
+    }
+
+    /// The response to a denied request.
+    pub(crate) fn deny(&self, head: Head<'_>, decision: &Decision) -> Response<Bytes> {
+        #[cfg(feature = "grpc")]
+        if crate::grpc::is_grpc(head) {
+            return crate::grpc::denied(decision, &self.headers);
+        }
+        let _ = head;
+        match &self.on_denied {
+            Some(respond) => {
+                let mut response = respond(decision);
+                self.headers.write(decision, response.headers_mut());
+                response
+            }
+            None => denied(decision, &self.headers),
+        }
+    }
+}
+
+/// As much of a value as a key holds. Those that begin alike then share a budget, which is never
+/// more than they would have had.
+fn within_a_key(value: &str) -> &str {
+    let end = (0..=value.len().min(MAX_VALUE_BYTES)).rev().find(|end| value.is_char_boundary(*end));
+    value.get(..end.unwrap_or(0)).unwrap_or_default()
+}

@@ -1,0 +1,158 @@
+//! The service that a layer makes: decides, and calls the one behind it or not.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, Store};
+use tower_service::Service;
+
+use crate::future::{Boxed, ResponseFuture, pass};
+use crate::layer::{Answered, ByResponse, Gate};
+use crate::{Head, Problem, ResponseBody};
+
+/// A service behind a limiter.
+#[derive(Debug)]
+pub struct RateLimit<T, S = MemoryStore> {
+    pub(crate) inner: T,
+    pub(crate) gate: Arc<Gate<S>>,
+}
+
+impl<T: Clone, S> Clone for RateLimit<T, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<T, S, B, R> Service<Request<B>> for RateLimit<T, S>
+where
+    T: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    T::Future: Send,
+    T::Error: Send,
+    S: Store + 'static,
+    B: Send + 'static,
+    R: Send + 'static,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = T::Error;
+    type Future = ResponseFuture<T::Future, R, T::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let gate = &self.gate;
+        if gate.by_response.is_none() {
+            let head = Head::from(&request);
+            if let Some(decided) = gate.limiter.check_now(&gate.ask(head)) {
+                return match gate.verdict(head, decided) {
+                    Passage::Open(decision) => {
+                        ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision)
+                    }
+                    Passage::Closed(response) => ResponseFuture::denied(response),
+                };
+            }
+        }
+        // The one that is ready goes with the request; a clone stays.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::boxed(wait(Arc::clone(gate), inner, request))
+    }
+}
+
+/// What becomes of a request.
+enum Passage {
+    /// It goes through, by this decision.
+    Open(Decision),
+    /// It gets this response instead.
+    Closed(Response<Bytes>),
+}
+
+impl<S: Store> Gate<S> {
+    fn verdict(&self, head: Head<'_>, decided: Result<Decision, Error>) -> Passage {
+        match decided {
+            Ok(decision) if decision.allowed() => Passage::Open(decision),
+            Ok(decision) => Passage::Closed(self.deny(head, &decision)),
+            // The store cannot do this at all, which it said when it was first asked: not an open door.
+            Err(error) => Passage::Closed(broken(&error)),
+        }
+    }
+}
+
+/// A store that has to be waited for, or a response that has to be.
+fn wait<T, S, B, R>(gate: Arc<Gate<S>>, inner: T, request: Request<B>) -> Boxed<R, T::Error>
+where
+    T: Service<Request<B>, Response = Response<R>> + Send + 'static,
+    T::Future: Send,
+    T::Error: Send,
+    S: Store + 'static,
+    B: Send + 'static,
+    R: Send + 'static,
+{
+    match gate.by_response.clone() {
+        Some(by_response) => Box::pin(charge_by_response(gate, inner, request, by_response)),
+        None => Box::pin(check(gate, inner, request)),
+    }
+}
+
+async fn check<T, S, B, R>(
+    gate: Arc<Gate<S>>,
+    mut inner: T,
+    request: Request<B>,
+) -> Result<Response<ResponseBody<R>>, T::Error>
+where
+    T: Service<Request<B>, Response = Response<R>>,
+    S: Store,
+{
+    let asked = gate.ask(Head::from(&request)).into_owned();
+    let decided = gate.limiter.check_async(&asked).await;
+    match gate.verdict(Head::from(&request), decided) {
+        Passage::Open(decision) => Ok(pass(inner.call(request).await?, &gate.headers, &decision)),
+        Passage::Closed(response) => Ok(response.map(ResponseBody::denied)),
+    }
+}
+
+async fn charge_by_response<T, S, B, R>(
+    gate: Arc<Gate<S>>,
+    mut inner: T,
+    request: Request<B>,
+    ByResponse { ttl, cost }: ByResponse,
+) -> Result<Response<ResponseBody<R>>, T::Error>
+where
+    T: Service<Request<B>, Response = Response<R>>,
+    S: Store,
+{
+    let asked = gate.ask(Head::from(&request)).into_owned();
+    let reservation = match gate.limiter.reserve(&asked, ttl).await {
+        Ok(reservation) => reservation.if_dropped(asked.cost),
+        Err(error) => return Ok(broken(&error).map(ResponseBody::denied)),
+    };
+    let decision = reservation.decision().clone();
+    if !decision.allowed() {
+        return Ok(gate.deny(Head::from(&request), &decision).map(ResponseBody::denied));
+    }
+    let response = inner.call(request).await?;
+    let (parts, body) = response.into_parts();
+    let answered = Answered { status: parts.status, headers: &parts.headers, extensions: &parts.extensions };
+    let actual = cost(answered).min(MAX_COUNT);
+    if let Err(Error::NotReserved) = reservation.settle(actual).await {
+        // It took longer than it was held for: then as far as there is anything left. Whatever else keeps
+        // the store from settling has been logged and counted, and is not the client's business.
+        let _ = gate.limiter.penalise(&asked.costing(actual)).await;
+    }
+    Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision))
+}
+
+/// The limiter is not what this layer needs: the caller's mistake, and nothing a client should be
+/// let through for.
+fn broken(error: &Error) -> Response<Bytes> {
+    #[derive(serde::Serialize)]
+    struct Code {
+        code: &'static str,
+    }
+    let detail = "the rate limiter is not set up for this".to_owned();
+    let members = Code { code: error.code() };
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "about:blank", detail, members).into_response()
+}

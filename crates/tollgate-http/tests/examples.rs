@@ -1,0 +1,56 @@
+//! The examples do what they say.
+
+#[expect(dead_code, reason = "not every test needs all of it")]
+mod common;
+
+use common::{get, send, serve};
+use tollgate::{Limit, Limiter, ManualClock, Rule, RuleSet, SECOND, Timestamp};
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt as _;
+
+#[path = "../examples/axum.rs"]
+#[expect(dead_code, reason = "its main is not needed here")]
+mod plans;
+#[path = "../examples/tonic.rs"]
+#[expect(dead_code, reason = "its main is not needed here")]
+mod service;
+
+#[tokio::test]
+async fn c4_plans_have_their_own_limits_and_nobody_can_pass_for_another() {
+    let server = serve(plans::app().unwrap()).await;
+    let status = async |headers: &[(&str, &str)]| send(server, get("/", headers)).await.status.as_u16();
+    for turn in 0..4 {
+        assert_eq!(status(&[("x-user", "alice")]).await == 200, turn < 3, "alice {turn}");
+        assert_eq!(status(&[]).await == 200, turn < 3, "by address {turn}");
+    }
+    for _ in 0..30 {
+        assert_eq!(status(&[("x-user", "bob"), ("x-plan", "gold")]).await, 200);
+    }
+    assert_eq!(status(&[("x-user", "bob"), ("x-plan", "gold")]).await, 429);
+    assert_eq!(status(&[("x-user", "127.0.0.1")]).await, 200, "a name that looks like an address is a name");
+}
+
+#[tokio::test]
+async fn f4_a_grpc_call_over_the_limit_is_resource_exhausted_and_says_when_to_come_back() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let rules = RuleSet::new([Rule::new("per-client", Limit::per_minute(5)).key(["client"])]).unwrap();
+    let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
+    let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
+    tokio::spawn(service::serve(listener, limiter));
+    let channel = tonic::transport::Endpoint::try_from(format!("http://{address}")).unwrap();
+    let mut client = HealthClient::new(channel.connect().await.unwrap());
+    for left in (0..5).rev() {
+        let answer = client.check(HealthCheckRequest::default()).await.unwrap();
+        let expected = format!("\"per-client\";r={left};t=12");
+        assert_eq!(answer.metadata().get("ratelimit").unwrap(), expected.as_str());
+    }
+    let status = client.check(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(12 * SECOND));
+    assert_eq!(status.metadata().get("retry-after").unwrap(), "12");
+    clock.advance(12 * SECOND);
+    assert!(client.check(HealthCheckRequest::default()).await.is_ok());
+}

@@ -1,0 +1,81 @@
+//! A real server, real sockets, many at once: the limit is the limit.
+
+mod common;
+
+use axum::Router;
+use axum::routing::get as route;
+use common::{get, read, send, serve};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate::{HOUR, Limit, Limiter};
+use tollgate_http::RateLimitLayer;
+
+/// An application that counts how often its handler ran.
+fn app(limit: Limit) -> (Router, Arc<AtomicU64>) {
+    let ran = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&ran);
+    let handler = move || async move {
+        counter.fetch_add(1, Ordering::SeqCst);
+        "hello"
+    };
+    let layer = RateLimitLayer::new(Limiter::new(limit));
+    (Router::new().route("/", route(handler)).layer(layer), ran)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_of_1500_concurrent_requests_over_as_many_connections_exactly_five_get_in() {
+    let (app, ran) = app(Limit::sliding_log(5, HOUR));
+    let server = serve(app).await;
+    // A hundred connections at a time: what is open at once is bounded by the machine, not by the test.
+    let turns = Arc::new(tokio::sync::Semaphore::new(100));
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..1_500 {
+        let turns = Arc::clone(&turns);
+        clients.spawn(async move {
+            let _turn = turns.acquire_owned().await.unwrap();
+            send(server, get("/", &[])).await
+        });
+    }
+    let answers = clients.join_all().await;
+    let admitted = answers.iter().filter(|answer| answer.status == 200).count();
+    assert_eq!((admitted, ran.load(Ordering::SeqCst)), (5, 5));
+    for denied in answers.iter().filter(|answer| answer.status != 200) {
+        assert_eq!(denied.status, 429);
+        assert!(denied.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+        assert!(denied.body.contains("rate limit exceeded"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_of_1500_concurrent_requests_over_http2_exactly_five_get_in() {
+    let (app, ran) = app(Limit::sliding_log(5, HOUR));
+    let server = serve(app).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let connection = http2(server).await;
+        for _ in 0..500 {
+            let mut connection = connection.clone();
+            clients.spawn(async move {
+                connection.ready().await.unwrap();
+                read(connection.send_request(get("http://localhost/", &[])).await.unwrap()).await.status
+            });
+        }
+    }
+    let statuses = clients.join_all().await;
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5);
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 1_495);
+    assert_eq!(ran.load(Ordering::SeqCst), 5);
+}
+
+/// A connection that carries many requests at once.
+async fn http2(server: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+    let stream = TokioIo::new(tokio::net::TcpStream::connect(server).await.unwrap());
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}

@@ -1,0 +1,69 @@
+//! The header fields, read by someone else's parser of structured fields (PyPI's `http_sfv`).
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use tollgate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, Timestamp};
+use tollgate_http::rate_limit_headers;
+
+/// Reads lines of a header field and writes what each means, a member a line.
+const READER: &str = "
+import sys, http_sfv
+for line in sys.stdin:
+    fields = http_sfv.List()
+    fields.parse(line.rstrip('\\n').encode())
+    for member in fields:
+        print(repr(member.value), sorted(member.params.items()))
+";
+
+/// A Python with the parser, installed where it is missing.
+fn python() -> PathBuf {
+    let tools = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python");
+    let python = tools.join("bin/python");
+    let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
+    if !tools.join("ready").exists() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(&tools));
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "http_sfv"]));
+        std::fs::write(tools.join("ready"), "").unwrap();
+    }
+    python
+}
+
+#[test]
+fn f2_another_parser_reads_the_same_numbers() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
+    let odd = r#"a "name" with \ and ; and , =1"#;
+    let rules = RuleSet::new([
+        Rule::new(odd, [Limit::fixed_window(10, MINUTE), Limit::per_day(999_999_999_999_999)])
+            .key(["client"]),
+        Rule::new("log", Limit::sliding_log(3, HOUR)).key(["client"]),
+    ]);
+    let limiter = Limiter::builder(rules.unwrap()).clock(clock.clone()).build().unwrap();
+    let (mut lines, mut expected) = (String::new(), String::new());
+    for cost in [1, 2, 3, 0] {
+        let decision = limiter.check(Request::client("a").cost(cost)).unwrap();
+        let headers = rate_limit_headers(&decision);
+        for name in ["ratelimit-policy", "ratelimit"] {
+            writeln!(lines, "{}", headers[name].to_str().unwrap()).unwrap();
+        }
+        let names =
+            [odd.to_owned(), format!("{odd}.2"), "log".to_owned()].map(|name| name.replace('\\', "\\\\"));
+        let limits = [(10, 60), (999_999_999_999_999_u64, 86_400), (3, 3_600)];
+        for (name, (quota, window)) in names.iter().zip(limits) {
+            writeln!(expected, "'{name}' [('q', {quota}), ('w', {window})]").unwrap();
+        }
+        for (name, report) in names.iter().zip(decision.limits()) {
+            let grows = report.outcome.grows_at.since(decision.now()).as_nanos().div_ceil(1_000_000_000);
+            writeln!(expected, "'{name}' [('r', {}), ('t', {grows})]", report.outcome.remaining).unwrap();
+        }
+        clock.advance(MINUTE / 7);
+    }
+    let mut reader = Command::new(python());
+    let reader = reader.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = reader.spawn().unwrap();
+    std::io::Write::write_all(&mut reader.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+    let read = reader.wait_with_output().unwrap();
+    assert!(read.status.success());
+    assert_eq!(String::from_utf8(read.stdout).unwrap(), expected);
+}
