@@ -8,6 +8,7 @@ mod contenders;
 mod floors;
 mod instructions;
 mod latency;
+mod layers;
 mod memory;
 mod rivals;
 mod table;
@@ -66,5 +67,7 @@ fn times(wanted: &str) -> Table {
     }
     let case = Case { name: "no key, admitted".into(), keys: 1 };
     table.measure(case, wanted, &[1, 2], contenders::unkeyed);
+    let case = Case { name: "middleware, 1000 clients, admitted".into(), keys: 1_000 };
+    table.measure(case, wanted, &[1], || layers::all(1_000));
     table
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use sfv::{KeyRef, ListSerializer, StringRef};
-use tollgate::{Decision, Report};
+use smallvec::SmallVec;
+use tollgate::{Decision, MAX_COUNT, Report};
 
 /// The IETF draft's fields, which [`HeaderStyle::Standard`] and [`HeaderStyle::Trio`] write.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -91,25 +91,84 @@ impl Headers {
     }
 
     fn write_standard(&self, decision: &Decision, headers: &mut HeaderMap) {
-        let (mut policies, mut left) = (ListSerializer::new(), ListSerializer::new());
+        let (mut policies, mut left) = (Members::default(), Members::default());
         for report in enforcing(decision) {
-            let name = policy_name(report);
-            // Names of rules are printable ASCII, which is what a structured field's string holds.
-            let Ok(name) = StringRef::from_str(&name) else { continue };
-            let policy = policies.bare_item(name);
-            let policy = policy.parameter(key("q"), integer(report.limit.capacity()));
-            let policy = policy.parameter(key("w"), integer(seconds(report.limit.period()).max(1)));
-            if let Some(Ok(unit)) = self.unit.as_deref().map(StringRef::from_str) {
-                let _ = policy.parameter(key("qu"), unit);
+            policies.member(report);
+            policies.integer("q", report.limit.capacity());
+            policies.integer("w", seconds(report.limit.period()).max(1));
+            if let Some(unit) = &self.unit {
+                policies.string("qu", unit);
             }
-            let left = left.bare_item(name);
-            let left = left.parameter(key("r"), integer(report.outcome.remaining));
-            let _ = left.parameter(key("t"), integer(seconds_until_growth(decision, report)));
+            left.member(report);
+            left.integer("r", report.outcome.remaining);
+            left.integer("t", seconds_until_growth(decision, report));
         }
-        for (name, list) in [(RATELIMIT_POLICY, policies.finish()), (RATELIMIT, left.finish())] {
-            if let Some(value) = list.and_then(|list| HeaderValue::try_from(list).ok()) {
-                headers.insert(name, value);
+        policies.insert(RATELIMIT_POLICY, headers);
+        left.insert(RATELIMIT, headers);
+    }
+}
+
+/// A structured field (RFC 9651): a list of strings with parameters.
+///
+/// Written by hand, on the stack: a crate that does it took as long for these two fields as the
+/// rest of the layer. Two other parsers read in tests what is written here.
+#[derive(Default)]
+struct Members(SmallVec<[u8; 128]>);
+
+impl Members {
+    /// Begins a member: the name of a limit.
+    fn member(&mut self, report: &Report) {
+        if !self.0.is_empty() {
+            self.0.extend_from_slice(b", ");
+        }
+        self.0.push(b'"');
+        self.text(&report.rule);
+        if report.place > 0 {
+            self.0.push(b'.');
+            self.number(u64::from(report.place) + 1);
+        }
+        self.0.push(b'"');
+    }
+
+    fn integer(&mut self, key: &str, value: u64) {
+        self.key(key);
+        self.number(value);
+    }
+
+    fn string(&mut self, key: &str, value: &str) {
+        self.key(key);
+        self.0.push(b'"');
+        self.text(value);
+        self.0.push(b'"');
+    }
+
+    fn key(&mut self, key: &str) {
+        self.0.push(b';');
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.push(b'=');
+    }
+
+    /// Counts and times are below 10^15, which is what a structured field's integer holds.
+    fn number(&mut self, value: u64) {
+        self.0.extend_from_slice(itoa::Buffer::new().format(value.min(MAX_COUNT)).as_bytes());
+    }
+
+    /// Names of rules are printable ASCII, which is what a structured field's string holds; of
+    /// anything else, what is not is left out.
+    fn text(&mut self, text: &str) {
+        for byte in text.bytes().filter(|byte| (b' '..=b'~').contains(byte)) {
+            if matches!(byte, b'"' | b'\\') {
+                self.0.push(b'\\');
             }
+            self.0.push(byte);
+        }
+    }
+
+    fn insert(&self, name: HeaderName, headers: &mut HeaderMap) {
+        if !self.0.is_empty()
+            && let Ok(value) = HeaderValue::from_bytes(&self.0)
+        {
+            headers.insert(name, value);
         }
     }
 }
@@ -176,18 +235,6 @@ fn seconds_until_reset(decision: &Decision, report: &Report) -> u64 {
 /// Whole seconds, rounded up.
 fn seconds(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
-}
-
-fn key(name: &'static str) -> &'static KeyRef {
-    KeyRef::constant(name)
-}
-
-/// Counts and times are below 10^15, which is what a structured field's integer holds.
-fn integer(number: u64) -> sfv::Integer {
-    i64::try_from(number)
-        .ok()
-        .and_then(|number| sfv::Integer::try_from(number).ok())
-        .unwrap_or(sfv::Integer::MAX)
 }
 
 #[cfg(test)]
@@ -269,7 +316,7 @@ mod tests {
     fn f2_units_are_named_if_they_are_not_requests() {
         let (limiter, _) = limiter([Rule::new("upload", Limit::per_hour(1_000))]);
         let mut headers = HeaderMap::new();
-        Headers::default().unit("content-bytes").write(&limiter.check("a").unwrap(), &mut headers);
+        Headers::default().unit("content-bytes\n").write(&limiter.check("a").unwrap(), &mut headers);
         assert_eq!(headers[RATELIMIT_POLICY], r#""upload";q=1000;w=3600;qu="content-bytes""#);
     }
 

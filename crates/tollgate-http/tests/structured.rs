@@ -1,4 +1,5 @@
-//! The header fields, read by someone else's parser of structured fields (PyPI's `http_sfv`).
+//! The header fields, read by other people's parsers of structured fields: PyPI's `http_sfv`, and the
+//! crate `sfv`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -58,6 +59,10 @@ fn f2_another_parser_reads_the_same_numbers() {
             writeln!(expected, "'{name}' [('r', {}), ('t', {grows})]", report.outcome.remaining).unwrap();
         }
         clock.advance(MINUTE / 7);
+    }
+    for line in lines.lines() {
+        let list: sfv::List = sfv::Parser::new(line).parse().unwrap();
+        assert_eq!(list.len(), 3, "{line}");
     }
     let mut reader = Command::new(python());
     let reader = reader.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,20 +1,17 @@
 //! HTTP: a path into a request, a decision into JSON.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{Method, StatusCode, Uri};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::get;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tollgate::{Decision, Error, Limiter, MAX_COUNT, Request};
-
-use crate::problem::{Problem, json};
-
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+use tollgate_http::{Headers, Numbers, Problem, denied, json};
 
 /// Every path that the server answers.
 pub(crate) fn router(limiter: Limiter) -> Router {
@@ -35,54 +32,56 @@ async fn check(State(limiter): State<Limiter>, uri: Uri, RawQuery(query): RawQue
     });
     match decision {
         Ok(decision) => answer(&decision),
-        Err(problem) => problem.into_response(),
+        Err(mistake) => mistake.into_response(),
     }
-}
-
-/// The numbers of a decision, as they stand in every answer.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Numbers {
-    allowed: bool,
-    remaining: u64,
-    reset_at: u64,
-    limit: u64,
-    /// Null if the cost can never fit.
-    retry_after_ms: Option<u64>,
-    rule: Option<&'static str>,
-    degraded: bool,
-    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
-    violated_policies: Vec<&'static str>,
 }
 
 fn answer(decision: &Decision) -> Response {
-    let violated = decision.limits().iter().filter(|report| !report.shadow && !report.outcome.allowed());
-    let numbers = Numbers {
-        allowed: decision.allowed(),
-        remaining: decision.remaining(),
-        reset_at: decision.reset_at().as_millis_ceil(),
-        limit: decision.limit(),
-        retry_after_ms: decision.retry_after().map(millis_ceil),
-        rule: decision.rule().map(|rule| rule.as_str()),
-        degraded: decision.degraded(),
-        violated_policies: violated.map(|report| report.rule.as_str()).collect(),
+    let headers = Headers::default();
+    let response = if decision.allowed() {
+        let mut response = json(StatusCode::OK, "application/json", &Numbers::from(decision));
+        headers.write(decision, response.headers_mut());
+        response
+    } else {
+        denied(decision, &headers)
     };
-    if numbers.allowed {
-        return json(StatusCode::OK, "application/json", &numbers);
+    response.map(Body::from)
+}
+
+/// What is wrong with a request: how, in which field, and what to send instead.
+#[derive(Debug)]
+struct Mistake {
+    status: StatusCode,
+    code: &'static str,
+    field: &'static str,
+    detail: Cow<'static, str>,
+}
+
+#[derive(Debug, Serialize)]
+struct About {
+    code: &'static str,
+    field: &'static str,
+}
+
+impl Mistake {
+    fn new(
+        status: StatusCode,
+        code: &'static str,
+        field: &'static str,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { status, code, field, detail: detail.into() }
     }
-    let detail = format!("rate limit exceeded; window resets at {}", numbers.reset_at);
-    Problem::new(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail, numbers).into_response()
+
+    fn into_response(self) -> Response {
+        let Self { status, code, field, detail } = self;
+        let problem = Problem::new(status, "about:blank", detail.into_owned(), About { code, field });
+        problem.into_response().map(Body::from)
+    }
 }
 
-/// Whole milliseconds, rounded up: a time that is promised never comes early.
-fn millis_ceil(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-type Mistaken = Problem<crate::problem::Mistake>;
-
-fn client_of(path: &str) -> Result<Cow<'_, str>, Mistaken> {
-    let bad = |detail| Problem::mistake(StatusCode::BAD_REQUEST, "invalid_key", Some("client"), detail);
+fn client_of(path: &str) -> Result<Cow<'_, str>, Mistake> {
+    let bad = |detail| Mistake::new(StatusCode::BAD_REQUEST, "invalid_key", "client", detail);
     let encoded = path.strip_prefix("/check/").unwrap_or_default();
     if encoded.is_empty() {
         return Err(bad("the client is missing; ask for /check/{client}"));
@@ -99,7 +98,7 @@ fn client_of(path: &str) -> Result<Cow<'_, str>, Mistaken> {
         .map_err(|_| bad("the client is not UTF-8 once it is percent-decoded; encode its UTF-8 bytes"))
 }
 
-fn cost_of(query: &str) -> Result<u64, Mistaken> {
+fn cost_of(query: &str) -> Result<u64, Mistake> {
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     let Some((_, cost)) = pairs.find(|(name, _)| name == "cost") else { return Ok(1) };
     let digits = !cost.is_empty() && cost.bytes().all(|byte| byte.is_ascii_digit());
@@ -107,22 +106,21 @@ fn cost_of(query: &str) -> Result<u64, Mistaken> {
         Ok(cost @ 0..=MAX_COUNT) if digits => Ok(cost),
         _ => {
             let detail = format!("the cost is not a whole number from 0 to {MAX_COUNT}");
-            Err(Problem::mistake(StatusCode::BAD_REQUEST, "invalid_cost", Some("cost"), detail))
+            Err(Mistake::new(StatusCode::BAD_REQUEST, "invalid_cost", "cost", detail))
         }
     }
 }
 
-fn invalid(error: &Error, field: &'static str) -> Mistaken {
-    Problem::mistake(StatusCode::BAD_REQUEST, error.code(), Some(field), error.to_string())
+fn invalid(error: &Error, field: &'static str) -> Mistake {
+    Mistake::new(StatusCode::BAD_REQUEST, error.code(), field, error.to_string())
 }
 
 async fn unknown_path(uri: Uri) -> Response {
     let detail = format!("there is nothing at {}; try /check/{{client}}", uri.path());
-    Problem::mistake(StatusCode::NOT_FOUND, "not_found", Some("path"), detail).into_response()
+    Mistake::new(StatusCode::NOT_FOUND, "not_found", "path", detail).into_response()
 }
 
 async fn wrong_method(method: Method) -> Response {
     let detail = format!("{method} does nothing here; use GET");
-    Problem::mistake(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", Some("method"), detail)
-        .into_response()
+    Mistake::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method", detail).into_response()
 }

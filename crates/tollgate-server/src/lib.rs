@@ -8,7 +8,6 @@
 pub mod ask;
 pub mod cli;
 mod http;
-mod problem;
 mod serve;
 
 pub use serve::{serve, serve_until_signal};
