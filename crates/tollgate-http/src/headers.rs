@@ -240,7 +240,9 @@ fn seconds(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND, Timestamp};
+    use tollgate::{
+        Clock as _, HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND, Timestamp,
+    };
 
     fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
         let clock = ManualClock::at(Timestamp::from_millis(1_700_000_000_250));
@@ -310,6 +312,22 @@ mod tests {
         assert_eq!(retry_after(&limiter.check("a").unwrap()), Some(1), "a millisecond, rounded up");
         assert_eq!(retry_after(&limiter.check(Request::client("a").cost(1_001)).unwrap()), None);
         assert_eq!(retry_after(&limiter.check("b").unwrap()), None, "allowed");
+    }
+
+    #[test]
+    fn f2_retry_after_is_not_before_the_limit_that_decided_has_more_to_give() {
+        use std::future::Future as _;
+        use std::task::{Context, Waker};
+        let (limiter, clock) = limiter([Rule::new("two", Limit::fixed_window(2, MINUTE)).key(["client"])]);
+        assert!(limiter.check("a").unwrap().allowed());
+        let deadline = clock.now().saturating_add(HOUR);
+        let mut first = std::pin::pin!(limiter.wait(Request::client("a").cost(2), deadline));
+        assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // One is left, but someone who needs two was there before: no wait of its own, and no use in coming
+        // back at once.
+        let overtaken = tollgate::block_on(limiter.wait("a", clock.now())).unwrap();
+        assert_eq!((overtaken.allowed(), overtaken.retry_after()), (false, Some(Duration::ZERO)));
+        assert_eq!(retry_after(&overtaken), Some(60));
     }
 
     #[test]

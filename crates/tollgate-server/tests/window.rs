@@ -6,13 +6,14 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::Value;
 use tollgate::{Limit, Limiter, MINUTE, ManualClock, Rule, RuleSet, Timestamp};
 
-fn get(address: SocketAddr, path: &str) -> (u16, Value) {
+/// The status, the header fields and the body.
+fn get(address: SocketAddr, path: &str) -> (u16, String, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n\r\n").unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
     let (head, body) = response.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), head.to_owned(), serde_json::from_str(body).unwrap())
 }
 
 #[test]
@@ -27,7 +28,13 @@ fn a1_vector_over_http() {
     let server = runtime.spawn(tollgate_server::serve(listener, limiter, std::future::pending()));
     let check = |at| {
         clock.set(Timestamp::from_millis(at));
-        let (status, body) = get(address, "/check/alice");
+        let (status, head, body) = get(address, "/check/alice");
+        let has = |field: &str| head.lines().any(|line| line == field);
+        let left = body["remaining"].as_u64().unwrap();
+        let grows = (body["resetAt"].as_u64().unwrap() - at).div_ceil(1_000);
+        assert!(has("ratelimit-policy: \"per-client\";q=10;w=60"), "{head}");
+        assert!(has(&format!("ratelimit: \"per-client\";r={left};t={grows}")), "{head}");
+        assert_eq!(has(&format!("retry-after: {grows}")), status == 429, "{head}");
         (
             status,
             body["remaining"].as_u64().unwrap(),
