@@ -367,6 +367,15 @@ mod tests {
     }
 
     #[test]
+    fn the_period_is_how_long_a_whole_limit_takes_to_come_back() {
+        assert_eq!(Limit::fixed_window(10, MINUTE).period(), MINUTE);
+        assert_eq!(Limit::per_minute(10).period(), MINUTE);
+        assert_eq!(Limit::per_minute(10).burst(30).period(), 3 * MINUTE);
+        assert_eq!(Limit::per_second(3).burst(1).period(), Duration::from_nanos(333_333_334));
+        assert_eq!(Limit::per_minute(10).reserve(50, 1, MINUTE).period(), 50 * MINUTE);
+    }
+
+    #[test]
     fn d3_a_zero_or_too_large_number_is_rejected_with_its_field_and_value() {
         let log = |limit, period| error_of(Algorithm::SlidingLog { limit, period });
         assert_eq!(log(0, MINUTE), "limit is 0; it must be a whole number from 1 to 999999999999999");
