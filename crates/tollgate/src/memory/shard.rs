@@ -146,17 +146,19 @@ impl Shard {
         self.views.of(width, self.index).show(self.table(width).view());
     }
 
-    /// The cells of a key, to be changed and put back.
-    pub(super) fn load(&self, found: Found, id: Id) -> Cells {
+    /// The cells of a key, taken out to be changed and [put back](Self::store).
+    pub(super) fn load(&mut self, found: Found, id: Id) -> Cells {
         match found {
-            Found::Packed { width, place } => {
-                let table = self.table(width);
-                let limits = Limits::of_number(table.number(width, place));
-                unpack(limits, table.state(width, place))
-            }
-            Found::Whole => self.whole.get(&id).cloned().unwrap_or_default(),
+            Found::Packed { width, place } => self.unpack(width, place),
+            // Taken, not copied: a log may be long.
+            Found::Whole => self.whole.get_mut(&id).map(std::mem::take).unwrap_or_default(),
             Found::Nowhere => Cells::new(),
         }
+    }
+
+    fn unpack(&self, width: usize, place: Place) -> Cells {
+        let table = self.table(width);
+        unpack(Limits::of_number(table.number(width, place)), table.state(width, place))
     }
 
     /// Puts a key's cells back: nowhere if they are idle, packed if they can be. Says whether
@@ -244,7 +246,7 @@ impl Shard {
             for place in 0..self.table(width).slots() {
                 let number = self.table(width).number(width, place);
                 if number != 0 {
-                    let mut cells = unpack(Limits::of_number(number), self.table(width).state(width, place));
+                    let mut cells = self.unpack(width, place);
                     cells.iter_mut().for_each(|cell| cell.roll(now));
                     pack(&cells, self.table_mut(width).state_mut(width, place));
                 }
@@ -352,10 +354,7 @@ impl Shard {
         for width in 1..=WIDEST {
             let table = self.table(width);
             for place in (0..table.slots()).filter(|place| table.number(width, *place) != 0) {
-                each(
-                    table.id(width, place),
-                    &self.load(Found::Packed { width, place }, table.id(width, place)),
-                );
+                each(table.id(width, place), &self.unpack(width, place));
             }
         }
         self.whole.iter().for_each(|(id, cells)| each(*id, cells));
