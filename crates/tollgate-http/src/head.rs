@@ -1,5 +1,6 @@
 //! What is known of a request before its body is read.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
@@ -51,9 +52,44 @@ impl<'a> Head<'a> {
         noted.map(|peer| peer.ip())
     }
 
-    /// The host it asks for.
+    /// The host it asks for, however it is spelled: in lower case, without a port or a final dot.
+    /// What `Host` says counts, as it does for whoever dispatches on it; over HTTP/2 that is the
+    /// authority.
     #[must_use]
-    pub fn host(&self) -> Option<&'a str> {
-        self.uri.host().or_else(|| self.headers.get(http::header::HOST)?.to_str().ok())
+    pub fn host(&self) -> Option<Cow<'a, str>> {
+        let host = match self.headers.get(http::header::HOST) {
+            Some(host) => host.to_str().ok()?,
+            None => self.uri.host()?,
+        };
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let is_lower = !name.bytes().any(|byte| byte.is_ascii_uppercase());
+        Some(if is_lower { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
+            .filter(|name| !name.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c2_a_host_is_the_same_host_however_it_is_spelled() {
+        let host = |uri: &str, header: Option<&str>| {
+            let request = Request::builder().uri(uri);
+            let request = header.into_iter().fold(request, |request, host| request.header("host", host));
+            Head::from(&request.body(()).unwrap()).host().map(Cow::into_owned)
+        };
+        for spelled in ["api.example.com", "API.example.com", "api.example.com:8080", "api.example.com.:443"]
+        {
+            assert_eq!(host("/", Some(spelled)).unwrap(), "api.example.com");
+        }
+        assert_eq!(host("http://API.example.com:80/", None).unwrap(), "api.example.com");
+        assert_eq!(host("http://other/", Some("api.example.com")).unwrap(), "api.example.com");
+        assert_eq!(host("/", Some("[2001:db8::1]:80")).unwrap(), "[2001:db8::1]");
+        assert_eq!(host("/", None), None);
     }
 }

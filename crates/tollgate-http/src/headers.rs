@@ -74,10 +74,14 @@ impl Headers {
         self
     }
 
-    /// Writes what a decision says: what is left, on a denial also when to come back.
+    /// Writes what a decision says: what is left, on a denial also when to come back. Fields that
+    /// are there already, from a limiter further in, stay: the standard ones are lists, and the
+    /// others tell of one limit.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         match self.style {
             HeaderStyle::Standard => self.write_standard(decision, headers),
+            HeaderStyle::Trio if headers.contains_key(RATELIMIT_LIMIT) => {}
+            HeaderStyle::X | HeaderStyle::XEpoch if headers.contains_key(X_LIMIT) => {}
             HeaderStyle::Trio => write_trio(decision, headers),
             HeaderStyle::X => write_x(decision, headers, |report| seconds_until_reset(decision, report)),
             HeaderStyle::XEpoch => write_x(decision, headers, |report| {
@@ -103,8 +107,8 @@ impl Headers {
             left.integer("r", report.outcome.remaining);
             left.integer("t", seconds_until_growth(decision, report));
         }
-        policies.insert(RATELIMIT_POLICY, headers);
-        left.insert(RATELIMIT, headers);
+        policies.append(RATELIMIT_POLICY, headers);
+        left.append(RATELIMIT, headers);
     }
 }
 
@@ -164,11 +168,11 @@ impl Members {
         }
     }
 
-    fn insert(&self, name: HeaderName, headers: &mut HeaderMap) {
+    fn append(&self, name: HeaderName, headers: &mut HeaderMap) {
         if !self.0.is_empty()
             && let Ok(value) = HeaderValue::from_bytes(&self.0)
         {
-            headers.insert(name, value);
+            headers.append(name, value);
         }
     }
 }
@@ -336,6 +340,24 @@ mod tests {
         let mut headers = HeaderMap::new();
         Headers::default().unit("content-bytes\n").write(&limiter.check("a").unwrap(), &mut headers);
         assert_eq!(headers[RATELIMIT_POLICY], r#""upload";q=1000;w=3600;qu="content-bytes""#);
+    }
+
+    #[test]
+    fn f2_two_limiters_one_inside_the_other_both_have_their_say() {
+        let inner = limiter([Rule::new("login", Limit::per_hour(1))]).0;
+        let outer = limiter([Rule::new("all", Limit::per_hour(100))]).0;
+        assert!(inner.check("a").unwrap().allowed());
+        for style in [HeaderStyle::Standard, HeaderStyle::Trio, HeaderStyle::X] {
+            let mut headers = HeaderMap::new();
+            Headers::new(style).write(&inner.check("a").unwrap(), &mut headers);
+            let denied = headers.clone();
+            Headers::new(style).write(&outer.check("a").unwrap(), &mut headers);
+            if style == HeaderStyle::Standard {
+                assert_eq!(headers.get_all(RATELIMIT).iter().count(), 2, "{headers:?}");
+            } else {
+                assert_eq!(headers, denied, "a denial does not claim that there is more");
+            }
+        }
     }
 
     #[test]

@@ -23,9 +23,10 @@ pub use address::{ForwardedBy, Proxies};
 /// The client of whom nothing is known. Not ASCII, so no header spells it.
 pub const UNIDENTIFIED: &str = "›unidentified";
 
-/// Marks what stands in for an identity that a request could have had but has not: again nothing
-/// that a header can spell, or a client could pass for another by naming it.
-const INSTEAD: char = '›';
+/// Begins a name that is not plain: again nothing that a header can spell. What stands in for an
+/// identity that a request could have had is marked with it, or a client could pass for another by
+/// naming it; and so is a name that begins with it by itself, so that no two are ever the same.
+const MARK: char = '›';
 
 /// How to tell who a request is from.
 ///
@@ -147,29 +148,38 @@ impl Identity {
     /// Who a request is from, or `None` if that cannot be told.
     #[must_use]
     pub fn identify<'a>(&self, head: Head<'a>) -> Option<Cow<'a, str>> {
-        self.0.identify(head).filter(|client| (1..=MAX_VALUE_BYTES).contains(&client.len()))
+        self.0.identify(head)
     }
 }
 
 impl Source {
     fn identify<'a>(&self, head: Head<'a>) -> Option<Cow<'a, str>> {
+        self.name(head).filter(|client| (1..=MAX_VALUE_BYTES).contains(&client.len()))
+    }
+
+    fn name<'a>(&self, head: Head<'a>) -> Option<Cow<'a, str>> {
         match self {
             Self::Address(address) => address.of(head).map(Cow::Owned),
             Self::Header(name) => only_value(head, name).map(Cow::Borrowed),
             Self::Bearer => bearer(head).map(Cow::Owned),
             Self::Path => Some(Cow::Borrowed(head.uri.path())),
             Self::Method => Some(Cow::Borrowed(head.method.as_str())),
-            Self::Function(function) => function(head).map(Cow::Owned),
+            Self::Function(function) => function(head).map(|name| marked_as_itself(Cow::Owned(name))),
             Self::Both(both) => {
                 let (one, other) = (both.0.identify(head)?, both.1.identify(head)?);
                 Some(Cow::Owned((&*one, &*other).with_text(str::to_owned)))
             }
-            Self::Either(either) => either
-                .0
-                .identify(head)
-                .or_else(|| either.1.identify(head).map(|instead| Cow::Owned(format!("{INSTEAD}{instead}")))),
+            Self::Either(either) => match either.0.identify(head) {
+                Some(name) => Some(marked_as_itself(name)),
+                None => either.1.identify(head).map(|instead| Cow::Owned(format!("{MARK}or:{instead}"))),
+            },
         }
     }
+}
+
+/// A name that begins with a mark cannot be taken for one that was marked.
+fn marked_as_itself(name: Cow<'_, str>) -> Cow<'_, str> {
+    if name.starts_with(MARK) { Cow::Owned(format!("{MARK}is:{name}")) } else { name }
 }
 
 /// The value of a header that is there once, and is not empty.
@@ -234,12 +244,48 @@ mod tests {
     fn f3_what_stands_in_for_a_header_cannot_be_spelled_by_one() {
         let identity = Identity::header(HeaderName::from_static("x-user")).or(Identity::peer());
         let victim = identified(&identity, &[]).unwrap();
-        assert_eq!(victim, "›203.0.113.7");
-        for attempt in ["203.0.113.7", "›203.0.113.7", "\\203.0.113.7"] {
+        assert_eq!(victim, "›or:203.0.113.7");
+        for attempt in ["203.0.113.7", "or:203.0.113.7", "›or:203.0.113.7", "\\203.0.113.7"] {
             let mut request = request(&[("x-user", attempt)]);
             request.extensions_mut().insert(PeerAddr("198.51.100.1:1".parse().unwrap()));
             assert_ne!(identity.identify(Head::from(&request)).unwrap(), victim, "{attempt}");
         }
+    }
+
+    #[test]
+    fn f3_of_three_alternatives_none_can_pass_for_another() {
+        let name = HeaderName::from_static;
+        let by_name =
+            || Identity::function(|head| Some(head.headers.get("x-name")?.to_str().ok()?.replace('>', "›")));
+        for identity in [
+            by_name().or(Identity::header(name("x-key"))).or(Identity::peer()),
+            by_name().or(Identity::header(name("x-key")).or(Identity::peer())),
+        ] {
+            let by_address = identified(&identity, &[]).unwrap();
+            let mut seen = std::collections::HashSet::from([by_address, UNIDENTIFIED.to_owned()]);
+            for spelled in [
+                "203.0.113.7",
+                "unidentified",
+                "or:203.0.113.7",
+                ">203.0.113.7",
+                ">or:203.0.113.7",
+                ">or:>or:203.0.113.7",
+                ">is:>or:203.0.113.7",
+                ">unidentified",
+            ] {
+                for header in ["x-name", "x-key"] {
+                    let known = identified(&identity, &[(header, spelled)]).unwrap();
+                    assert!(seen.insert(known.clone()), "{header}: {spelled} is {known} too");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn f3_a_name_that_is_too_long_gives_way_to_the_next() {
+        let identity = Identity::header(HeaderName::from_static("x-user")).or(Identity::peer());
+        let long = "x".repeat(2_000);
+        assert_eq!(identified(&identity, &[("x-user", &long)]).unwrap(), "›or:203.0.113.7");
     }
 
     #[test]

@@ -100,8 +100,9 @@ impl<S> RateLimitLayer<S> {
     /// response says what it really cost, and the rest is given back, or what it lacked is taken.
     ///
     /// A request that is given up before its response is charged its estimate: who hangs up has not
-    /// asked for free. A reservation that is not settled within `ttl` lapses, and the response is
-    /// then charged as far as there is anything left.
+    /// asked for free. So is one whose response takes longer than `ttl`; if it then turns out to
+    /// have cost more, the client's own budgets are charged the rest, as far as there is anything
+    /// left. The header fields say what was left while the estimate was held.
     ///
     /// ```
     /// use std::time::Duration;
@@ -251,16 +252,20 @@ impl<S: Store> Gate<S> {
 
     fn attribute_of<'a>(&self, head: Head<'a>, name: &str) -> Option<Cow<'a, str>> {
         if let Some((_, extract)) = self.attributes.iter().find(|(own, _)| own == name) {
-            return extract(head).map(Cow::Owned);
+            return extract(head).filter(|value| !value.is_empty()).map(Cow::Owned);
         }
         match name {
-            "method" => Some(head.method.as_str()),
-            "path" => Some(head.uri.path()),
+            "method" => Some(Cow::Borrowed(head.method.as_str())),
+            // CONNECT has no path.
+            "path" => Some(Cow::Borrowed(if head.uri.path().is_empty() { "/" } else { head.uri.path() })),
             "host" => head.host(),
-            _ => head.headers.get(name.strip_prefix("header:")?)?.to_str().ok(),
+            _ => {
+                let mut values = head.headers.get_all(name.strip_prefix("header:")?).iter();
+                let only = values.next()?.to_str().ok().filter(|_| values.next().is_none());
+                // What is there but says nothing, or two things, must not get around the rule.
+                Some(Cow::Borrowed(only.filter(|value| !value.is_empty()).unwrap_or(UNREADABLE)))
+            }
         }
-        .filter(|value| !value.is_empty())
-        .map(Cow::Borrowed)
     }
 
     /// The response to a denied request.
@@ -280,6 +285,9 @@ impl<S: Store> Gate<S> {
         }
     }
 }
+
+/// A header's value that cannot be told: nothing that a header can spell.
+const UNREADABLE: &str = "›unreadable";
 
 /// As much of a value as a key holds. Those that begin alike then share a budget, which is never
 /// more than they would have had.

@@ -125,8 +125,8 @@ where
     S: Store,
 {
     let asked = gate.ask(Head::from(&request)).into_owned();
-    let reservation = match gate.limiter.reserve(&asked, ttl).await {
-        Ok(reservation) => reservation.if_dropped(asked.cost),
+    let reservation = match gate.limiter.reserve_firmly(&asked, ttl).await {
+        Ok(reservation) => reservation,
         Err(error) => return Ok(broken(&error).map(ResponseBody::denied)),
     };
     let decision = reservation.decision().clone();
@@ -137,10 +137,12 @@ where
     let (parts, body) = response.into_parts();
     let answered = Answered { status: parts.status, headers: &parts.headers, extensions: &parts.extensions };
     let actual = cost(answered).min(MAX_COUNT);
-    if let Err(Error::NotReserved) = reservation.settle(actual).await {
-        // It took longer than it was held for: then as far as there is anything left. Whatever else keeps
-        // the store from settling has been logged and counted, and is not the client's business.
-        let _ = gate.limiter.penalise(&asked.costing(actual)).await;
+    if let (Err(Error::NotReserved), more @ 1..) =
+        (reservation.settle(actual).await, actual.saturating_sub(asked.cost))
+    {
+        // It took longer than it was held for, so the estimate is charged already. Whatever else keeps the
+        // store from settling has been logged and counted, and is not the client's business.
+        let _ = gate.limiter.penalise(&asked.costing(more)).await;
     }
     Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision))
 }

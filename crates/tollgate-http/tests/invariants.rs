@@ -234,6 +234,16 @@ async fn f4_rules_count_by_what_they_ask_for() {
             assert_eq!(status("/x", &headers).await == 200, turn < 3);
         }
     }
+    // Sent twice, empty or unreadable, a header is there all the same: such requests share a budget.
+    let evasions: [&[(&str, &str)]; 4] = [
+        &[("x-tenant", "v"), ("x-tenant", "w")],
+        &[("x-tenant", "")],
+        &[("x-tenant", "é")],
+        &[("x-tenant", "ü")],
+    ];
+    for (turn, evasion) in evasions.into_iter().enumerate() {
+        assert_eq!(status("/x", evasion).await == 200, turn < 3);
+    }
     assert_eq!(status("/x?free", &[(KEY, "c")]).await, 200);
     assert_eq!(status("/x?free", &[(KEY, "c")]).await, 429);
     assert_eq!(status("/x?gold", &[(KEY, "c")]).await, 200);

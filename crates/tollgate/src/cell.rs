@@ -20,7 +20,7 @@ pub(crate) struct Cell {
     holds: Vec<Hold>,
 }
 
-/// Units that come back at `expires_at` unless settled before.
+/// Units that come back at `expires_at` unless settled before, or stay drawn if they are held firmly.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     id: HoldId,
@@ -28,6 +28,7 @@ struct Hold {
     expires_at: Timestamp,
     /// When they would have come back on their own: from then on there is nothing to give back.
     lapses_at: u64,
+    firm: bool,
 }
 
 impl Cell {
@@ -48,8 +49,8 @@ impl Cell {
     /// The cell as text: its limit, its block, its reservations and its state.
     pub(crate) fn to_text(&self) -> String {
         let hold = |hold: &Hold| {
-            let Hold { id: HoldId(id), units, expires_at, lapses_at } = hold;
-            format!("{id:x}:{units}:{}:{lapses_at}", expires_at.as_nanos())
+            let Hold { id: HoldId(id), units, expires_at, lapses_at, firm } = hold;
+            format!("{id:x}:{units}:{}:{lapses_at}:{firm}", expires_at.as_nanos())
         };
         let holds = self.holds.iter().map(hold).collect::<Vec<_>>().join(",");
         let state = self.meter.numbers().iter().map(u64::to_string).collect::<Vec<_>>().join(",");
@@ -60,7 +61,7 @@ impl Cell {
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let [limit, blocked, holds, state] = *text.split('|').collect::<Vec<_>>() else { return None };
         let hold = |text: &str| {
-            let [id, units, expires_at, lapses_at] = *text.split(':').collect::<Vec<_>>() else {
+            let [id, units, expires_at, lapses_at, firm] = *text.split(':').collect::<Vec<_>>() else {
                 return None;
             };
             Some(Hold {
@@ -68,6 +69,7 @@ impl Cell {
                 units: units.parse().ok()?,
                 expires_at: Timestamp::from_nanos(expires_at.parse().ok()?),
                 lapses_at: lapses_at.parse().ok()?,
+                firm: firm.parse().ok()?,
             })
         };
         let numbers: Option<Vec<u64>> = parts(state).map(|number| number.parse().ok()).collect();
@@ -90,7 +92,9 @@ impl Cell {
     pub(crate) fn roll(&mut self, now: Timestamp) {
         while let Some(hold) = self.holds.first().copied().filter(|hold| hold.expires_at <= now) {
             self.holds.remove(0);
-            self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
+            if !hold.firm {
+                self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
+            }
         }
         self.meter.roll(now);
     }
@@ -144,7 +148,7 @@ impl Cell {
 
     fn unheld_at(&self, now: Timestamp, units: u64) -> u64 {
         let (mut meter, mut now) = (self.meter.clone(), now);
-        for hold in &self.holds {
+        for hold in self.holds.iter().filter(|hold| !hold.firm) {
             let at = meter.available_at(now, units);
             if at <= hold.expires_at.as_nanos() {
                 return at;
@@ -156,11 +160,11 @@ impl Cell {
     }
 
     /// Takes `units` and holds them.
-    fn hold(&mut self, id: HoldId, units: u64, now: Timestamp, expires_at: Timestamp) {
+    fn hold(&mut self, id: HoldId, units: u64, now: Timestamp, expires_at: Timestamp, firm: bool) {
         self.meter.take(now, units);
         let lapses_at = self.meter.available_at(now, self.meter.limit().capacity());
         let place = self.holds.partition_point(|hold| hold.expires_at <= expires_at);
-        self.holds.insert(place, Hold { id, units, expires_at, lapses_at });
+        self.holds.insert(place, Hold { id, units, expires_at, lapses_at, firm });
     }
 
     /// Ends a reservation at its actual cost. Says how many units that lacked, or `None` if it is
@@ -197,11 +201,11 @@ pub(crate) fn transact(
     now: Timestamp,
 ) -> SmallVec<[Answer; 4]> {
     let both = || charges.iter().zip(0..);
-    let mut untuned: SmallVec<[(usize, Meter); 0]> = SmallVec::new();
+    let mut untuned: SmallVec<[(usize, Cell); 0]> = SmallVec::new();
     for ((charge, cell), index) in charges.iter().zip(cells.iter_mut()).zip(0..) {
         cell.roll(now);
         if op == Op::Peek && cell.meter.limit() != *charge.limit() {
-            untuned.push((index, cell.meter.clone()));
+            untuned.push((index, cell.clone()));
         }
         if !matches!(op, Op::Settle { .. } | Op::Refund) {
             cell.retune(charge.limit(), now);
@@ -220,7 +224,9 @@ pub(crate) fn transact(
                 match op {
                     Op::Peek => {}
                     _ if !takes => cell.meter.refuse(now, charge.cost),
-                    Op::Reserve { hold, expires_at } => cell.hold(hold, charge.cost, now, expires_at),
+                    Op::Reserve { hold, expires_at, firm } => {
+                        cell.hold(hold, charge.cost, now, expires_at, firm);
+                    }
                     _ => cell.meter.take(now, charge.cost),
                 }
             }
@@ -232,8 +238,8 @@ pub(crate) fn transact(
             };
             let answers = charges.iter().zip(cells.iter()).zip(0..).map(answer).collect();
             // A peek changes nothing, not even under which limit the state is kept.
-            for (index, meter) in untuned {
-                cells[index].meter = meter;
+            for (index, cell) in untuned {
+                cells[index] = cell;
             }
             answers
         }
@@ -286,7 +292,7 @@ mod tests {
     fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
         let limit = Limit::sliding_log(10, MINUTE);
         let mut cell = Cell::new(limit);
-        let reserve = Op::Reserve { hold: HOLD, expires_at: at(5) };
+        let reserve = Op::Reserve { hold: HOLD, expires_at: at(5), firm: false };
         assert_eq!(one(&mut cell, reserve, &limit, 8, NOW).outcome.remaining, 2);
         assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(4)).outcome.remaining, 2);
         assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
@@ -298,7 +304,7 @@ mod tests {
     fn b4_the_wait_ends_when_a_reservation_expires_if_that_is_sooner() {
         let limit = Limit::fixed_window(10, MINUTE);
         let mut cell = Cell::new(limit);
-        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(5) }, &limit, 8, NOW);
+        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(5), firm: false }, &limit, 8, NOW);
         let wait = |cell: &mut Cell, cost| one(cell, Op::Peek, &limit, cost, NOW).outcome.verdict;
         assert_eq!(wait(&mut cell, 3), Verdict::Denied { retry_after: Duration::from_secs(5) });
         one(&mut cell, Op::Take, &limit, 2, NOW);
@@ -310,7 +316,7 @@ mod tests {
         let limit = Limit::fixed_window(10, MINUTE);
         for (actual, remaining, lacking) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
             let mut cell = Cell::new(limit);
-            one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30) }, &limit, 5, NOW);
+            one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30), firm: false }, &limit, 5, NOW);
             let answer = one(&mut cell, Op::Settle { hold: HOLD }, &limit, actual, at(1));
             assert_eq!((answer.held, answer.units, answer.outcome.remaining), (true, lacking, remaining));
         }
@@ -333,8 +339,37 @@ mod tests {
     fn b11_settling_a_reservation_of_an_older_limit_does_not_bring_that_limit_back() {
         let (old, new) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(100, MINUTE));
         let mut cell = Cell::new(old);
-        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30) }, &old, 10, NOW);
+        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30), firm: false }, &old, 10, NOW);
         assert_eq!(one(&mut cell, Op::Take, &new, 40, NOW).outcome.remaining, 50);
         assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &old, 4, NOW).outcome.remaining, 56);
+    }
+
+    #[test]
+    fn c5_what_is_held_firmly_stays_drawn_when_nobody_settles_it_in_time() {
+        let limit = Limit::fixed_window(10, MINUTE);
+        let mut cell = Cell::new(limit);
+        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(5), firm: true }, &limit, 8, NOW);
+        let mut settled = cell.clone();
+        one(&mut settled, Op::Settle { hold: HOLD }, &limit, 1, at(4));
+        assert_eq!(
+            one(&mut settled, Op::Peek, &limit, 1, at(4)).outcome.remaining,
+            9,
+            "in time as any other"
+        );
+        let denied = one(&mut cell, Op::Peek, &limit, 3, at(4));
+        assert_eq!(denied.outcome.verdict, Verdict::Denied { retry_after: Duration::from_secs(56) });
+        assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 2);
+        assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(5)).held);
+        assert!(Cell::from_text(&cell.to_text()).is_some());
+    }
+
+    #[test]
+    fn c5_a_peek_under_another_limit_leaves_reservations_alone() {
+        let (limit, small) = (Limit::fixed_window(100, MINUTE), Limit::fixed_window(10, MINUTE));
+        let mut cell = Cell::new(limit);
+        one(&mut cell, Op::Reserve { hold: HOLD, expires_at: at(30), firm: false }, &limit, 80, NOW);
+        assert_eq!(one(&mut cell, Op::Peek, &small, 1, NOW).outcome.remaining, 0);
+        one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, NOW);
+        assert_eq!(one(&mut cell, Op::Peek, &limit, 1, NOW).outcome.remaining, 100);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Forgetting happens in passing: before a table grows for a new key, a few slots are searched for
 //! ones that turned idle, and now and then a sweep goes through a shard, a few slots with each
-//! request. Nothing ever stops to clean up.
+//! request. Only what does not pack, which is rare, is gone through at once.
 //!
 //! Two threads may read the clock and then reach a shard in the opposite order. A shard therefore
 //! takes a reading that is a little older than its newest ([`LATE`]) for that newest one.
@@ -41,7 +41,7 @@ mod table;
 pub(crate) use fast::{Aim, Subject};
 use hash::Secrets;
 use lone::Lone;
-use long::Room;
+use long::{Group, Room};
 use shard::{Shard, Views};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
@@ -196,8 +196,19 @@ impl MemoryStore {
     /// [`StoreError::Full`] if a block needs a new key and there is no room. Requests are denied or
     /// pooled instead.
     pub fn apply_now(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
+        let pools = self.on_full == OnFull::Pool;
+        if pools && op == Op::Refund {
+            return self.apply_pooled(op, charges, now, |group| self.is_unknown(group));
+        }
         let groups = self.groups(charges, |_| false);
-        if let Some(applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
+        if let Some(mut applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
+            if pools && matches!(op, Op::Settle { .. }) && applied.answers.iter().any(|answer| !answer.held) {
+                // It may have been made in a pool, when there was no room.
+                let pooled = self.apply_pooled(op, charges, now, |_| true)?;
+                for (answer, pooled) in applied.answers.iter_mut().zip(pooled.answers) {
+                    *answer = if answer.held { *answer } else { pooled };
+                }
+            }
             return Ok(applied);
         }
         if self.search_is_due(now) {
@@ -206,18 +217,30 @@ impl MemoryStore {
                 return Ok(applied);
             }
         }
+        let count = |counter: &AtomicU64| counter.fetch_add(u64::from(op != Op::Peek), Ordering::Relaxed);
         match self.on_full {
             _ if matches!(op, Op::Block { .. } | Op::Penalise) => Err(StoreError::Full),
             OnFull::Pool => {
-                self.pooled.fetch_add(1, Ordering::Relaxed);
-                let pooled = self.groups(charges, |group| self.is_unknown(group));
-                self.apply_groups(op, &pooled, now, Room::Unbounded).ok_or(StoreError::Full)
+                count(&self.pooled);
+                self.apply_pooled(op, charges, now, |group| self.is_unknown(group))
             }
             OnFull::Deny => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
+                count(&self.refused);
                 self.apply_groups(op, &groups, now, Room::None).ok_or(StoreError::Full)
             }
         }
+    }
+
+    /// The same with some of the keys replaced by their rules' pools.
+    fn apply_pooled(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        pools: impl Fn(&Group) -> bool,
+    ) -> Result<Applied, StoreError> {
+        let groups = self.groups(charges, pools);
+        self.apply_groups(op, &groups, now, Room::Unbounded).ok_or(StoreError::Full)
     }
 
     /// Whether to go through all shards for idle keys once more: in a flood of newcomers, at most
@@ -252,6 +275,10 @@ impl MemoryStore {
         let most = if room == Room::Bounded { self.max_keys } else { u64::MAX };
         let fits = |live: u64| live.checked_add(keys).filter(|sum| *sum <= most);
         self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn has_room_for(&self, keys: u64) -> bool {
+        keys == 0 || self.live.load(Ordering::Relaxed).saturating_add(keys) <= self.max_keys
     }
 
     fn forgot(&self, keys: u64) {

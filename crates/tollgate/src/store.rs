@@ -110,13 +110,15 @@ pub enum Op {
         /// When the block ends.
         until: Timestamp,
     },
-    /// As [`Take`](Self::Take), remembering what was drawn under `hold`, and giving it back at
-    /// `expires_at` unless settled before.
+    /// As [`Take`](Self::Take), remembering what was drawn under `hold` until it is settled or
+    /// `expires_at` has come: then it is given back, or, if it is `firm`, kept.
     Reserve {
         /// The reservation.
         hold: HoldId,
-        /// When it is given back unsettled.
+        /// When it can no longer be settled.
         expires_at: Timestamp,
+        /// Whether what is not settled by then stays drawn.
+        firm: bool,
     },
     /// End a reservation: give back what was held beyond the cost, or draw what it lacks, stopping
     /// at empty.

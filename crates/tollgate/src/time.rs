@@ -5,9 +5,9 @@
 //! time and sleeps, so that a test drives both: [`ManualClock`] stands still until it is told
 //! otherwise.
 //!
-//! [`SystemClock`] is the one reader of the operating system's clock: the monotonic clock, counted
-//! from an epoch anchor that is taken once per process, so that stepping the wall clock
-//! neither locks anyone out nor hands anyone a fresh budget.
+//! [`SystemClock`] and [`CoarseClock`] are the only readers of the operating system's clock: the
+//! monotonic clock, counted from an epoch anchor that is taken once per process, so that stepping
+//! the wall clock neither locks anyone out nor hands anyone a fresh budget.
 
 use std::fmt;
 use std::future::Future;

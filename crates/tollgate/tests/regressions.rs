@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate::{
     Clock as _, CounterStore, DAY, Error, FailurePolicy, HOUR, Limit, Limiter, MINUTE, ManualClock,
-    MemoryStore, Override, Request, Rule, RuleSet, SECOND, Settlement, Store, Timestamp, block_on,
+    MemoryStore, OnFull, Override, Request, Rule, RuleSet, SECOND, Settlement, Store, Timestamp, block_on,
 };
 use tollgate_testkit::{Fault, FaultyStore, MapCounter};
 
@@ -197,4 +197,79 @@ fn b11_a_reserve_that_changes_a_little_does_not_move_its_debt_to_the_sustained_b
     let _ = limiter.check(Request::client("a").cost(0)).unwrap();
     clock.advance(SECOND);
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 101, "the reserve is still drawn down");
+}
+
+/// A store with one slot, and that one busy: everyone else shares a pool of ten an hour.
+fn pooled() -> (Limiter, ManualClock) {
+    let rules = RuleSet::new([per_client(Limit::fixed_window(10, HOUR))]).unwrap();
+    let (limiter, clock) = on(MemoryStore::new().max_keys(1).on_full(OnFull::Pool), rules);
+    assert!(limiter.check("resident").unwrap().allowed());
+    (limiter, clock)
+}
+
+#[test]
+fn e5_a_reservation_made_in_a_pool_is_settled_in_the_pool() {
+    let (limiter, clock) = pooled();
+    let reservation = block_on(limiter.reserve(Request::client("a").cost(6), MINUTE)).unwrap();
+    assert!(reservation.decision().allowed());
+    block_on(reservation.settle(4)).unwrap();
+    assert_eq!(block_on(limiter.peek("b")).unwrap().remaining(), 6, "a peek sees the pool too");
+    assert_eq!(block_on(limiter.refund(Request::client("c").cost(3))).unwrap(), 3);
+    assert_eq!(limiter.check("d").unwrap().remaining(), 8);
+    clock.advance(2 * MINUTE);
+    assert_eq!(limiter.check("e").unwrap().remaining(), 7, "nothing was held any more");
+}
+
+#[test]
+fn e5_who_waits_in_a_pool_is_charged() {
+    let (limiter, clock) = pooled();
+    for left in (0..10).rev() {
+        let decision = block_on(limiter.wait("a", Timestamp::from_secs(1_000_001))).unwrap();
+        assert_eq!((decision.allowed(), decision.remaining()), (true, left));
+    }
+    clock.advance(MINUTE);
+    assert!(!block_on(limiter.wait("a", Timestamp::from_secs(1_000_100))).unwrap().allowed());
+}
+
+#[test]
+fn e5_a_peek_of_a_newcomer_says_that_there_is_no_room() {
+    let rules = RuleSet::new([per_client(Limit::fixed_window(10, HOUR))]).unwrap();
+    let (limiter, _) = on(MemoryStore::new().max_keys(1), rules);
+    assert!(block_on(limiter.peek("a")).unwrap().allowed());
+    assert!(limiter.check("a").unwrap().allowed());
+    assert!(!block_on(limiter.peek("b")).unwrap().allowed());
+    assert!(!limiter.check("b").unwrap().allowed());
+    assert_eq!(limiter.store().memory_stats().refused, 1, "a peek is not a request");
+}
+
+#[test]
+fn b7_sweeps_go_on_after_one_wild_reading_of_the_clock() {
+    let rules = RuleSet::new([per_client(Limit::sliding_log(10, MINUTE))]).unwrap();
+    let (limiter, clock) = on(MemoryStore::new().sweep(MINUTE, MINUTE), rules);
+    let visit_all = || (0..3_000).for_each(|client| assert!(limiter.check(client).is_ok()));
+    visit_all();
+    clock.set(Timestamp::from_secs(7_000_000_000));
+    visit_all();
+    clock.set(Timestamp::from_secs(1_000_100));
+    visit_all();
+    clock.set(Timestamp::from_secs(1_010_000));
+    // A few clients in every shard are enough to sweep it.
+    (0..3_000).for_each(|client| assert!(limiter.check(client + 1_000_000).is_ok()));
+    assert!(limiter.stats().live_keys.unwrap() <= 3_000, "{:?}", limiter.stats().live_keys);
+}
+
+#[test]
+fn c5_what_is_reserved_firmly_stays_charged_when_it_is_dropped_or_too_late() {
+    let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, HOUR))]);
+    let left = || block_on(limiter.peek("a")).unwrap().remaining();
+    drop(block_on(limiter.reserve_firmly(Request::client("a").cost(2), MINUTE)).unwrap());
+    assert_eq!(left(), 8);
+    let late = block_on(limiter.reserve_firmly(Request::client("a").cost(3), MINUTE)).unwrap();
+    clock.advance(2 * MINUTE);
+    assert_eq!(left(), 5);
+    assert!(matches!(block_on(late.settle(0)), Err(Error::NotReserved)));
+    assert_eq!(left(), 5);
+    let settled = block_on(limiter.reserve_firmly(Request::client("a").cost(5), MINUTE)).unwrap();
+    block_on(settled.settle(1)).unwrap();
+    assert_eq!(left(), 4);
 }

@@ -40,25 +40,46 @@ fn elements<'a>(
     })
 }
 
-/// The elements of a list whose elements may have commas in quotes, the last first.
+/// The elements of a list whose elements may have commas in quotes, the last first. A quote that is
+/// never closed may be the client's, meant to swallow what the proxy appended: then nothing of the
+/// line can be read.
 fn split_quoted(text: &str) -> Vec<&str> {
+    let mut quotes = Quotes::default();
+    text.chars().for_each(|character| {
+        quotes.is_inside(character);
+    });
+    if quotes.open {
+        return vec![""];
+    }
     let mut elements: Vec<&str> = split_outside_quotes(text, ',').collect();
     elements.reverse();
     elements
 }
 
 fn split_outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &str> {
-    let (mut quoted, mut escaped) = (false, false);
-    text.split(move |character| {
-        let outside = !quoted;
+    let mut quotes = Quotes::default();
+    text.split(move |character| !quotes.is_inside(character) && character == separator)
+}
+
+/// Follows quoted strings, character by character.
+#[derive(Default)]
+struct Quotes {
+    open: bool,
+    escaped: bool,
+}
+
+impl Quotes {
+    /// Whether the next character stands in quotes.
+    fn is_inside(&mut self, character: char) -> bool {
+        let inside = self.open;
         match character {
-            _ if escaped => escaped = false,
-            '\\' if quoted => escaped = true,
-            '"' => quoted = !quoted,
+            _ if self.escaped => self.escaped = false,
+            '\\' if inside => self.escaped = true,
+            '"' => self.open = !inside,
             _ => {}
         }
-        outside && character == separator
-    })
+        inside
+    }
 }
 
 /// The node that an element is for.
@@ -128,6 +149,18 @@ mod tests {
         assert_eq!(read(&[r#"by="\",";for=4.4.4.4"#]), some(&["4.4.4.4"]));
         assert_eq!(read(&["for=1.1.1.1;for=2.2.2.2"]), [None], "which of them?");
         assert_eq!(read(&["", "for", "=", ";;", "for=\"1.1.1.1"]), [None, None, None, None, None]);
+    }
+
+    #[test]
+    fn f3_a_quote_that_a_client_leaves_open_swallows_nothing() {
+        for proxy in ["for=203.0.113.9", "for=\"[2001:db8::9]:80\";proto=https"] {
+            for client in
+                [r#"for=6.6.6.6;x=""#, r#"for=6.6.6.6;x="\"#, r#"for="6.6.6.6"#, r#"for=6.6.6.6;x="a";y=""#]
+            {
+                let hops = read(&[&format!("{client}, {proxy}")]);
+                assert_eq!(hops, [None], "{client}");
+            }
+        }
     }
 
     #[test]

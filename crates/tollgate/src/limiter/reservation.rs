@@ -15,8 +15,8 @@ use crate::{AsRequest, Decision, Error, Verdict};
 
 /// Units held for work whose cost is not known yet.
 ///
-/// Dropped unsettled, it gives everything back (or costs what [`if_dropped`](Self::if_dropped)
-/// says): at once where the store answers at once, otherwise when it expires in the store.
+/// Dropped unsettled, it gives everything back: at once where the store answers at once, otherwise
+/// when it expires in the store. Made [firmly](Limiter::reserve_firmly), it stays charged instead.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Reservation<S: Store> {
     /// What is being settled, while it is on its way: should this be dropped then, it may have
     /// arrived.
     settling: u64,
-    /// What a drop settles at.
+    /// What it costs if it is dropped.
     if_dropped: u64,
 }
 
@@ -60,13 +60,41 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
     pub async fn reserve(&self, request: impl AsRequest, ttl: Duration) -> Result<Reservation<S>, Error> {
+        self.reserve_as(request, ttl, false).await
+    }
+
+    /// The same, but what is not settled within `ttl`, or is dropped, stays charged: for work that
+    /// counts even if nobody waits for its end, such as an attempt to log in.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub async fn reserve_firmly(
+        &self,
+        request: impl AsRequest,
+        ttl: Duration,
+    ) -> Result<Reservation<S>, Error> {
+        self.reserve_as(request, ttl, true).await
+    }
+
+    async fn reserve_as(
+        &self,
+        request: impl AsRequest,
+        ttl: Duration,
+        firm: bool,
+    ) -> Result<Reservation<S>, Error> {
         let (plan, cost) = self.plan(&request)?;
-        let reservation = self.hold(plan, cost, ttl).await?;
+        let reservation = self.hold(plan, cost, ttl, firm).await?;
         self.shared.observe(&reservation.decision, &reservation.plan);
         Ok(reservation)
     }
 
-    pub(super) async fn hold(&self, plan: Plan, cost: u64, ttl: Duration) -> Result<Reservation<S>, Error> {
+    pub(super) async fn hold(
+        &self,
+        plan: Plan,
+        cost: u64,
+        ttl: Duration,
+        firm: bool,
+    ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
         // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may
@@ -78,9 +106,9 @@ impl<S: Store> Limiter<S> {
             decision: pending,
             hold: Some(hold),
             settling: 0,
-            if_dropped: 0,
+            if_dropped: if firm { cost } else { 0 },
         };
-        let op = Op::Reserve { hold, expires_at: now.saturating_add(ttl) };
+        let op = Op::Reserve { hold, expires_at: now.saturating_add(ttl), firm };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() || decision.degraded() {
             reservation.hold = None;
@@ -94,13 +122,6 @@ impl<S: Store> Reservation<S> {
     /// Whether the estimate was admitted, with the numbers.
     pub const fn decision(&self) -> &Decision {
         &self.decision
-    }
-
-    /// Dropped unsettled, it costs this much instead of nothing: for work that counts even if
-    /// nobody waits for its end, such as an attempt to log in.
-    pub const fn if_dropped(mut self, cost: u64) -> Self {
-        self.if_dropped = cost;
-        self
     }
 
     /// Ends the reservation at the actual cost: what was not needed is given back; what was lacking
@@ -117,10 +138,13 @@ impl<S: Store> Reservation<S> {
             self.hold = None;
             return Ok(Settlement { shortfall: 0 });
         }
-        let Some(hold) = self.hold.take() else { return Err(Error::NotReserved) };
-        let applied = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await?;
-        let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
-        if self.plan.lines().iter().zip(&applied.answers).any(lost) {
+        let Some(hold) = self.hold else { return Err(Error::NotReserved) };
+        // Should this be cancelled on its way, the drop settles the same.
+        self.if_dropped = cost;
+        let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
+        self.hold = None;
+        let applied = settled?;
+        if self.is_lost(&applied) {
             return Err(Error::NotReserved);
         }
         Ok(Settlement { shortfall: applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0) })
@@ -128,19 +152,27 @@ impl<S: Store> Reservation<S> {
 
     /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
     /// that are left when nothing is held. If the store does not confirm it, the units come back
-    /// when the reservation expires, and the decision says that it is degraded.
-    pub(super) async fn keep(mut self, cost: u64) -> Decision {
-        let Some(hold) = self.hold else { return self.decision.clone() };
+    /// when the reservation expires, and the decision says that it is degraded. `None` if it is
+    /// not held any more: then nothing was taken.
+    pub(super) async fn keep(mut self, cost: u64) -> Option<Decision> {
+        let Some(hold) = self.hold else { return Some(self.decision.clone()) };
         self.settling = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
         self.hold = None;
         match settled {
+            Ok(applied) if self.is_lost(&applied) => None,
             Ok(mut applied) => {
                 applied.answers.iter_mut().for_each(|answer| answer.outcome.verdict = Verdict::Allowed);
-                self.plan.decision(applied.now, Degraded::No, &applied.answers)
+                Some(self.plan.decision(applied.now, Degraded::No, &applied.answers))
             }
-            Err(_) => self.decision.clone().degrade(),
+            Err(_) => Some(self.decision.clone().degrade()),
         }
+    }
+
+    /// Whether a settlement found nothing held where something counts.
+    fn is_lost(&self, applied: &Applied) -> bool {
+        let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
+        self.plan.lines().iter().zip(&applied.answers).any(lost)
     }
 }
 

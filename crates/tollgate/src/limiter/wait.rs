@@ -47,10 +47,13 @@ impl<S: Store> Limiter<S> {
                 // Should this be cancelled on the way to the store, what it took comes back when the hold
                 // expires.
                 let ttl = self.shared.deadline.saturating_add(SECOND);
-                let reservation = self.hold(plan.clone(), cost, ttl).await?;
+                let reservation = self.hold(plan.clone(), cost, ttl, false).await?;
                 let decision = reservation.decision();
                 let Verdict::Denied { retry_after } = decision.verdict() else {
-                    break reservation.keep(cost).await;
+                    match reservation.keep(cost).await {
+                        Some(kept) => break kept,
+                        None => continue,
+                    }
                 };
                 let at = decision.now().saturating_add(retry_after);
                 if at > deadline || decision.degraded() {

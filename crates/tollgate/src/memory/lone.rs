@@ -6,7 +6,7 @@
 //! the short way fetches it out again. Where both locks are held, the shard's was taken first.
 
 use super::hash::Id;
-use super::shard::{Found, Shard, WIDEST};
+use super::shard::{Found, Shard, WIDEST, packed_idle_at};
 use super::{MemoryStore, Room, in_order, shard_of};
 use crate::sync::Spin;
 use crate::sync::atomic::Ordering;
@@ -28,6 +28,15 @@ struct Kept {
     /// Whose state it is, and which limits wrote it. Nobody's: the place is free.
     whose: Option<(RuleName, Limits)>,
     words: [u64; WIDEST],
+}
+
+impl Kept {
+    fn is_idle(&self, now: Timestamp) -> bool {
+        let idle_at = self.whose.map_or(0, |(_, limits)| {
+            packed_idle_at(limits, self.words.get(..limits.words().unwrap_or(0)).unwrap_or_default())
+        });
+        idle_at <= now.as_nanos() && now >= self.latest
+    }
 }
 
 impl Lone {
@@ -82,6 +91,11 @@ impl MemoryStore {
         let home = self.secrets.home(id);
         let mut shard = self.shards[shard_of(home)].0.lock();
         let mut kept = self.lone(rule).lock();
+        if kept.whose.is_some_and(|(whose, _)| whose != rule) && kept.is_idle(now) {
+            // Of a rule that nobody asks for any more, perhaps.
+            kept.whose = None;
+            self.forgot(1);
+        }
         if kept.whose.is_some() {
             // Another rule's, or this one's under other limits, or someone else was faster.
             return None;

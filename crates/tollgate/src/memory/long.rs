@@ -126,7 +126,9 @@ impl MemoryStore {
             room == Room::None && merged.iter().any(|(group, charge)| is_new(*group) && !charge.shadow);
         let op = if denied { Op::Peek } else { op };
         let promised = if keeps_new { new } else { 0 };
-        if !self.promise(promised, room) {
+        // A peek keeps nothing, but it says what a check would: that there is no room, if there is none.
+        let has_room = op != Op::Peek || room != Room::Bounded || self.has_room_for(new);
+        if !has_room || !self.promise(promised, room) {
             return None;
         }
         let mut cells: SmallVec<[Cells; 4]> =

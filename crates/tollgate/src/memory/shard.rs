@@ -90,8 +90,10 @@ impl Shard {
     #[inline]
     pub(super) fn set_time(&mut self, now: Timestamp) {
         if now < self.latest {
-            // The clock has gone back: what is known of when keys turn idle is worth nothing.
+            // The clock has gone back: what is known of when keys turn idle, and when to sweep, is worth
+            // nothing.
             self.next_idle = 0;
+            self.sweep_due = Timestamp::EPOCH;
         }
         self.latest = now;
     }

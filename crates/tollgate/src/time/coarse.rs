@@ -26,20 +26,22 @@ impl Clock for CoarseClock {
 
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         Box::pin(async move {
-            let mut until = at;
+            // By how long, not until when: over months the two clocks may drift apart.
             loop {
-                SystemClock.sleep_until(until).await;
-                if Self.now() >= at {
+                let left = at.since(Self.now());
+                if left.is_zero() {
                     return;
                 }
-                // This clock has yet to tick.
-                until = SystemClock.now().saturating_add(std::time::Duration::from_millis(1));
+                // At least until this clock may have ticked.
+                let left = left.max(std::time::Duration::from_millis(1));
+                SystemClock.sleep_until(SystemClock.now().saturating_add(left)).await;
             }
         })
     }
 }
 
 #[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "with its neighbour, the one place that reads the clock")]
 fn nanos() -> u64 {
     use rustix::time::{ClockId, clock_gettime};
     use std::sync::OnceLock;
