@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use crate::table::Table;
 
-const WIDTH: f64 = 760.0;
-const LEFT: f64 = 235.0;
+const WIDTH: f64 = 800.0;
+const LEFT: f64 = 262.0;
 const BAR: f64 = 20.0;
 
 pub fn draw(times: &Table) -> String {

@@ -63,15 +63,16 @@ fn test() -> Result<(), String> {
     )
 }
 
-/// Installs what the tests need and this machine lacks: so far, the parts of the toolchain that a
-/// minimal one comes without.
+/// Installs what the tests need and this machine lacks: the parts of the toolchain that a minimal
+/// one comes without, and a Python with virtual environments.
 fn set_up() -> Result<(), String> {
     for (part, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !has(subcommand) {
             run(&format!("installing {part}"), in_workspace("rustup").args(["component", "add", part]))?;
         }
     }
-    Ok(())
+    // Its packages are installed by the tests that need them.
+    install_unless(&["python3", "-m", "venv", "--help"], "python3-venv")
 }
 
 fn laws(cases: &str) -> Result<(), String> {
@@ -91,9 +92,7 @@ fn laws(cases: &str) -> Result<(), String> {
 
 /// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.
 fn bench(arguments: &[&str]) -> Result<(), String> {
-    if !in_workspace("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        install("valgrind")?;
-    }
+    install_unless(&["valgrind", "--version"], "valgrind")?;
     run(
         "bench",
         in_workspace("cargo")
@@ -102,8 +101,12 @@ fn bench(arguments: &[&str]) -> Result<(), String> {
     )
 }
 
-/// Installs a Debian package.
-fn install(package: &str) -> Result<(), String> {
+/// Installs a Debian package, unless what it is needed for works.
+fn install_unless(works: &[&str], package: &str) -> Result<(), String> {
+    let (program, arguments) = works.split_first().ok_or("nothing to try")?;
+    if in_workspace(program).args(arguments).output().is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
     let apt = |arguments: &[&str]| {
         let mut apt = in_workspace("apt-get");
         apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");

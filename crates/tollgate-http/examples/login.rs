@@ -1,7 +1,8 @@
 //! A login that is limited by failures: who knows the password is never turned away.
 //!
 //!     cargo run -p tollgate-http --features axum --example login
-//!     for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w "%{http_code} " -d wrong localhost:3000/login; done
+//!     for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w "%{http_code} " -d wrong
+//! localhost:3000/login; done
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The header fields, read by other people's parsers of structured fields: PyPI's `http_sfv`, and the
-//! crate `sfv`.
+//! The header fields, read by other people's parsers of structured fields: PyPI's `http_sfv`, and
+//! the crate `sfv`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -20,7 +20,8 @@ pub(crate) struct Cell {
     holds: Vec<Hold>,
 }
 
-/// Units that come back at `expires_at` unless settled before, or stay drawn if they are held firmly.
+/// Units that come back at `expires_at` unless settled before, or stay drawn if they are held
+/// firmly.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     id: HoldId,

@@ -292,8 +292,8 @@ impl Limit {
         })
     }
 
-    /// How long it takes until all of a limit that was spent at once is back: a window's period, the
-    /// time that a bucket takes to fill.
+    /// How long it takes until all of a limit that was spent at once is back: a window's period,
+    /// the time that a bucket takes to fill.
     #[must_use]
     pub fn period(&self) -> Duration {
         match self.algorithm() {

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::{
-    Clock, Decision, Error, HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND, Store,
-    Timestamp, Verdict, block_on,
+    Applied, Charge, Clock, Decision, Error, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Op,
+    Request, Rule, RuleSet, SECOND, Store, StoreError, Timestamp, Verdict, block_on,
 };
 use tollgate_testkit::{Fault, FaultyStore};
 
@@ -158,4 +158,31 @@ fn c6_cancelled_on_the_way_from_the_store_gives_back_exactly_what_was_taken() {
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 6, "taken");
     drop(waiting);
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 10, "given back");
+}
+
+/// A store that loses the first reservation it is asked to settle.
+struct Forgetful {
+    inner: MemoryStore,
+    lost: std::sync::atomic::AtomicBool,
+}
+
+impl Store for Forgetful {
+    async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
+        let settles = matches!(op, Op::Settle { .. });
+        if settles && !self.lost.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            self.inner.apply_now(Op::Reset, charges, now)?;
+        }
+        self.inner.apply_now(op, charges, now)
+    }
+}
+
+#[test]
+fn c6_who_is_let_through_has_been_charged_even_if_the_reservation_was_lost_on_the_way() {
+    let rules = RuleSet::new([Rule::new("rule", Limit::fixed_window(10, MINUTE)).key(["client"])]).unwrap();
+    let store = Forgetful { inner: MemoryStore::new(), lost: false.into() };
+    let clock = ManualClock::at(Timestamp::from_secs(1_000));
+    let limiter = Limiter::builder(rules).store(store).clock(clock).build().unwrap();
+    let decision = block_on(limiter.wait("a", Timestamp::from_secs(1_001))).unwrap();
+    assert_eq!((decision.allowed(), decision.remaining()), (true, 9));
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 9);
 }

@@ -95,8 +95,8 @@ impl ClientAddress {
         }
     }
 
-    /// Goes from the nearest hop to the farthest, for as long as whoever told of it is trusted. What
-    /// cannot be read ends the way: who told of it is the last that is known.
+    /// Goes from the nearest hop to the farthest, for as long as whoever told of it is trusted.
+    /// What cannot be read ends the way: who told of it is the last that is known.
     fn behind_networks(&self, head: Head<'_>, peer: IpAddr, networks: &[IpNet]) -> IpAddr {
         let mut known = peer;
         for hop in self.hops(head) {

@@ -40,9 +40,9 @@ impl Limiter {
     }
 
     /// Checks one request after the other, and hands each answer to `each`, in order: the same
-    /// answers as from [`check`](Self::check), up to 64 as of one reading of the clock. The memory that
-    /// a request needs is fetched while others are decided, so with millions of clients this is
-    /// several times as fast.
+    /// answers as from [`check`](Self::check), up to 64 as of one reading of the clock. The memory
+    /// that a request needs is fetched while others are decided, so with millions of clients
+    /// this is several times as fast.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter};

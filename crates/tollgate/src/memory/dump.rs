@@ -154,6 +154,23 @@ mod tests {
     }
 
     #[test]
+    fn a_global_budget_is_dumped_wherever_its_state_is() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let limiter = |store| {
+            let rules = RuleSet::new([Rule::new("global", Limit::per_hour(100))]).unwrap();
+            Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap()
+        };
+        let old = limiter(MemoryStore::new());
+        assert!((0..40).all(|_| old.check("anyone").unwrap().allowed()));
+        let mut dump = Vec::new();
+        old.store().dump(&mut dump).unwrap();
+        let new = limiter(MemoryStore::restore(&*dump).unwrap());
+        assert_eq!([&new, &old].map(|limiter| limiter.check("anyone").unwrap().remaining()), [59, 59]);
+        old.store().reclaim(Timestamp::from_secs(1_800_000_000));
+        assert_eq!((old.stats().live_keys, old.check("anyone").unwrap().remaining()), (Some(1), 58));
+    }
+
+    #[test]
     fn what_is_not_a_whole_dump_is_refused_with_its_line() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);

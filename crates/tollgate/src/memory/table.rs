@@ -7,8 +7,8 @@
 //! Sixteen bytes say whose the state is and which limits wrote it, and the state follows in the
 //! same cache line or the next. A slot whose number is 0 is empty. Removing shifts back what probed
 //! past the hole, so a table does not age. Its size need not be a power of two: a small
-//! table doubles, a large one grows by a quarter or less, at different fillings in different shards, so that all shards together waste little at any
-//! time.
+//! table doubles, a large one grows by a quarter or less, at different fillings in different
+//! shards, so that all shards together waste little at any time.
 
 use super::hash::{Id, Secrets};
 // Not `shuttle`'s: views are hints, and the more interleavings of them the fewer of what counts.
