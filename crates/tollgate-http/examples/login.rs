@@ -1,8 +1,8 @@
 //! A login that is limited by failures: who knows the password is never turned away.
 //!
 //!     cargo run -p tollgate-http --features axum --example login
-//!     for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w "%{http_code} " -d wrong
-//! localhost:3000/login; done
+//!     curl -i -d wrong localhost:3000/login            # six times
+//!     curl -i -d "open sesame" localhost:3000/login
 
 use std::net::SocketAddr;
 use std::time::Duration;
