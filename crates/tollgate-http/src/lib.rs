@@ -25,6 +25,10 @@
 //! For handlers that ask a limiter themselves there are [`rate_limit_headers`] and
 //! [`too_many_requests`].
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
+
 mod body;
 mod denied;
 mod future;

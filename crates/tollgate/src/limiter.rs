@@ -131,7 +131,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes up to the request's cost from the client's own budgets, stopping at empty, whatever
     /// the rules say. Says how many units it took at the limit where it took most. Global
-    /// budgets are left alone, unless [`Request::only`] names their rule.
+    /// budgets are left alone, unless [`Request::only`](crate::Request::only) names their rule.
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::NotCovered`] if the client has no budget of its own.
