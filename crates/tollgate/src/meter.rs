@@ -1,7 +1,5 @@
 //! One limit and what has been drawn on it: the decision core, without a store, a key or a clock.
 
-use std::time::Duration;
-
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -55,99 +53,11 @@ macro_rules! ask {
     };
 }
 
+mod outcome;
 mod packed;
 
-/// What a limit says to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// There was enough left.
-    Allowed,
-    /// There was not, but there will be.
-    Denied {
-        /// How long until the same request is admitted, if nothing else happens: to the nanosecond.
-        retry_after: Duration,
-    },
-    /// The request costs more than the whole limit. It never fits.
-    Never,
-}
-
-/// A limit's answer and its numbers afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Allowed or denied.
-    pub verdict: Verdict,
-    /// How many units are left.
-    pub remaining: u64,
-    /// When the whole limit is available again if nothing more arrives.
-    pub reset_at: Timestamp,
-    /// When `remaining` next grows if nothing more arrives: the decision's time if nothing is in
-    /// use.
-    pub grows_at: Timestamp,
-}
-
-impl Outcome {
-    /// Whether the verdict is [`Verdict::Allowed`].
-    #[must_use]
-    pub fn allowed(&self) -> bool {
-        self.verdict == Verdict::Allowed
-    }
-}
-
-/// An outcome in plain words, which stay in registers on their way.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Numbers {
-    /// How long until the request is admitted: 0 if it was, [`u64::MAX`] if it never will be.
-    wait: u64,
-    remaining: u64,
-    pub(crate) reset_at: u64,
-    grows_at: u64,
-}
-
-impl Numbers {
-    /// The answer to a request of `cost` that was `allowed` or not, with the numbers of a budget
-    /// that has `available` of `capacity` left and gets back to any number of units at the time
-    /// that `available_at` says.
-    #[inline(always)]
-    pub(crate) fn new(
-        now: Timestamp,
-        cost: u64,
-        allowed: bool,
-        (available, capacity): (u64, u64),
-        available_at: impl Fn(u64) -> u64,
-    ) -> Self {
-        let now = now.as_nanos();
-        let wait = if allowed {
-            0
-        } else if cost > capacity {
-            u64::MAX
-        } else {
-            available_at(cost).saturating_sub(now).max(1)
-        };
-        let grows_at = if available < capacity { available_at(available.saturating_add(1)) } else { now };
-        Self { wait, remaining: available, reset_at: available_at(capacity), grows_at }
-    }
-
-    #[inline]
-    pub(crate) const fn allowed(&self) -> bool {
-        self.wait == 0
-    }
-}
-
-impl From<Numbers> for Outcome {
-    #[inline(always)]
-    fn from(numbers: Numbers) -> Self {
-        Self {
-            verdict: match numbers.wait {
-                0 => Verdict::Allowed,
-                u64::MAX => Verdict::Never,
-                wait => Verdict::Denied { retry_after: Duration::from_nanos(wait) },
-            },
-            remaining: numbers.remaining,
-            reset_at: Timestamp::from_nanos(numbers.reset_at),
-            grows_at: Timestamp::from_nanos(numbers.grows_at),
-        }
-    }
-}
+pub(crate) use outcome::Numbers;
+pub use outcome::{Outcome, Verdict};
 
 impl Meter {
     /// A limit that nobody has drawn on yet.
@@ -304,6 +214,7 @@ fn decide<A: Arithmetic>(algorithm: &A, state: &mut A::State, now: Timestamp, co
 mod tests {
     use super::*;
     use crate::{HOUR, MAX_COUNT, MINUTE, SECOND};
+    use std::time::Duration;
 
     #[test]
     fn b11_ten_of_ten_used_then_a_hundred_means_ninety_left_and_then_five_means_none() {
