@@ -12,7 +12,7 @@ use crate::decision::Degraded;
 use crate::stats::{Stats, Tally};
 use crate::store::{Applied, Op, Store, StoreError};
 use crate::time::Clock;
-use crate::{AsRequest, Decision, Error, Limit, MemoryStore, RuleSet, Timestamp};
+use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
 
 mod active;
 mod builder;
@@ -62,8 +62,8 @@ struct Shared<S> {
 /// on the thread that decides.
 pub trait Observer: Send + Sync {
     /// A request was decided. (Peeks are not requests.)
-    fn decided(&self, decision: &Decision) {
-        let _ = decision;
+    fn decided(&self, request: &Request<'_>, decision: &Decision) {
+        let _ = (request, decision);
     }
 
     /// The store failed: the raw error, which no caller sees.
@@ -105,7 +105,7 @@ impl<S: Store> Limiter<S> {
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
         let (plan, cost) = self.plan(&request)?;
         let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
-        self.shared.observe(&decision, &plan);
+        self.shared.observe(&request, &decision, &plan);
         Ok(decision)
     }
 
@@ -295,14 +295,16 @@ impl<S: Store> Shared<S> {
     }
 
     /// Counts a decision, once.
-    fn observe(&self, decision: &Decision, plan: &Plan) {
+    fn observe(&self, request: &impl AsRequest, decision: &Decision, plan: &Plan) {
         self.total.count(decision);
         let active = self.rules.load();
         let mut last = None;
         for line in plan.lines().iter().filter(|line| last.replace(line.rule) != Some(line.rule)) {
             active.tally(line.rule_index, line.rule).inspect(|tally| tally.count_rule(decision, line.rule));
         }
-        self.observer.iter().for_each(|observer| observer.decided(decision));
+        if let Some(observer) = &self.observer {
+            request.with_request(|request| observer.decided(&request, decision));
+        }
     }
 }
 

@@ -24,6 +24,7 @@ pub struct Request<'a> {
     attributes: Attributes<'a>,
     cost: u64,
     only: Option<&'a str>,
+    own: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +37,13 @@ impl<'a> Request<'a> {
     /// A request with these attributes. Of one that is listed twice, the first counts.
     #[must_use]
     pub const fn new(attributes: &'a [(&'a str, &'a str)]) -> Self {
-        Self { attributes: Attributes::Listed(attributes), cost: 1, only: None }
+        Self { attributes: Attributes::Listed(attributes), cost: 1, only: None, own: false }
     }
 
     /// A request of `client`: the attribute [`CLIENT`] and no other.
     #[must_use]
     pub const fn client(client: &'a str) -> Self {
-        Self { attributes: Attributes::Client(client), cost: 1, only: None }
+        Self { attributes: Attributes::Client(client), cost: 1, only: None, own: false }
     }
 
     /// What it costs instead of 1. A cost of 0 asks without taking.
@@ -56,6 +57,29 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn only(mut self, rule: &'a str) -> Self {
         self.only = Some(rule);
+        self
+    }
+
+    /// Looks at every budget that belongs to these attributes and nobody else, and at no other:
+    /// at rules that count by some of them, whatever else the rules match on. For looking after a
+    /// client: its budget for `/login` is its own on every path.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet, block_on};
+    ///
+    /// let limiter = Limiter::builder(RuleSet::new([
+    ///     Rule::new("global", Limit::per_second(5_000)),
+    ///     Rule::new("login", Limit::LOGIN).matching("path", "/login").key(["client"]),
+    /// ])?)
+    /// .build()?;
+    /// let alice = block_on(limiter.peek(Request::client("alice").own()))?;
+    /// assert_eq!(alice.limits().len(), 1);
+    /// assert_eq!(alice.rule().unwrap().as_str(), "login");
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn own(mut self) -> Self {
+        self.own = true;
         self
     }
 
@@ -81,6 +105,10 @@ impl<'a> Request<'a> {
 
     pub(crate) fn checked_cost(&self) -> Result<u64, Error> {
         if self.cost > MAX_COUNT { Err(Error::InvalidCost { value: self.cost }) } else { Ok(self.cost) }
+    }
+
+    pub(crate) const fn is_own(&self) -> bool {
+        self.own
     }
 
     pub(crate) const fn only_rule(&self) -> Option<&'a str> {

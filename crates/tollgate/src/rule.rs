@@ -125,6 +125,12 @@ impl Rule {
         &self.key
     }
 
+    /// What it matches on: attributes, and the values they must have, or begin with if there is a
+    /// `*` at the end.
+    pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
+        self.matches.iter().map(Match::written)
+    }
+
     /// Its limits, unless an override says otherwise.
     #[must_use]
     pub const fn limits(&self) -> Limits {
@@ -166,7 +172,8 @@ impl Rule {
     }
 
     fn covers(&self, request: &Request<'_>) -> bool {
-        all_match(&self.matches, request) && self.key.iter().all(|attribute| request.get(attribute).is_some())
+        let wanted = if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) };
+        wanted && self.key.iter().all(|attribute| request.get(attribute).is_some())
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -228,6 +235,30 @@ impl Override {
         self
     }
 
+    /// Applies only to requests whose `attribute` is exactly `value`, even if that ends in `*`.
+    #[must_use]
+    pub fn exactly(mut self, attribute: &str, value: &str) -> Self {
+        self.matches.push(Match { attribute: attribute.into(), value: value.into(), prefix: false });
+        self
+    }
+
+    /// The rule whose limits it replaces.
+    #[must_use]
+    pub const fn rule(&self) -> RuleName {
+        self.rule
+    }
+
+    /// What it matches on, as of a [`Rule`].
+    pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
+        self.matches.iter().map(Match::written)
+    }
+
+    /// The limits that apply instead.
+    #[must_use]
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
     fn check(&self) -> Result<(), Error> {
         let invalid = |field, reason| Err(Error::InvalidRule { rule: self.rule.to_string(), field, reason });
         if self.matches.is_empty() {
@@ -253,6 +284,11 @@ impl Match {
     fn new(attribute: &str, value: &str) -> Self {
         let (value, prefix) = value.strip_suffix('*').map_or((value, false), |stem| (stem, true));
         Self { attribute: attribute.into(), value: value.into(), prefix }
+    }
+
+    /// The attribute, and the value as it was written.
+    fn written(&self) -> (&str, String) {
+        (&self.attribute, format!("{}{}", self.value, if self.prefix { "*" } else { "" }))
     }
 
     fn matches(&self, request: &Request<'_>) -> bool {

@@ -15,7 +15,7 @@ type Faulty = Arc<FaultyStore<MemoryStore>>;
 struct Log(Arc<Mutex<(Vec<String>, u64)>>);
 
 impl Observer for Log {
-    fn decided(&self, decision: &Decision) {
+    fn decided(&self, _: &Request<'_>, decision: &Decision) {
         self.0.lock().unwrap().1 += u64::from(decision.degraded());
     }
 

@@ -116,6 +116,31 @@ fn c5_a_dropped_reservation_gives_everything_back_at_once() {
 }
 
 #[test]
+fn c5_a_reservation_left_in_the_store_is_settled_by_its_id() {
+    let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
+    let left = || block_on(limiter.peek("a")).unwrap().remaining();
+    let reserve = |cost| block_on(limiter.reserve(Request::client("a").cost(cost), SECOND)).unwrap().leave();
+    let hold = reserve(8).unwrap();
+    assert_eq!(left(), 2);
+    let settle = |hold, client, cost| block_on(limiter.settle(hold, Request::client(client).cost(cost)));
+    assert_eq!(settle(hold, "b", 3), Err(Error::NotReserved), "nobody else's");
+    assert_eq!(settle(hold, "a", 3).unwrap().shortfall, 0);
+    assert_eq!((left(), settle(hold, "a", 3)), (7, Err(Error::NotReserved)), "once");
+    let short = reserve(5).unwrap();
+    assert_eq!((settle(short, "a", 9).unwrap().shortfall, left()), (2, 0));
+    assert_eq!(reserve(1), None, "denied");
+    block_on(limiter.reset("a")).unwrap();
+    let late = reserve(4).unwrap();
+    clock.advance(SECOND);
+    assert_eq!((left(), settle(late, "a", 1)), (10, Err(Error::NotReserved)));
+    let kept = reserve(4).unwrap();
+    let rules = [per_client(Limit::fixed_window(10, MINUTE)), Rule::new("new", Limit::per_minute(1))];
+    limiter.set_rules(RuleSet::new(rules).unwrap()).unwrap();
+    assert_eq!(settle(kept, "a", 3).unwrap().shortfall, 0, "a rule that came since is not charged");
+    assert_eq!(block_on(limiter.peek("b")).unwrap().remaining(), 1);
+}
+
+#[test]
 fn d3_a_request_that_cannot_be_counted_is_an_error_with_its_code() {
     let (limiter, _) = limiter([per_client(Limit::per_minute(1))]);
     assert_eq!(limiter.check("").unwrap_err().code(), "invalid_key");

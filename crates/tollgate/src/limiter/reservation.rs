@@ -84,8 +84,26 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Reservation<S>, Error> {
         let (plan, cost) = self.plan(&request)?;
         let reservation = self.hold(plan, cost, ttl, firm).await?;
-        self.shared.observe(&reservation.decision, &reservation.plan);
+        self.shared.observe(&request, &reservation.decision, &reservation.plan);
         Ok(reservation)
+    }
+
+    /// Ends a reservation that was [left](Reservation::leave) in the store, by its id and the
+    /// request that it was made for, whose cost is now the actual one: 0 gives all back. By the
+    /// rules of now: one that came since is not charged, and what is held under one that went
+    /// comes back when it expires.
+    ///
+    /// # Errors
+    /// As [`Reservation::settle`].
+    pub async fn settle(&self, hold: HoldId, request: impl AsRequest) -> Result<Settlement, Error> {
+        let (plan, cost) = self.plan(&request)?;
+        let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
+        let enforced = plan.lines().iter().zip(&applied.answers).filter(|(line, _)| !line.shadow);
+        let mut held = enforced.map(|(_, answer)| answer.held).peekable();
+        if held.peek().is_some() && !held.any(|held| held) {
+            return Err(Error::NotReserved);
+        }
+        Ok(Settlement::of(&applied))
     }
 
     pub(super) async fn hold(
@@ -147,7 +165,14 @@ impl<S: Store> Reservation<S> {
         if self.is_lost(&applied) {
             return Err(Error::NotReserved);
         }
-        Ok(Settlement { shortfall: applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0) })
+        Ok(Settlement::of(&applied))
+    }
+
+    /// Leaves it in the store, to be [settled](Limiter::settle) by its id, in another process if
+    /// need be. `None` if nothing is held: it was denied, decided without the store, or no rule
+    /// covers it.
+    pub fn leave(mut self) -> Option<HoldId> {
+        self.hold.take().filter(|_| !self.plan.is_empty())
     }
 
     /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
@@ -173,6 +198,12 @@ impl<S: Store> Reservation<S> {
     fn is_lost(&self, applied: &Applied) -> bool {
         let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
         self.plan.lines().iter().zip(&applied.answers).any(lost)
+    }
+}
+
+impl Settlement {
+    fn of(applied: &Applied) -> Self {
+        Self { shortfall: applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0) }
     }
 }
 

@@ -69,10 +69,9 @@ impl Limiter {
             }
             let now = self.shared.clock.now();
             for (request, aimed) in batch.iter().zip(&aims) {
-                let at_length = || request.with_request(|request| self.check_at_length(store, &request, now));
                 match aimed {
-                    Some(aimed) => self.decide_aimed(store, &active, aimed, now, at_length, &mut each),
-                    None => each(at_length()),
+                    Some(aimed) => self.decide_aimed(store, &active, aimed, request, now, &mut each),
+                    None => each(self.check_at_length(store, request, now)),
                 }
             }
         }
@@ -99,8 +98,7 @@ impl<S: Store> Limiter<S> {
         };
         // The state is on its way: time to read the clock.
         let now = self.shared.clock.now();
-        let at_length = || self.check_at_length(store, request, now);
-        self.decide_aimed(store, &active, &aimed, now, at_length, |decision| decision)
+        self.decide_aimed(store, &active, &aimed, request, now, |decision| decision)
     }
 
     /// Where the state of a request is, if one rule covers it and its state can be aimed at.
@@ -132,12 +130,13 @@ impl<S: Store> Limiter<S> {
         store: &MemoryStore,
         active: &Active,
         aimed: &Aimed<'_>,
+        request: &impl AsRequest,
         now: Timestamp,
-        at_length: impl FnOnce() -> Result<Decision, Error>,
         done: impl FnOnce(Result<Decision, Error>) -> R,
     ) -> R {
         let Shared { total, observer, .. } = &*self.shared;
         let Aimed { index, rule, limits, charge, aim } = aimed;
+        let at_length = || self.check_at_length(store, request, now);
         let tally = active.tallies.get(*index);
         if let (None, [limit]) = (observer, limits.as_slice()) {
             let mut numbers = Numbers::default();
@@ -151,7 +150,9 @@ impl<S: Store> Limiter<S> {
         };
         total.count_with(tally, outcomes.iter().all(Outcome::allowed));
         let decision = Decision::of_limits(now, rule, *limits, &outcomes);
-        observer.iter().for_each(|observer| observer.decided(&decision));
+        if let Some(observer) = observer {
+            request.with_request(|request| observer.decided(&request, &decision));
+        }
         done(Ok(decision))
     }
 
@@ -160,13 +161,13 @@ impl<S: Store> Limiter<S> {
     fn check_at_length(
         &self,
         store: &MemoryStore,
-        request: &Request<'_>,
+        request: &impl AsRequest,
         now: Timestamp,
     ) -> Result<Decision, Error> {
         let (plan, cost) = self.plan(request)?;
         let applied = store.apply_now(Op::Take, &plan.charges(cost), now);
         let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
-        self.shared.observe(&decision, &plan);
+        self.shared.observe(request, &decision, &plan);
         Ok(decision)
     }
 }

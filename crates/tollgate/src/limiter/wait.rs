@@ -67,7 +67,7 @@ impl<S: Store> Limiter<S> {
         } else {
             self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await?.overtaken()
         };
-        self.shared.observe(&decision, &plan);
+        self.shared.observe(&request, &decision, &plan);
         Ok(decision)
     }
 }

@@ -89,6 +89,14 @@ impl RuleSet {
         &self.rules
     }
 
+    /// The overrides, rule by rule.
+    pub fn overrides(&self) -> impl Iterator<Item = &Override> {
+        self.rules
+            .iter()
+            .filter_map(|rule| self.overrides.get(&rule.name))
+            .flat_map(|overrides| &overrides.all)
+    }
+
     /// The names of all attributes that a rule counts by or matches on, or an override matches on,
     /// each once, sorted: what a request has to tell.
     #[must_use]
@@ -110,7 +118,7 @@ impl RuleSet {
         &'a self,
         request: &Request<'_>,
     ) -> Option<(usize, &'a Rule, Limits)> {
-        if let (true, [rule], None) = (self.plain, &*self.rules, request.only_rule())
+        if let (true, [rule], None, false) = (self.plain, &*self.rules, request.only_rule(), request.is_own())
             && (rule.key.is_empty() || (rule.by_client && request.only_client().is_some()))
         {
             return Some((0, rule, rule.limits));
@@ -209,6 +217,36 @@ mod tests {
         assert_eq!(names(&[("client", "a"), ("path", "/login/x")]), ["global"]);
         assert_eq!(names(&[("path", "/login")]), ["global"], "whose budget?");
         assert_eq!(names(&[("client", "a"), ("tenant", "t"), ("path", "/api/x")]), ["global", "api"]);
+    }
+
+    #[test]
+    fn c2_a_client_s_own_budgets_are_those_that_count_by_nothing_else() {
+        let rules = RuleSet::new([
+            Rule::new("global", LIMIT),
+            Rule::new("per-client", LIMIT).key(["client"]),
+            Rule::new("login", LIMIT).matching("path", "/login").key(["client"]),
+            Rule::new("route", LIMIT).key(["client", "path"]),
+        ])
+        .unwrap();
+        let names = |request: Request<'_>| {
+            rules.covering(&request).map(|(_, rule, _)| rule.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Request::client("a")), ["global", "per-client"]);
+        assert_eq!(names(Request::client("a").own()), ["per-client", "login"]);
+        let plain = RuleSet::new([Rule::new("global", LIMIT)]).unwrap();
+        assert!(
+            plain.only_one_covering(&Request::client("a").own()).is_none(),
+            "not on the short way either"
+        );
+    }
+
+    #[test]
+    fn c4_an_override_for_exactly_one_value_takes_an_asterisk_for_what_it_is() {
+        let rules = RuleSet::new([Rule::new("r", LIMIT).key(["client"])]).unwrap();
+        let rules =
+            rules.with_overrides([Override::new("r", Limit::per_second(9)).exactly("client", "a*")]).unwrap();
+        assert_eq!(covered(&rules, &[("client", "a*")])[0].1, 9);
+        assert_eq!(covered(&rules, &[("client", "ab")])[0].1, 1);
     }
 
     #[test]
