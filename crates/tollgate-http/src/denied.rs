@@ -1,6 +1,8 @@
 //! What a denied client gets: a status, header fields, and a problem body (RFC 9457) with the
 //! numbers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
@@ -16,16 +18,17 @@ const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#
 /// The numbers of a decision, as they stand in every JSON answer. Times are whole milliseconds,
 /// rounded up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Numbers {
     /// Whether the request may go ahead.
     pub allowed: bool,
-    /// How many more requests of cost 1 would be admitted now.
-    pub remaining: u64,
+    /// How many more requests of cost 1 would be admitted now: null if no limit covers it.
+    pub remaining: Option<u64>,
     /// When the limit that decided is whole again, since the Unix epoch.
     pub reset_at: u64,
-    /// The whole of the limit that decided.
-    pub limit: u64,
+    /// The whole of the limit that decided: null if no limit covers it.
+    pub limit: Option<u64>,
     /// How long until the same request is admitted: 0 if it was, null if it never will be.
     pub retry_after_ms: Option<u64>,
     /// The rule that decided.
@@ -36,26 +39,37 @@ pub struct Numbers {
 
 impl From<&Decision> for Numbers {
     fn from(decision: &Decision) -> Self {
-        let millis = |span: std::time::Duration| Timestamp::EPOCH.saturating_add(span).as_millis_ceil();
+        let limited = decision.deciding().is_some();
         Self {
             allowed: decision.allowed(),
-            remaining: decision.remaining(),
+            remaining: limited.then(|| decision.remaining()),
             reset_at: decision.reset_at().as_millis_ceil(),
-            limit: decision.limit(),
-            retry_after_ms: decision.retry_after().map(millis),
+            limit: limited.then(|| decision.limit()),
+            retry_after_ms: decision.retry_after().map(millis_ceil),
             rule: decision.rule().map(|rule| rule.as_str()),
             degraded: decision.degraded(),
         }
     }
 }
 
+/// A span in whole milliseconds, rounded up.
+#[must_use]
+pub fn millis_ceil(span: Duration) -> u64 {
+    Timestamp::EPOCH.saturating_add(span).as_millis_ceil()
+}
+
 /// A problem body, with further members of type `M` beside the standard ones.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem<M> {
+    /// A URI that says what kind of problem it is.
     #[serde(rename = "type")]
     kind: &'static str,
+    /// The kind, in words.
     title: &'static str,
+    /// The status of the response.
     status: u16,
+    /// What happened this time, and what to do.
     detail: String,
     #[serde(flatten)]
     members: M,
@@ -84,10 +98,13 @@ pub fn json(status: StatusCode, content_type: &'static str, body: &impl Serializ
     response
 }
 
+/// What the body of a denial has beside a problem's standard members.
 #[derive(Clone, Debug, Serialize)]
-struct Denied {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Denied<N = Numbers> {
     #[serde(flatten)]
-    numbers: Numbers,
+    numbers: N,
+    /// The limits that denied it, as the header fields name them.
     #[serde(rename = "violated-policies")]
     violated_policies: Vec<String>,
 }
@@ -95,12 +112,17 @@ struct Denied {
 /// The response to a denied request: 429 with `Retry-After` and the rate limit fields, or 503 if
 /// it was denied because the store failed, which is not the client's fault.
 pub fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> {
-    let numbers = Numbers::from(decision);
+    denied_with(decision, headers, Numbers::from(decision))
+}
+
+/// The same with other numbers in its body.
+pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Serialize) -> Response<Bytes> {
     let (status, kind, detail) = if decision.unavailable() {
         let detail = "the rate limiter cannot count at the moment; try again soon".to_owned();
         (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, detail)
     } else {
-        let detail = format!("rate limit exceeded; window resets at {}", numbers.reset_at);
+        let reset_at = decision.reset_at().as_millis_ceil();
+        let detail = format!("rate limit exceeded; window resets at {reset_at}");
         (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail)
     };
     let violated = enforcing(decision).filter(|report| !report.outcome.allowed());

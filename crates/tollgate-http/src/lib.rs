@@ -41,7 +41,7 @@ mod layer;
 mod service;
 
 pub use body::ResponseBody;
-pub use denied::{Numbers, Problem, denied, json, too_many_requests};
+pub use denied::{Denied, Numbers, Problem, denied, denied_with, json, millis_ceil, too_many_requests};
 pub use future::ResponseFuture;
 pub use head::{Head, PeerAddr};
 pub use headers::{

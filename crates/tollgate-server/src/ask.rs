@@ -1,10 +1,14 @@
 //! `tollgate check`: asks a running server.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// How long the server may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -15,29 +19,40 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Answer {
     /// Whether the client may go ahead.
     pub allowed: bool,
-    remaining: u64,
+    remaining: Option<u64>,
     retry_after_ms: Option<u64>,
 }
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.allowed, self.retry_after_ms) {
-            (true, _) => write!(f, "allowed, {} left", self.remaining),
+            (true, _) => match self.remaining {
+                Some(left) => write!(f, "allowed, {left} left"),
+                None => f.write_str("allowed, no limit covers it"),
+            },
             (false, Some(wait)) => write!(f, "denied, try again in {:?}", Duration::from_millis(wait)),
             (false, None) => f.write_str("denied, the cost is more than the whole limit"),
         }
     }
 }
 
-/// Asks the server at `server` for `cost` units of `client`.
+/// Asks the server at `server` for `cost` units of `client`. Over HTTPS the server has to show a
+/// certificate that the usual authorities issued, or those in `authorities`.
 ///
 /// # Errors
 /// A sentence that says why there is no answer and what to do.
-pub fn check(server: &str, client: &str, cost: u64) -> Result<Answer, String> {
+pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) -> Result<Answer, String> {
     let client = utf8_percent_encode(client, NON_ALPHANUMERIC);
     let url = format!("{}/check/{client}?cost={cost}", server.trim_end_matches('/'));
-    let config =
-        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build();
+    let tls = match authorities {
+        None => TlsConfig::default(),
+        Some(file) => TlsConfig::builder().root_certs(read_authorities(file)?).build(),
+    };
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .http_status_as_error(false)
+        .tls_config(tls)
+        .build();
     let unreachable = |error: ureq::Error| {
         format!("cannot ask {server}: {error}; is a server running there? Start one with `tollgate serve`")
     };
@@ -53,4 +68,16 @@ pub fn check(server: &str, client: &str, cost: u64) -> Result<Answer, String> {
             Err(_) => format!("{server} answered {status}, which is not tollgate; check --server"),
         }),
     }
+}
+
+fn read_authorities(file: &Path) -> Result<RootCerts, String> {
+    let cannot =
+        |error: &dyn fmt::Display| format!("cannot read certificates from {}: {error}", file.display());
+    let pem = fs::read(file).map_err(|error| cannot(&error))?;
+    let items = parse_pem(&pem).collect::<Result<Vec<_>, _>>().map_err(|error| cannot(&error))?;
+    let certificates = items.into_iter().filter_map(|item| match item {
+        PemItem::Certificate(certificate) => Some(certificate),
+        _ => None,
+    });
+    Ok(RootCerts::Specific(Arc::new(certificates.collect())))
 }

@@ -1,14 +1,18 @@
 //! The command line.
 //!
-//! What a person did wrong is one sentence on standard error that says what to do. Standard output
-//! is for answers.
+//! What a person did wrong is one sentence on standard error that says what to do, or shows where
+//! in a file it is. Standard output is for answers.
 
-use std::io::{self, Write as _};
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use tollgate::{Limit, MAX_COUNT};
 
+use crate::config::{Flags, Origin, STARTER};
 use crate::{ask, serve_until_signal};
 
 /// What a command that did not work exits with. (1 is a denial.)
@@ -23,7 +27,10 @@ const FAILED: u8 = 2;
 Examples:
   tollgate serve                          10 per 60 s per client, on http://127.0.0.1:8080
   curl localhost:8080/check/alice         may alice go ahead?
-  tollgate check alice                    the same, for scripts"
+  tollgate check alice                    the same, for scripts
+  tollgate init                           a configuration to start from
+  tollgate validate tollgate.toml         what it means, or what is wrong with it
+  tollgate serve --config tollgate.toml   serve it; change it and it takes effect"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -38,15 +45,26 @@ Examples:
   tollgate serve                                       10 per 60 s per client
   tollgate serve --limit \"100/s burst 200\"             a token bucket instead
   tollgate serve --http 127.0.0.1:0                    on a free port; the ready line says which
+  tollgate serve --config /etc/tollgate/tollgate.toml  rules and settings from a file
+  TOLLGATE_STORE_MAX_KEYS=5000000 tollgate serve       any setting of the file, from the environment
 
-SIGTERM and SIGINT finish what is in flight and exit 0.")]
+The file is read again on SIGHUP and when it changes: counts are kept, and a file with a mistake
+changes nothing. SIGTERM and SIGINT finish what is in flight and exit 0; a second one does not wait
+for stop_delay.")]
     Serve {
-        /// Where to listen for HTTP
-        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-        http: String,
+        /// The configuration; `tollgate init` writes one to start from
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Where to listen for HTTP [default: 127.0.0.1:8080]
+        #[arg(long, value_name = "ADDR")]
+        http: Option<String>,
         /// What each client may do, such as "10/60s fixed", "100/s burst 200" or "50/hour sliding"
-        #[arg(long, default_value = "10/60s fixed")]
-        limit: Limit,
+        /// [default: 10/60s fixed]
+        #[arg(long)]
+        limit: Option<Limit>,
+        /// How many threads answer [default: one for each processor]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        workers: Option<u16>,
     },
     /// Ask a running server whether a client may go ahead: exit 0 allowed, 1 denied, 2 error
     #[command(after_help = "\
@@ -54,6 +72,7 @@ Examples:
   tollgate check alice
   tollgate check alice --cost 5
   tollgate check alice --cost 0                        look, and take nothing
+  tollgate check alice --server https://limits.example --cacert ca.pem
   if tollgate check \"$USER\"; then backup; fi")]
     Check {
         /// Who
@@ -64,35 +83,114 @@ Examples:
         /// How much
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=MAX_COUNT))]
         cost: u64,
+        /// Whom to believe that the server is who it says, in PEM [default: the usual authorities]
+        #[arg(long, value_name = "FILE")]
+        cacert: Option<PathBuf>,
+    },
+    /// Write a commented configuration to start from, never over a file that is there
+    #[command(after_help = "\
+Examples:
+  tollgate init                                        writes tollgate.toml
+  tollgate init /etc/tollgate/tollgate.toml
+  tollgate init - | less                               only shows it")]
+    Init {
+        /// Where to
+        #[arg(default_value = "tollgate.toml")]
+        file: PathBuf,
+    },
+    /// Say what a configuration means, or where it is wrong and why
+    #[command(after_help = "\
+Examples:
+  tollgate validate tollgate.toml
+  tollgate validate tollgate.toml && systemctl reload tollgate
+
+The environment counts here too, as it does for `tollgate serve`.")]
+    Validate {
+        /// The configuration
+        file: PathBuf,
+    },
+    /// Write what a shell needs to complete commands
+    #[command(after_help = "\
+Examples:
+  tollgate completions bash > /etc/bash_completion.d/tollgate
+  tollgate completions zsh > ~/.zfunc/_tollgate
+  tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
+    Completions {
+        /// Which
+        shell: Shell,
     },
 }
 
 /// Does what the process's arguments say.
 #[must_use]
 pub fn run() -> ExitCode {
-    match Cli::parse().command {
-        None => print(&Cli::command().render_help().to_string()),
-        Some(Command::Serve { http, limit }) => match serve_until_signal(&http, limit) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(complaint) => fail(&complaint),
-        },
-        Some(Command::Check { client, server, cost }) => match ask::check(&server, &client, cost) {
-            Ok(answer) => {
-                let printed = print(&format!("{answer}\n"));
-                if answer.allowed { printed } else { ExitCode::from(1) }
+    let done = match Cli::parse().command {
+        None => Ok(Cli::command().render_help().to_string()),
+        Some(Command::Serve { config, http, limit, workers }) => {
+            let flags = Flags { http, limit, workers: workers.map(usize::from) };
+            serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| String::new())
+        }
+        Some(Command::Check { client, server, cost, cacert }) => {
+            match ask::check(&server, &client, cost, cacert.as_deref()) {
+                Ok(answer) if !answer.allowed => {
+                    print(&format!("{answer}\n"));
+                    return ExitCode::from(1);
+                }
+                answer => answer.map(|answer| format!("{answer}\n")),
             }
-            Err(complaint) => fail(&complaint),
-        },
+        }
+        Some(Command::Init { file }) => init(&file),
+        Some(Command::Validate { file }) => validate(file),
+        Some(Command::Completions { shell }) => Ok(completions(shell)),
+    };
+    match done {
+        Ok(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
+        Err(complaint) => {
+            // What shows a place in a file begins as compilers begin.
+            let name = if complaint.contains('\n') { "" } else { "tollgate: " };
+            let _ = writeln!(io::stderr(), "{name}{complaint}");
+            ExitCode::from(FAILED)
+        }
     }
 }
 
-fn print(text: &str) -> ExitCode {
-    // A closed pipe (`tollgate | head -1`) is the reader's choice, not a failure.
-    let _ = io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+fn init(file: &Path) -> Result<String, String> {
+    let name = file.display();
+    if file == Path::new("-") {
+        return Ok(STARTER.into());
+    }
+    let mut written =
+        OpenOptions::new().write(true).create_new(true).open(file).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => format!("{name} is there already; name another, or move it away"),
+            _ => format!("cannot write {name}: {error}; name another place"),
+        })?;
+    written.write_all(STARTER.as_bytes()).map_err(|error| format!("cannot write {name}: {error}"))?;
+    Ok(format!("wrote {name}; change it, then: tollgate serve --config {name}\n"))
 }
 
-fn fail(complaint: &str) -> ExitCode {
-    let _ = writeln!(io::stderr(), "tollgate: {complaint}");
-    ExitCode::from(FAILED)
+fn validate(file: PathBuf) -> Result<String, String> {
+    let name = file.display().to_string();
+    let config = Origin::of_process(Some(file), Flags::default()).load();
+    let config = config.map_err(|faults| faults.render(colour()))?;
+    let warnings: String = config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+    Ok(format!("{name} is right.\n{warnings}\n{config}"))
+}
+
+fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Whether whoever reads the errors sees colours.
+fn colour() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+fn print(text: &str) {
+    // A closed pipe (`tollgate | head -1`) is the reader's choice, not a failure.
+    let _ = io::stdout().write_all(text.as_bytes());
 }

@@ -1,13 +1,26 @@
-//! The server, its edges injected: a listener, a limiter and a signal to stop go in, so that tests
-//! bind port 0 and own the clock.
+//! The server, its edges injected: a listener, a limiter's configuration, a clock and a signal to
+//! stop go in, so that tests bind port 0 and own the time.
 //!
 //! A transport owns two translations and nothing else: its wire into attributes, and a decision
 //! back into its wire.
 #![warn(clippy::unwrap_used)]
 
+mod app;
 pub mod ask;
 pub mod cli;
+pub mod config;
+mod connection;
 mod http;
+mod latency;
+mod log;
+mod metrics;
+mod reload;
+mod secret;
 mod serve;
+mod tls;
+mod top;
+mod upkeep;
 
+pub use app::App;
+pub use secret::Secret;
 pub use serve::{serve, serve_until_signal};

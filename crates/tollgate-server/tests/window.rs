@@ -2,9 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
 use serde_json::Value;
-use tollgate::{Limit, Limiter, MINUTE, ManualClock, Rule, RuleSet, Timestamp};
+use tollgate::{ManualClock, Timestamp};
+use tollgate_server::App;
+use tollgate_server::config::Origin;
 
 /// The status, the header fields and the body.
 fn get(address: SocketAddr, path: &str) -> (u16, String, Value) {
@@ -19,13 +22,12 @@ fn get(address: SocketAddr, path: &str) -> (u16, String, Value) {
 #[test]
 fn a1_vector_over_http() {
     let clock = ManualClock::at(Timestamp::from_millis(1_000_000));
-    let rules =
-        RuleSet::new([Rule::new("per-client", Limit::fixed_window(10, MINUTE)).key(["client"])]).unwrap();
-    let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
+    let origin = Origin::default();
+    let app = App::new(origin.clone(), origin.load().unwrap(), Arc::new(clock.clone())).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
-    let server = runtime.spawn(tollgate_server::serve(listener, limiter, std::future::pending()));
+    let server = runtime.spawn(tollgate_server::serve(listener, Arc::new(app), std::future::pending()));
     let check = |at| {
         clock.set(Timestamp::from_millis(at));
         let (status, head, body) = get(address, "/check/alice");

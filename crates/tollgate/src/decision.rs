@@ -147,11 +147,7 @@ impl Decision {
     /// if it never will be.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Allowed => Some(Duration::ZERO),
-            Verdict::Denied { retry_after } => Some(retry_after),
-            Verdict::Never => None,
-        }
+        self.verdict.retry_after()
     }
 
     /// How many more requests like this one, of cost 1, would be admitted right now. [`u64::MAX`]

@@ -88,7 +88,7 @@ pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
 pub use limiter::{Limiter, LimiterBuilder, Observer, Reservation, Settlement};
 pub use memory::{MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
-pub use notation::parse_duration;
+pub use notation::{format_duration, parse_duration};
 pub use request::{AsRequest, CLIENT, KeyPart, Request};
 pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
 pub use stats::{Counts, Stats};

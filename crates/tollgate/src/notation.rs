@@ -55,6 +55,20 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     Ok(span)
 }
 
+/// Writes a duration as [`parse_duration`] reads it, in the longest unit that divides it: `90s`,
+/// `minute`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(tollgate::format_duration(Duration::from_secs(90)), "90s");
+/// assert_eq!(tollgate::format_duration(tollgate::MINUTE), "minute");
+/// ```
+#[must_use]
+pub fn format_duration(span: Duration) -> String {
+    display::Per(span).to_string()
+}
+
 #[cfg(feature = "serde")]
 mod serde_form {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

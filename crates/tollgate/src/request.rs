@@ -53,6 +53,12 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// What it costs.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.cost
+    }
+
     /// Looks at no rule but the one of this name.
     #[must_use]
     pub const fn only(mut self, rule: &'a str) -> Self {

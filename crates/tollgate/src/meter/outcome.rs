@@ -18,6 +18,19 @@ pub enum Verdict {
     Never,
 }
 
+impl Verdict {
+    /// How long until the same request is admitted, if nothing else happens: zero if it was, `None`
+    /// if it never will be.
+    #[must_use]
+    pub const fn retry_after(self) -> Option<Duration> {
+        match self {
+            Self::Allowed => Some(Duration::ZERO),
+            Self::Denied { retry_after } => Some(retry_after),
+            Self::Never => None,
+        }
+    }
+}
+
 /// A limit's answer and its numbers afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {

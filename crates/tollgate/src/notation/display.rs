@@ -44,7 +44,7 @@ impl fmt::Display for Refilled {
 }
 
 /// A period in the longest unit that divides it: `90s`, `minute`.
-struct Per(Duration);
+pub(super) struct Per(pub(super) Duration);
 
 impl fmt::Display for Per {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,257 @@
+//! What a running server consists of, whatever protocol it is asked in.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::{ArcSwap, Guard};
+use axum::http::HeaderValue;
+use tollgate::{
+    AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, RuleSet,
+    StoreError, Timestamp, TokioClock,
+};
+use tracing::{error, info, warn};
+
+use crate::config::{Config, Faults, Fixed, Origin, Settings};
+use crate::metrics::Metrics;
+use crate::secret::Secret;
+use crate::top::Top;
+
+/// How many limits of single clients can be set while the server runs.
+const OWN_LIMITS_MAX: usize = 10_000;
+
+/// What tells how long something took. Decisions are made by the server's own clock, which may be
+/// coarse, or a test's.
+pub(crate) const STOPWATCH: TokioClock = TokioClock;
+
+/// How much of a client's name stands in a log line.
+const LOGGED_BYTES_MAX: usize = 64;
+
+/// The limiter and all that is known around it.
+pub struct App {
+    pub(crate) limiter: Limiter,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Metrics,
+    pub(crate) top: Arc<Top>,
+    pub(crate) started_at: Timestamp,
+    settings: ArcSwap<Settings>,
+    /// What opens the administration when nothing is configured; and what masks names in logs.
+    made_up: Secret,
+    origin: Origin,
+    fixed: Fixed,
+    rules: Mutex<Rules>,
+    ready: AtomicBool,
+    answered: AtomicU64,
+}
+
+/// The rules as the file has them, and the limits that single clients were given since.
+#[derive(Debug)]
+struct Rules {
+    file: RuleSet,
+    own: Vec<OwnLimit>,
+}
+
+#[derive(Clone, Debug)]
+struct OwnLimit {
+    client: String,
+    replacement: Override,
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Puts a server together. `origin` is where its configuration came from and is read again;
+    /// `clock` is what it tells the time by.
+    ///
+    /// # Errors
+    /// A sentence that says what to do.
+    pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
+        let Config { fixed, settings, rules, warnings: _ } = config;
+        let top = Arc::new(Top::new());
+        let limiter = Limiter::builder(rules.clone())
+            .store(fixed.store.build())
+            .clock(Arc::clone(&clock))
+            .observer(Watcher(Arc::clone(&top)))
+            .deadline(fixed.store.deadline)
+            .local_share(fixed.store.local_share)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            limiter,
+            started_at: clock.now(),
+            clock,
+            metrics: Metrics::default(),
+            top,
+            settings: ArcSwap::from_pointee(settings),
+            made_up: Secret::random()?,
+            origin,
+            fixed,
+            rules: Mutex::new(Rules { file: rules, own: Vec::new() }),
+            ready: AtomicBool::new(true),
+            answered: AtomicU64::new(0),
+        })
+    }
+
+    /// The admin token, if it was made up because none is configured: for the one who started the
+    /// server to see, once.
+    pub(crate) fn made_up_token(&self) -> Option<&str> {
+        self.settings().admin_token.is_none().then(|| self.made_up.reveal())
+    }
+
+    /// Decides a request.
+    ///
+    /// # Errors
+    /// As [`Limiter::check`].
+    pub(crate) fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
+        let began = STOPWATCH.now();
+        let decision = self.limiter.check(request);
+        self.metrics.store.observe(STOPWATCH.now().since(began));
+        decision
+    }
+
+    /// What can change while the server runs.
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+
+    /// What cannot.
+    #[must_use]
+    pub const fn fixed(&self) -> &Fixed {
+        &self.fixed
+    }
+
+    /// Whether this token opens the administration.
+    pub(crate) fn admits(&self, token: &[u8]) -> bool {
+        self.settings().admin_token.as_ref().unwrap_or(&self.made_up).is(token)
+    }
+
+    /// A client's name, for a log.
+    pub(crate) fn logged(&self, client: &str) -> String {
+        if self.settings().hash_keys_in_logs {
+            return self.made_up.mask(client);
+        }
+        match client.len() {
+            ..=LOGGED_BYTES_MAX => client.to_owned(),
+            _ => format!("{}…", &client[..client.floor_char_boundary(LOGGED_BYTES_MAX)]),
+        }
+    }
+
+    /// A name for a request that has none: the server's own and a number.
+    pub(crate) fn next_request_id(&self) -> HeaderValue {
+        let number = self.answered.fetch_add(1, Ordering::Relaxed);
+        let server = self.started_at.as_nanos();
+        HeaderValue::try_from(format!("{server:x}-{number:x}")).unwrap_or(HeaderValue::from_static("-"))
+    }
+
+    /// Whether to send it requests.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Tells load balancers to go elsewhere.
+    pub(crate) fn no_longer_ready(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
+    /// Reads the configuration again. If it is good it takes effect at once, counts kept; if not,
+    /// nothing changes.
+    ///
+    /// # Errors
+    /// What is wrong with it, which has been logged and counted.
+    pub fn reload(&self) -> Result<(), Faults> {
+        let applied = self.origin.load().and_then(|config| self.apply(config));
+        self.metrics.reloaded(applied.is_ok());
+        match &applied {
+            Ok(()) => info!("the configuration was read again and is in effect"),
+            Err(faults) => error!("the configuration is not in effect, and nothing has changed:\n{faults}"),
+        }
+        applied
+    }
+
+    fn apply(&self, config: Config) -> Result<(), Faults> {
+        let Config { fixed, settings, rules: file, warnings } = config;
+        warnings.iter().for_each(|warning| warn!("{warning}"));
+        let mut rules = self.rules();
+        let mut own = rules.own.clone();
+        own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
+        self.limiter.set_rules(compose(&file, &own).unwrap_or_else(|_| file.clone())).map_err(|error| {
+            let file = self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+            Faults::sentence(file, error.to_string())
+        })?;
+        *rules = Rules { file, own };
+        drop(rules);
+        self.settings.store(Arc::new(settings));
+        if fixed != self.fixed {
+            warn!(
+                "[store], listeners, workers, logging and time-outs change only when the server is started again"
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives one client other limits than the rule's, from now on and until the server stops.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRule`] if the rule does not exist or does not count by client alone.
+    pub(crate) fn set_own_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
+        self.change_own(client, Some(rule), Some(limits))
+    }
+
+    /// Takes back what [`set_own_limit`](Self::set_own_limit) gave, for one rule or all.
+    pub(crate) fn clear_own_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
+        self.change_own(client, rule, None)
+    }
+
+    fn change_own(&self, client: &str, rule: Option<&str>, limits: Option<Limits>) -> Result<(), Error> {
+        let mut rules = self.rules();
+        if let Some(unknown) = rule.filter(|rule| !is_per_client(&rules.file, rule)) {
+            return Err(Error::UnknownRule { rule: unknown.into() });
+        }
+        let mut own = rules.own.clone();
+        let replaced = |own: &OwnLimit| {
+            own.client == client && rule.is_none_or(|rule| own.replacement.rule().as_str() == rule)
+        };
+        own.retain(|own| !replaced(own));
+        if let (Some(rule), Some(limits)) = (rule, limits) {
+            if own.len() >= OWN_LIMITS_MAX {
+                return Err(Error::StoreFull);
+            }
+            let replacement = Override::new(rule, limits).exactly(CLIENT, client);
+            own.push(OwnLimit { client: client.into(), replacement });
+        }
+        self.limiter.set_rules(compose(&rules.file, &own)?)?;
+        rules.own = own;
+        Ok(())
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The file's rules with the clients' own limits, which count first.
+fn compose(file: &RuleSet, own: &[OwnLimit]) -> Result<RuleSet, Error> {
+    let overrides = own.iter().map(|own| &own.replacement).chain(file.overrides()).cloned();
+    RuleSet::new(file.rules().iter().cloned())?.with_overrides(overrides)
+}
+
+fn is_per_client(rules: &RuleSet, name: &str) -> bool {
+    rules.rules().iter().any(|rule| rule.name().as_str() == name && rule.key_attributes() == [CLIENT])
+}
+
+/// Sees every decision once, whatever protocol it was asked for in.
+struct Watcher(Arc<Top>);
+
+impl Observer for Watcher {
+    fn decided(&self, request: &Request<'_>, decision: &Decision) {
+        self.0.count(request, decision);
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        warn!(%error, "the store failed");
+    }
+}

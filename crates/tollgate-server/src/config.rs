@@ -1,0 +1,507 @@
+//! The configuration: a file, over which the environment counts, over which flags count.
+//!
+//! A [`Config`] that exists works: limits and rules are built, certificates and tokens are read.
+//! Whatever is wrong is told all at once, as [`Faults`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use rustls::ServerConfig;
+use tollgate::{FailurePolicy, Limit, MemoryStore, OnFull, RuleSet, SECOND};
+use tollgate_http::{ForwardedBy, HeaderStyle, Headers, Identity, Proxies};
+use toml::de::DeTable;
+
+use crate::secret::Secret;
+use crate::tls;
+
+mod fault;
+mod reader;
+mod rules;
+mod words;
+
+use fault::nearest;
+pub use fault::{Fault, Faults};
+use reader::{At, PREFIX, Section, Setting, Source, Wrong};
+
+/// Every setting, explained: what `tollgate init` writes.
+pub const STARTER: &str = include_str!("../tollgate.toml");
+
+/// The variable that holds the admin token, if no file does.
+const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
+
+/// An admin token shorter than this could be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// What is configured.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What takes effect when the server starts, and not before it starts again.
+    pub fixed: Fixed,
+    /// What takes effect at once when the file changes.
+    pub settings: Settings,
+    /// The rules; they too take effect at once.
+    pub rules: RuleSet,
+    /// What looks like a mistake but is not one for certain.
+    pub warnings: Vec<String>,
+}
+
+/// What a running server cannot change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fixed {
+    /// Where to listen for HTTP.
+    pub http: String,
+    /// How many threads answer; one for each processor unless said otherwise.
+    pub workers: Option<usize>,
+    /// How many connections may be open.
+    pub max_connections: usize,
+    /// How long a connection may be silent, and a request may take to arrive or an answer to leave.
+    pub timeout: Duration,
+    /// How long to go on after readiness has gone false, so that load balancers notice.
+    pub stop_delay: Duration,
+    /// What to log, as `tracing` filters say it.
+    pub log: String,
+    /// How to log.
+    pub log_format: LogFormat,
+    /// Where state is kept.
+    pub store: Store,
+}
+
+/// The memory store's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    /// How many keys may be in use.
+    pub max_keys: u64,
+    /// What a new key gets when every slot is busy.
+    pub on_full: OnFull,
+    /// How often idle keys are looked for.
+    pub sweep_interval: Duration,
+    /// How long a key must have been idle.
+    pub idle_for: Duration,
+    /// The largest limit that a sliding log may have.
+    pub log_ceiling: u64,
+    /// Whether to read the cheaper clock.
+    pub coarse_clock: bool,
+    /// How long the store may take.
+    pub deadline: Duration,
+    /// The share of each limit under `on_store_error = "local"`.
+    pub local_share: f64,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Pretty,
+    /// For machines.
+    Json,
+}
+
+/// What a running server can change.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The header fields of answers.
+    pub headers: Headers,
+    /// Who asks.
+    pub identity: Identity,
+    /// What opens the administration; made up at the start if there is none.
+    pub admin_token: Option<Secret>,
+    /// Whether clients are hashed in logs.
+    pub hash_keys_in_logs: bool,
+    /// Certificates.
+    pub tls: Option<Arc<ServerConfig>>,
+}
+
+/// Flags, which count more than anything else.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// Where to listen for HTTP.
+    pub http: Option<String>,
+    /// What each client may do, in place of rules.
+    pub limit: Option<Limit>,
+    /// How many threads answer.
+    pub workers: Option<usize>,
+}
+
+/// Where a configuration comes from, so that it can be read again.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The file, if there is one.
+    pub file: Option<PathBuf>,
+    /// Variables that begin with `TOLLGATE_`.
+    pub environment: HashMap<String, String>,
+    /// Flags.
+    pub flags: Flags,
+}
+
+impl Origin {
+    /// The process's environment, and this file and flags.
+    #[must_use]
+    pub fn of_process(file: Option<PathBuf>, flags: Flags) -> Self {
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok().filter(|name| name.starts_with(PREFIX))?;
+            Some((name, value.into_string().ok()?))
+        });
+        Self { file, environment: environment.collect(), flags }
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// All that is wrong, in one sentence or with the places in the file.
+    pub fn load(&self) -> Result<Config, Faults> {
+        let name =
+            self.file.as_ref().map_or_else(|| "the environment".into(), |file| file.display().to_string());
+        let told = |text: String, faults| Err(Faults { file: name.clone(), text, faults }.sorted());
+        let text = match self.file.as_ref().map(fs::read_to_string) {
+            None => String::new(),
+            Some(Ok(text)) => text,
+            Some(Err(error)) => return told(String::new(), vec![unreadable(&name, &error)]),
+        };
+        let source = Source {
+            text: &text,
+            environment: &self.environment,
+            faults: Default::default(),
+            asked: Default::default(),
+        };
+        let (table, errors) = DeTable::parse_recoverable(&text);
+        let config = if errors.is_empty() {
+            Some(self.read(&source, table.get_ref()))
+        } else {
+            let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
+            let fault = |error: &toml::de::Error| {
+                Fault::new("this is not TOML", "").at(place(error), error.message())
+            };
+            source.faults.borrow_mut().extend(errors.iter().map(fault));
+            None
+        };
+        let faults = source.faults.take();
+        match config {
+            Some(config) if faults.is_empty() => Ok(config),
+            _ => told(text.clone(), faults),
+        }
+    }
+
+    fn read(&self, source: &Source<'_>, table: &DeTable<'_>) -> Config {
+        let mut root = Section::root(source, table);
+        let mut server = root.section("server");
+        let settings = self.settings(source, &mut server);
+        let store = store(root.section("store"));
+        let fixed = self.fixed(source, server, store);
+        let rules = rules::read(source, &mut root, self.flags.limit, &fixed.store.build());
+        root.finish();
+        Config { warnings: self.misspelt(source), fixed, settings, rules }
+    }
+
+    fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
+        let styles = [
+            ("standard", HeaderStyle::Standard),
+            ("trio", HeaderStyle::Trio),
+            ("x", HeaderStyle::X),
+            ("x-epoch", HeaderStyle::XEpoch),
+            ("off", HeaderStyle::Off),
+        ];
+        let style = server.choice("headers", &styles).map_or(HeaderStyle::default(), |style| style.value);
+        Settings {
+            headers: Headers::new(style),
+            identity: identity(server),
+            admin_token: self.admin_token(source, server),
+            hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
+            tls: self.tls(server),
+        }
+    }
+
+    fn admin_token(&self, source: &Source<'_>, server: &mut Section<'_>) -> Option<Secret> {
+        let file = server.get::<String>("admin_token_file");
+        source.asked.borrow_mut().push(ADMIN_TOKEN.into());
+        let (token, told) = if let Some(token) = self.environment.get(ADMIN_TOKEN) {
+            (token.clone(), Fault::new(format!("{ADMIN_TOKEN} is too short"), ""))
+        } else {
+            let file = file?;
+            let token = self.read_file(server, &file)?;
+            (
+                String::from_utf8(token).unwrap_or_default(),
+                place(Fault::new("the admin token is too short", ""), &file),
+            )
+        };
+        let token = token.trim();
+        let graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
+        if token.len() < TOKEN_BYTES_MIN || !graphic {
+            let help = format!(
+                "write at least {TOKEN_BYTES_MIN} printable characters without spaces, such as `openssl rand -hex 32` makes"
+            );
+            source.fault(told.help(help));
+            return None;
+        }
+        Some(Secret::new(token.into()))
+    }
+
+    fn tls(&self, server: &mut Section<'_>) -> Option<Arc<ServerConfig>> {
+        let mut section = server.section("tls");
+        let (cert, key) = (section.get::<String>("cert"), section.get::<String>("key"));
+        let client_ca = section.get::<String>("client_ca");
+        let lone = match (&cert, &key, &client_ca) {
+            (Some(cert), None, _) => Some((cert, "a certificate needs its key", "add `key`")),
+            (None, Some(key), _) => Some((key, "a key needs its certificate", "add `cert`")),
+            (None, None, Some(ca)) => Some((ca, "client certificates need TLS", "add `cert` and `key`")),
+            _ => None,
+        };
+        if let Some((at, message, help)) = lone {
+            section.fault(place(Fault::new(message, help), at));
+        }
+        let built = cert.zip(key).and_then(|(cert, key)| {
+            let certificate = self.read_file(&section, &cert);
+            let private = self.read_file(&section, &key);
+            let authorities = match &client_ca {
+                Some(file) => Some(self.read_file(&section, file)?),
+                None => None,
+            };
+            let built = tls::server_config(&certificate?, &private?, authorities.as_deref());
+            built
+                .map_err(|wrong| {
+                    let at = match wrong.file {
+                        tls::File::Certificate => &cert,
+                        tls::File::Key => &key,
+                        tls::File::ClientAuthority => client_ca.as_ref().unwrap_or(&cert),
+                    };
+                    section.fault(place(Fault::new(wrong.reason, wrong.help), at));
+                })
+                .ok()
+        });
+        section.finish();
+        built
+    }
+
+    /// What stands in a file that a setting names: relative to the configuration's own directory.
+    fn read_file(&self, section: &Section<'_>, named: &At<String>) -> Option<Vec<u8>> {
+        let directory = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        let path = directory.join(&named.value);
+        fs::read(&path)
+            .map_err(|error| section.fault(place(unreadable(&path.display().to_string(), &error), named)))
+            .ok()
+    }
+
+    fn fixed(&self, source: &Source<'_>, mut server: Section<'_>, store: Store) -> Fixed {
+        let http = server.get_or::<Address>("http", Address("127.0.0.1:8080".into())).0;
+        let http = self.flags.http.clone().unwrap_or(http);
+        if http == "off" {
+            let help = "gRPC and RESP are not built yet, so HTTP is all there is; give it an address";
+            let fault = Fault::new("nothing is left to listen on", help);
+            source.fault(server.span("http").map_or(fault.clone(), |span| fault.at(span, "off")));
+        }
+        for key in ["grpc", "resp"] {
+            if let Some(address) = server.get::<String>(key).filter(|address| address.value != "off") {
+                let fault =
+                    Fault::new(format!("there is no {key} listener yet"), "write \"off\", or leave it out");
+                server.fault(place(fault, &address));
+            }
+        }
+        let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
+        if timeout.value < Duration::from_millis(100) {
+            server.fault(place(
+                Fault::new("`timeout` is too short to answer anyone", "30s is usual"),
+                &timeout,
+            ));
+        }
+        let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
+        let fixed = Fixed {
+            http,
+            workers: self
+                .flags
+                .workers
+                .or(at_least_one(&mut server, "workers").and_then(|n| usize::try_from(n).ok())),
+            max_connections: at_least_one(&mut server, "max_connections")
+                .map_or(10_000, |most| usize::try_from(most).unwrap_or(usize::MAX)),
+            timeout: timeout.value,
+            stop_delay: server.get_or("stop_delay", Duration::ZERO),
+            log: server.get_or::<Filter>("log", Filter("info".into())).0,
+            log_format: server.choice("log_format", &formats).map_or(LogFormat::Auto, |format| format.value),
+            store,
+        };
+        server.finish();
+        fixed
+    }
+
+    /// Variables that nobody asked for, but that look like some that somebody does. Others may
+    /// belong to someone else: Kubernetes makes a few for a service called tollgate.
+    fn misspelt(&self, source: &Source<'_>) -> Vec<String> {
+        let asked = source.asked.borrow();
+        let strange = self.environment.keys().filter(|name| !asked.contains(name));
+        let near = |name: &String| {
+            let stem = |name: &str| name.strip_prefix(PREFIX).unwrap_or_default().to_owned();
+            let stems: Vec<String> = asked.iter().map(|name| stem(name)).collect();
+            let near = nearest(&stem(name), stems.iter().map(String::as_str))?;
+            Some(format!("nothing reads the variable {name}; did you mean {PREFIX}{near}?"))
+        };
+        strange.filter_map(near).collect()
+    }
+}
+
+fn identity(server: &mut Section<'_>) -> Identity {
+    let networks = server.list::<Network>("trusted_proxies");
+    let hops = server.get::<u64>("trusted_hops");
+    if let (Some(_), Some(hops)) = (&networks, &hops) {
+        let help =
+            "leave out one: `trusted_proxies` if the proxies' addresses change, `trusted_hops` otherwise";
+        server.fault(place(Fault::new("proxies are trusted by network or by number, not both", help), hops));
+    }
+    let headers = [
+        ("x-forwarded-for", ForwardedBy::XForwardedFor),
+        ("forwarded", ForwardedBy::Forwarded),
+        ("x-real-ip", ForwardedBy::XRealIp),
+    ];
+    let by = server.choice("forwarded_by", &headers).map_or(ForwardedBy::default(), |header| header.value);
+    let bits = server.get("ipv6_prefix").unwrap_or(At { value: 64, span: None });
+    let prefix = u8::try_from(bits.value).ok().filter(|bits| (1..=128).contains(bits));
+    if prefix.is_none() {
+        server.fault(place(Fault::new("`ipv6_prefix` is from 1 to 128 bits", "64 is usual"), &bits));
+    }
+    let proxies = match (networks, hops) {
+        (Some(networks), _) => Some(Proxies::networks(networks.into_iter().map(|network| network.value.0))),
+        (None, Some(hops)) => Some(Proxies::hops(usize::try_from(hops.value).unwrap_or(usize::MAX))),
+        (None, None) => None,
+    };
+    let identity = Identity::peer().ipv6_prefix(prefix.unwrap_or(64));
+    proxies.map_or(identity.clone(), |proxies| identity.behind(proxies.by(by)))
+}
+
+fn store(mut store: Section<'_>) -> Store {
+    let kinds = [("memory", "memory"), ("disk", "disk"), ("redis", "redis")];
+    if let Some(kind) = store.choice("kind", &kinds).filter(|kind| kind.value != "memory") {
+        let message = format!("there is no {} store yet", kind.value);
+        store.fault(place(Fault::new(message, "write \"memory\", or leave it out"), &kind));
+    }
+    for (key, kind) in [
+        ("data", "disk"),
+        ("durability", "disk"),
+        ("flush_interval", "disk"),
+        ("url", "redis"),
+        ("prefix", "redis"),
+    ] {
+        if let Some(value) = store.get::<String>(key) {
+            let message = format!("`{key}` is for kind = \"{kind}\", which is not built yet");
+            store.fault(place(Fault::new(message, "leave it out"), &value));
+        }
+    }
+    let clocks = [("precise", false), ("coarse", true)];
+    let policies = [("deny", OnFull::Deny), ("pool", OnFull::Pool)];
+    let share = store.get("local_share").unwrap_or(At { value: 0.25, span: None });
+    if !(share.value > 0.0 && share.value <= 1.0) {
+        store.fault(place(Fault::new("`local_share` is more than 0 and at most 1", "0.25 is usual"), &share));
+    }
+    let built = Store {
+        max_keys: at_least_one(&mut store, "max_keys").unwrap_or(1_000_000),
+        on_full: store.choice("on_full", &policies).map_or(OnFull::Deny, |policy| policy.value),
+        sweep_interval: positive(&mut store, "sweep_interval", 60 * SECOND),
+        idle_for: store.get_or("idle_for", 300 * SECOND),
+        log_ceiling: at_least_one(&mut store, "log_ceiling").unwrap_or(10_000),
+        coarse_clock: store.choice("clock", &clocks).is_some_and(|clock| clock.value),
+        deadline: positive(&mut store, "deadline", Duration::from_millis(50)),
+        local_share: share.value,
+    };
+    store.finish();
+    built
+}
+
+impl Store {
+    /// The store.
+    #[must_use]
+    pub fn build(&self) -> MemoryStore {
+        MemoryStore::new()
+            .max_keys(self.max_keys)
+            .on_full(self.on_full)
+            .log_ceiling(self.log_ceiling)
+            .sweep(self.sweep_interval, self.idle_for)
+    }
+}
+
+const POLICIES: [(&str, FailurePolicy); 3] =
+    [("open", FailurePolicy::Open), ("closed", FailurePolicy::Closed), ("local", FailurePolicy::Local)];
+
+/// A failure policy's name.
+pub(crate) fn policy_name(policy: FailurePolicy) -> &'static str {
+    POLICIES.iter().find(|(_, known)| *known == policy).map_or("", |(name, _)| name)
+}
+
+fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {
+    let number = section.get::<u64>(key)?;
+    if number.value == 0 {
+        section.fault(place(Fault::new(format!("`{key}` is at least 1"), "write a larger number"), &number));
+    }
+    Some(number.value)
+}
+
+fn positive(section: &mut Section<'_>, key: &'static str, default: Duration) -> Duration {
+    let Some(span) = section.get::<Duration>(key) else { return default };
+    if span.value.is_zero() {
+        section
+            .fault(place(Fault::new(format!("`{key}` is longer than nothing"), "write a longer one"), &span));
+    }
+    span.value
+}
+
+/// A fault at a value.
+fn place<T>(fault: Fault, value: &At<T>) -> Fault {
+    match &value.span {
+        Some(span) => fault.at(span.clone(), "here"),
+        None => fault,
+    }
+}
+
+fn unreadable(file: &str, error: &io::Error) -> Fault {
+    Fault::new(format!("cannot read {file}: {error}"), "check the name and who may read it")
+}
+
+/// An address to listen on, or `off`.
+struct Address(String);
+
+impl Setting for Address {
+    const WANTED: &'static str = "an address and a port in quotes, such as \"127.0.0.1:8080\", or \"off\"";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        let port =
+            text.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then_some(port.parse::<u16>()));
+        if text == "off" || matches!(port, Some(Ok(_))) {
+            return Ok(Self(text.into()));
+        }
+        Err(Wrong::new("this is not an address with a port", format!("write {}", Self::WANTED)))
+    }
+}
+
+/// A network, or one address.
+struct Network(IpNet);
+
+impl Setting for Network {
+    const WANTED: &'static str = "a network in quotes, such as \"10.0.0.0/8\"";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        network.map(Self).map_err(|_| {
+            Wrong::new("this is neither a network nor an address", format!("write {}", Self::WANTED))
+        })
+    }
+}
+
+/// What to log.
+struct Filter(String);
+
+impl Setting for Filter {
+    const WANTED: &'static str = "a level in quotes, such as \"info\"";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        tracing_subscriber::EnvFilter::try_new(text).map_err(|error| {
+            Wrong::new(
+                error.to_string(),
+                "write error, warn, info, debug or trace, or tollgate::access=debug,info",
+            )
+        })?;
+        Ok(Self(text.into()))
+    }
+}

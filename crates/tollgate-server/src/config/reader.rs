@@ -1,0 +1,357 @@
+//! Reads settings out of a section of the file, or out of the environment, which counts more.
+//!
+//! Whatever is wrong is noted and reading goes on, so that all of it is told at once. What is not
+//! asked for is unknown: [`Section::finish`] says so, with the nearest thing that is known.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use tollgate::{Error, Limit, parse_duration};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::fault::{Fault, nearest};
+
+/// Everything begins with this in the environment.
+pub(super) const PREFIX: &str = "TOLLGATE_";
+
+/// What is read from, and what was found wrong with it.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    /// The file's text.
+    pub(super) text: &'a str,
+    /// Variables of the environment that begin with [`PREFIX`].
+    pub(super) environment: &'a HashMap<String, String>,
+    pub(super) faults: RefCell<Vec<Fault>>,
+    /// Variables that a setting was looked for in.
+    pub(super) asked: RefCell<Vec<String>>,
+}
+
+impl Source<'_> {
+    pub(super) fn fault(&self, fault: Fault) {
+        self.faults.borrow_mut().push(fault);
+    }
+}
+
+/// A value, and where it stands: nowhere, if it came from the environment.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) span: Option<Range<usize>>,
+}
+
+/// What is wrong with a value: why, and what to write instead. `column` is where in a text,
+/// counted in characters from 1.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    reason: String,
+    help: String,
+    column: Option<usize>,
+}
+
+impl Wrong {
+    pub(super) fn new(reason: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { reason: reason.into(), help: help.into(), column: None }
+    }
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::InvalidNotation { column, reason, hint, .. } => {
+                Self { reason, help: hint, column: Some(column) }
+            }
+            Error::InvalidLimit { field, value, reason } => {
+                Self::new(format!("the {field} is {value}"), format!("it must be {reason}"))
+            }
+            other => Self::new(other.to_string(), ""),
+        }
+    }
+}
+
+/// Something that can be set.
+pub(super) trait Setting: Sized {
+    /// What to write, in a few words.
+    const WANTED: &'static str;
+
+    fn from_text(text: &str) -> Result<Self, Wrong>;
+
+    /// From what is not a text. Nothing but whole numbers and truth values is.
+    fn from_other(_: &DeValue<'_>) -> Option<Self> {
+        None
+    }
+}
+
+impl Setting for String {
+    const WANTED: &'static str = "a text in quotes";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        if text.is_empty() {
+            Err(Wrong::new("it is empty", "write something, or leave it out"))
+        } else {
+            Ok(text.into())
+        }
+    }
+}
+
+impl Setting for u64 {
+    const WANTED: &'static str = "a whole number";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        let digits = text.replace('_', "");
+        digits.parse().map_err(|_| Wrong::new("this is not a whole number", "write digits, such as 1000"))
+    }
+
+    fn from_other(value: &DeValue<'_>) -> Option<Self> {
+        let integer = value.as_integer()?;
+        Self::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok()
+    }
+}
+
+impl Setting for f64 {
+    const WANTED: &'static str = "a number";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        text.parse().map_err(|_| Wrong::new("this is not a number", "write one such as 0.25"))
+    }
+
+    fn from_other(value: &DeValue<'_>) -> Option<Self> {
+        value.as_float().and_then(|float| float.as_str().replace('_', "").parse().ok())
+    }
+}
+
+impl Setting for bool {
+    const WANTED: &'static str = "true or false";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        text.parse().map_err(|_| Wrong::new("this is neither true nor false", "write true or false"))
+    }
+
+    fn from_other(value: &DeValue<'_>) -> Option<Self> {
+        value.as_bool()
+    }
+}
+
+impl Setting for Duration {
+    const WANTED: &'static str = "a duration in quotes, such as \"100ms\"";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        Ok(parse_duration(text)?)
+    }
+}
+
+impl Setting for Limit {
+    const WANTED: &'static str = "a limit in quotes, such as \"100/s burst 200\"";
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        Ok(text.parse()?)
+    }
+}
+
+/// A table of the file.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    source: &'a Source<'a>,
+    /// Where its settings are in the environment; `None` if they are not.
+    variables: Option<String>,
+    table: Option<&'a DeTable<'a>>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Self {
+        Self { source, variables: Some(PREFIX.into()), table: Some(table), asked: Vec::new() }
+    }
+
+    /// A table in this one: empty if it is not there.
+    pub(super) fn section(&mut self, key: &'static str) -> Self {
+        let table = self.find(key).and_then(|value| self.table_of(key, value));
+        let variables = self.variables.as_ref().map(|prefix| format!("{prefix}{}_", key.to_uppercase()));
+        Self { source: self.source, variables, table, asked: Vec::new() }
+    }
+
+    /// All tables of a name, `[[so]]`, each with the place of its heading.
+    pub(super) fn sections(&mut self, key: &'static str) -> Vec<(Self, Range<usize>)> {
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(array) = value.get_ref().as_array() else {
+            let help = format!("write [[{key}]], with two brackets on each side");
+            let single = Fault::new(format!("`{key}` is a list of tables"), help);
+            self.source.fault(single.at(value.span(), "this is not one"));
+            return Vec::new();
+        };
+        let section = |value: &'a Spanned<DeValue<'a>>| {
+            let table = Some(self.table_of(key, value)?);
+            let section = Self { source: self.source, variables: None, table, asked: Vec::new() };
+            Some((section, value.span()))
+        };
+        array.iter().filter_map(section).collect()
+    }
+
+    /// The names in a table and their texts, `{ so = "…" }`.
+    pub(super) fn pairs(&mut self, key: &'static str) -> Vec<(&'a str, String)> {
+        let Some(table) = self.find(key).and_then(|value| self.table_of(key, value)) else {
+            return Vec::new();
+        };
+        let pair = |(name, value): (&'a Spanned<_>, &'a Spanned<DeValue<'a>>)| {
+            let name: &std::borrow::Cow<'a, str> = name.get_ref();
+            Some((&**name, self.read::<String>(name, value)?.value))
+        };
+        table.iter().filter_map(pair).collect()
+    }
+
+    /// A setting, if it is there and right.
+    pub(super) fn get<T: Setting>(&mut self, key: &'static str) -> Option<At<T>> {
+        let found = self.find(key);
+        if let Some((variable, text)) = self.variable(key) {
+            let value = T::from_text(&text)
+                .map_err(|wrong| self.source.fault(in_environment(&variable, &text, wrong)));
+            return Some(At { value: value.ok()?, span: None });
+        }
+        self.read(key, found?)
+    }
+
+    /// A setting, or what it is if it is not set.
+    pub(super) fn get_or<T: Setting>(&mut self, key: &'static str, default: T) -> T {
+        self.get(key).map_or(default, |found| found.value)
+    }
+
+    /// One value or a list of them, if it is there and all of it right.
+    pub(super) fn list<T: Setting>(&mut self, key: &'static str) -> Option<Vec<At<T>>> {
+        let found = self.find(key);
+        if let Some((variable, text)) = self.variable(key) {
+            let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+            let value = |text| {
+                let read = T::from_text(text);
+                let value =
+                    read.map_err(|wrong| self.source.fault(in_environment(&variable, text, wrong))).ok()?;
+                Some(At { value, span: None })
+            };
+            return texts.map(value).collect();
+        }
+        let found = found?;
+        match found.get_ref().as_array() {
+            None => self.read(key, found).map(|only| vec![only]),
+            // All of them are read, so that all mistakes are told.
+            Some(array) => {
+                array.iter().map(|value| self.read(key, value)).collect::<Vec<_>>().into_iter().collect()
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<At<T>> {
+        let At { value, span } = self.get::<String>(key)?;
+        if let Some((_, chosen)) = choices.iter().find(|(name, _)| *name == value) {
+            return Some(At { value: *chosen, span });
+        }
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let help = match nearest(&value, names.iter().copied()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("write one of {}", names.join(", ")),
+        };
+        let fault = Fault::new(format!("`{key}` cannot be {value:?}"), help);
+        self.source.fault(match span {
+            Some(span) => fault.at(span, format!("expected one of {}", names.join(", "))),
+            None => fault,
+        });
+        None
+    }
+
+    /// Where the value of a key stands, or the key itself if there is none.
+    pub(super) fn span(&self, key: &str) -> Option<Range<usize>> {
+        self.table?.get(key).map(Spanned::span)
+    }
+
+    pub(super) fn fault(&self, fault: Fault) {
+        self.source.fault(fault);
+    }
+
+    /// Complains about whatever was not asked for.
+    pub(super) fn finish(self) {
+        let Some(table) = self.table else { return };
+        for (name, _) in table.iter().filter(|(name, _)| !self.asked.contains(&name.get_ref().as_ref())) {
+            let written: &str = name.get_ref();
+            let help = match nearest(written, self.asked.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("what can stand here: {}", self.asked.join(", ")),
+            };
+            let fault = Fault::new(format!("there is no setting `{written}` here"), help);
+            self.source.fault(fault.at(name.span(), "unknown"));
+        }
+    }
+
+    fn find(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.asked.push(key);
+        self.table?.get(key)
+    }
+
+    fn table_of(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Option<&'a DeTable<'a>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            let found = format!("this is {}", with_article(value.get_ref().type_str()));
+            let fault =
+                Fault::new(format!("`{key}` is a table"), format!("write [{key}], or {key} = {{ … }}"));
+            self.source.fault(fault.at(value.span(), found));
+        }
+        table
+    }
+
+    fn variable(&self, key: &str) -> Option<(String, String)> {
+        let name = format!("{}{}", self.variables.as_ref()?, key.to_uppercase());
+        self.source.asked.borrow_mut().push(name.clone());
+        let text = self.source.environment.get(&name)?.clone();
+        Some((name, text))
+    }
+
+    fn read<T: Setting>(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Option<At<T>> {
+        let span = value.span();
+        let read = match value.get_ref() {
+            DeValue::String(text) => T::from_text(text),
+            other => T::from_other(other).ok_or_else(|| {
+                let found = with_article(other.type_str());
+                Wrong::new(format!("this is {found}"), format!("write {}", T::WANTED))
+            }),
+        };
+        match read {
+            Ok(value) => Some(At { value, span: Some(span) }),
+            Err(wrong) => {
+                let written = self.source.text.get(span.clone()).unwrap_or_default();
+                let at =
+                    wrong.column.and_then(|column| within(written, column)).map_or(span.clone(), |inside| {
+                        span.start.saturating_add(inside.start)..span.start.saturating_add(inside.end)
+                    });
+                let fault = Fault::new(format!("`{key}` does not work as it is written"), wrong.help);
+                self.source.fault(fault.at(at, wrong.reason));
+                None
+            }
+        }
+    }
+}
+
+/// Where the word at a column of a text is in the same text in quotes, if nothing in it is escaped.
+fn within(quoted: &str, column: usize) -> Option<Range<usize>> {
+    let text = quoted.get(1..quoted.len().checked_sub(1)?)?;
+    if text.contains(['\\', '\n', '"', '\'']) {
+        return None;
+    }
+    let (start, first) = text.char_indices().nth(column.checked_sub(1)?)?;
+    let word = text.get(start..)?.find(|c: char| !c.is_alphanumeric()).filter(|length| *length > 0);
+    let length = if first.is_alphanumeric() {
+        word.unwrap_or(text.len().saturating_sub(start))
+    } else {
+        first.len_utf8()
+    };
+    Some(start.saturating_add(1)..start.saturating_add(1).saturating_add(length))
+}
+
+fn in_environment(variable: &str, text: &str, wrong: Wrong) -> Fault {
+    let place = wrong.column.map_or_else(String::new, |column| format!(" at column {column}"));
+    Fault::new(format!("{variable}={text}: {}{place}", wrong.reason), wrong.help)
+}
+
+fn with_article(kind: &str) -> String {
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {kind}")
+}

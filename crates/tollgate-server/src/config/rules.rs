@@ -1,0 +1,173 @@
+//! Rules and overrides out of the file.
+
+use std::ops::Range;
+
+use tollgate::{
+    CLIENT, Error, FailurePolicy, Limit, MINUTE, MemoryStore, Override, Rule, RuleSet, Store as _,
+};
+
+use super::reader::{At, Section, Source};
+use super::{Fault, POLICIES, nearest, place};
+
+/// What each client may do if nothing else is said.
+const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
+
+/// Reads all rules and overrides. What is wrong with one of them is noted where it stands.
+pub(super) fn read(
+    source: &Source<'_>,
+    root: &mut Section<'_>,
+    limit: Option<Limit>,
+    store: &MemoryStore,
+) -> RuleSet {
+    let sections = root.sections("rule");
+    if let (Some(_), Some((_, heading))) = (limit, sections.first()) {
+        let help = "leave --limit out, or write it into the file";
+        let fault = Fault::new("--limit is for a server without rules, and the file has some", help);
+        source.fault(fault.at(heading.clone(), "the first rule"));
+    }
+    let none = sections.is_empty();
+    let mut named: Vec<(String, Range<usize>)> = Vec::new();
+    let mut rules = Vec::new();
+    for (mut section, heading) in sections {
+        let name = section.get::<String>("name");
+        let mut rule = rule(source, &mut section, &heading, store, name.as_ref());
+        if let Some(At { value: name, span }) = name {
+            let span = span.unwrap_or(heading);
+            if let Some((_, first)) = named.iter().find(|(known, _)| *known == name) {
+                let help = "names tell their counts apart; rename one";
+                let fault = Fault::new(format!("two rules are called {name:?}"), help);
+                source.fault(fault.at(span.clone(), "again").beside(first.clone(), "first here"));
+                rule = None;
+            }
+            named.push((name, span));
+        }
+        section.finish();
+        rules.extend(rule);
+    }
+    if none {
+        let limit = limit.unwrap_or(DEFAULT);
+        if let Err(error) = store.accepts(&limit) {
+            source.fault(Fault::new(format!("the store cannot keep {limit}"), error.to_string()));
+        }
+        rules.push(Rule::new("per-client", limit).key([CLIENT]));
+        named.push(("per-client".into(), 0..0));
+    }
+    let overrides = root.sections("override").into_iter().filter_map(|(mut section, heading)| {
+        let replacement = replacement(source, &mut section, &heading, &named, store);
+        section.finish();
+        replacement
+    });
+    let overrides: Vec<Override> = overrides.collect();
+    // Each of them has been tried, so that together they work.
+    let rules = RuleSet::new(rules).unwrap_or_default();
+    rules.clone().with_overrides(overrides).unwrap_or(rules)
+}
+
+fn rule(
+    source: &Source<'_>,
+    section: &mut Section<'_>,
+    heading: &Range<usize>,
+    store: &MemoryStore,
+    name: Option<&At<String>>,
+) -> Option<Rule> {
+    let limits = limits(section, heading, store);
+    let matches = section.pairs("match");
+    let key = section.list::<String>("key").unwrap_or_default();
+    let cost = section.get_or("cost", 1);
+    let shadow = section.get_or("shadow", false);
+    let policy = section.choice("on_store_error", &POLICIES).map_or(FailurePolicy::default(), |at| at.value);
+    if name.is_none() && section.span("name").is_none() {
+        let fault =
+            Fault::new("a rule has no name", "add `name = \"…\"`: its counts and its metrics go by it");
+        source.fault(fault.at(heading.clone(), "this one"));
+    }
+    let mut rule = Rule::new(&name?.value, limits?)
+        .key(key.into_iter().map(|at| at.value))
+        .cost(cost)
+        .on_store_error(policy);
+    for (attribute, value) in matches {
+        rule = rule.matching(attribute, &value);
+    }
+    if shadow {
+        rule = rule.shadow();
+    }
+    checked(source, section, heading, || RuleSet::new([rule.clone()]).map(|_| rule))
+}
+
+fn replacement(
+    source: &Source<'_>,
+    section: &mut Section<'_>,
+    heading: &Range<usize>,
+    named: &[(String, Range<usize>)],
+    store: &MemoryStore,
+) -> Option<Override> {
+    let rule = section.get::<String>("rule");
+    let limits = limits(section, heading, store);
+    let matches = section.pairs("match");
+    let Some(At { value: rule, span }) = rule else {
+        if section.span("rule").is_none() {
+            let fault = Fault::new(
+                "an override names no rule",
+                "add `rule = \"…\"`: the rule whose limit it replaces",
+            );
+            source.fault(fault.at(heading.clone(), "this one"));
+        }
+        return None;
+    };
+    if !named.iter().any(|(name, _)| *name == rule) {
+        let help = match nearest(&rule, named.iter().map(|(name, _)| name.as_str())) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => "name one of the rules in this file".into(),
+        };
+        let fault = Fault::new(format!("there is no rule {rule:?} to override"), help);
+        source.fault(fault.at(span.unwrap_or(heading.clone()), "unknown"));
+        return None;
+    }
+    let mut replacement = Override::new(&rule, limits?);
+    for (attribute, value) in matches {
+        replacement = replacement.matching(attribute, &value);
+    }
+    checked(source, section, heading, || {
+        let rules = RuleSet::new([Rule::new(&rule, DEFAULT)])?;
+        rules.with_overrides([replacement.clone()]).map(|_| replacement)
+    })
+}
+
+/// The limits of a rule or an override, each of which the store can keep.
+fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &MemoryStore) -> Option<Vec<Limit>> {
+    let limits = section.list::<Limit>("limit");
+    if section.span("limit").is_none() {
+        let fault = Fault::new("there is no limit", "add `limit = \"100/s\"`, or alike");
+        section.fault(fault.at(heading.clone(), "here"));
+    }
+    for limit in limits.iter().flatten() {
+        if let Err(error) = store.accepts(&limit.value) {
+            section.fault(place(
+                Fault::new(format!("the store cannot keep {}", limit.value), error.to_string()),
+                limit,
+            ));
+        }
+    }
+    Some(limits?.into_iter().map(|limit| limit.value).collect())
+}
+
+/// What was built, or a fault at the field that the core has something against.
+fn checked<T>(
+    source: &Source<'_>,
+    section: &Section<'_>,
+    heading: &Range<usize>,
+    build: impl FnOnce() -> Result<T, Error>,
+) -> Option<T> {
+    build()
+        .map_err(|error| {
+            let (field, reason) = match &error {
+                Error::InvalidRule { field, reason, .. } => (*field, reason.clone()),
+                other => ("limit", other.to_string()),
+            };
+            let field = if field == "override" { "match" } else { field };
+            let span = section.span(field).unwrap_or(heading.clone());
+            let fault = Fault::new(format!("this {field} does not work"), reason);
+            source.fault(if span.is_empty() { fault } else { fault.at(span, "here") });
+        })
+        .ok()
+}

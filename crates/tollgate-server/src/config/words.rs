@@ -1,0 +1,108 @@
+//! What a configuration means, in words: what `tollgate validate` prints.
+
+use std::fmt;
+
+use tollgate::{Algorithm, Bucket, Limit, OnFull, Rule, RuleSet, format_duration};
+
+use super::Config;
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.settings.tls.is_some() { "https" } else { "http" };
+        writeln!(
+            f,
+            "Answers on {scheme}://{}, at most {} connections.",
+            self.fixed.http, self.fixed.max_connections
+        )?;
+        let store = &self.fixed.store;
+        let full = match store.on_full {
+            OnFull::Deny => "a new one is denied",
+            OnFull::Pool => "new ones share one budget",
+        };
+        writeln!(f, "Keeps up to {} keys in memory; when all are in use, {full}.", store.max_keys)?;
+        match self.settings.admin_token {
+            Some(_) => writeln!(f, "Administration needs the configured token.")?,
+            None => writeln!(
+                f,
+                "Administration needs a token that is made up at the start and shown in the log."
+            )?,
+        }
+        describe_rules(f, &self.rules)
+    }
+}
+
+fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
+    for rule in rules.rules() {
+        writeln!(f, "\nRule {:?} covers {}.", rule.name().as_str(), covered(rule))?;
+        match rule.key_attributes() {
+            [] => writeln!(f, "  All of them share one budget:")?,
+            key => writeln!(f, "  Each {} has a budget of its own:", key.join(" and "))?,
+        }
+        rule.limits().iter().try_for_each(|limit| writeln!(f, "    {}", limit_in_words(limit)))?;
+        for other in rules.overrides().filter(|other| other.rule() == rule.name()) {
+            writeln!(f, "  Where {}, instead:", conditions(other.matches()))?;
+            other.limits().iter().try_for_each(|limit| writeln!(f, "    {}", limit_in_words(limit)))?;
+        }
+        if rule.unit_cost() > 1 {
+            writeln!(f, "  A request costs {} times as much as it says.", rule.unit_cost())?;
+        }
+        if rule.is_shadow() {
+            writeln!(f, "  It only watches: it is charged and counted, and never denies.")?;
+        }
+    }
+    Ok(())
+}
+
+fn covered(rule: &Rule) -> String {
+    let conditions = conditions(rule.matches());
+    let key = rule.key_attributes().join(" and ");
+    match (conditions.is_empty(), key.is_empty()) {
+        (true, true) => "every request".into(),
+        (true, false) => format!("every request that has a {key}"),
+        (false, true) => format!("requests whose {conditions}"),
+        (false, false) => format!("requests that have a {key} and whose {conditions}"),
+    }
+}
+
+fn conditions<'a>(matches: impl Iterator<Item = (&'a str, String)>) -> String {
+    let condition = |(attribute, value): (&str, String)| match value.strip_suffix('*') {
+        Some(stem) => format!("{attribute} begins with {stem:?}"),
+        None => format!("{attribute} is {value:?}"),
+    };
+    matches.map(condition).collect::<Vec<_>>().join(" and whose ")
+}
+
+/// What a limit lets through.
+fn limit_in_words(limit: &Limit) -> String {
+    let per = |count: u64, period| format!("{count} per {}", format_duration(period));
+    let counting =
+        |count_denied| if count_denied { ", and attempts count even when they are denied" } else { "" };
+    let words = match limit.algorithm() {
+        Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
+            let start = if aligned { "on the clock" } else { "with the first request" };
+            format!("{}, in windows that start {start}{}", per(limit, period), counting(count_denied))
+        }
+        Algorithm::SlidingWindow { limit, period, count_denied } => {
+            format!(
+                "{} at any time, estimated from two periods{}",
+                per(limit, period),
+                counting(count_denied)
+            )
+        }
+        Algorithm::SlidingLog { limit, period } => format!("{} at any time, exactly", per(limit, period)),
+        Algorithm::TokenBucket(bucket) => bucket_in_words(&bucket),
+        Algorithm::Reserve { sustained, reserve } => {
+            format!("{}; beyond that a reserve: {}", bucket_in_words(&sustained), bucket_in_words(&reserve))
+        }
+        _ => return limit.to_string(),
+    };
+    format!("{words} ({limit})")
+}
+
+fn bucket_in_words(bucket: &Bucket) -> String {
+    let interval = format_duration(bucket.interval);
+    match bucket.stepped {
+        true => format!("up to {} at once, {} more every {interval}", bucket.capacity, bucket.amount),
+        false => format!("up to {} at once, {} more per {interval}", bucket.capacity, bucket.amount),
+    }
+}

@@ -1,0 +1,203 @@
+//! Connections: accepted up to a bound, encrypted if so configured, and closed when they are silent
+//! or slow, or when the server stops.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderName, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tollgate::Clock as _;
+use tollgate_http::{Head, PeerAddr};
+use tower_service::Service as _;
+use tracing::{debug, enabled, warn};
+
+use crate::app::{App, STOPWATCH};
+
+/// The largest head of a request.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// The most header fields of a request.
+const HEADERS_MAX: usize = 100;
+
+/// How long to wait for what arrives while the listener closes.
+const LAST_CALL: Duration = Duration::from_millis(20);
+
+/// How long to wait after an accept that failed for lack of something, such as file descriptors.
+const BREATHER: Duration = Duration::from_millis(50);
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest request id that is taken over.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Everything is answered.
+    Open,
+    /// Every connection ends with its next answer.
+    Draining,
+    /// Connections that wait for a request are closed.
+    Closing,
+}
+
+/// Answers connections.
+#[derive(Clone)]
+pub(crate) struct Server {
+    app: Arc<App>,
+    router: Router,
+    /// One for each connection that may be open.
+    permits: Arc<Semaphore>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Server {
+    pub(crate) fn new(app: Arc<App>, phase: watch::Receiver<Phase>) -> Self {
+        let permits = Arc::new(Semaphore::new(permits(&app)));
+        Self { router: crate::http::router(Arc::clone(&app)), app, permits, phase }
+    }
+
+    /// Accepts connections until the phase changes, and then those that were already waiting.
+    pub(crate) async fn accept(&self, listener: TcpListener) {
+        let mut phase = self.phase.clone();
+        let mut stopping = pin!(reached(&mut phase, Phase::Draining));
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut stopping => break,
+                accepted = self.accept_one(&listener) => accepted,
+            };
+            if let Err(error) = accepted {
+                warn!(%error, "a connection could not be accepted");
+                STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(BREATHER)).await;
+            }
+        }
+        while let Ok(Ok(())) = timeout(LAST_CALL, self.accept_one(&listener)).await {}
+    }
+
+    async fn accept_one(&self, listener: &TcpListener) -> io::Result<()> {
+        // While none is free, newcomers wait outside, in the kernel's queue.
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(io::Error::other)?;
+        let (stream, peer) = listener.accept().await?;
+        tokio::spawn(self.clone().serve(stream, peer, permit));
+        Ok(())
+    }
+
+    /// Waits until no connection is open.
+    pub(crate) async fn all_closed(&self) {
+        let all = u32::try_from(permits(&self.app)).unwrap_or(u32::MAX);
+        let _ = self.permits.acquire_many(all).await;
+    }
+
+    async fn serve(self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
+        let metrics = &self.app.metrics;
+        metrics.connections.fetch_add(1, Ordering::Relaxed);
+        metrics.connections_total.fetch_add(1, Ordering::Relaxed);
+        let patience = self.app.fixed().timeout;
+        // Small answers leave at once; and who does not take them in time is not waited for.
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(patience));
+        let tls = self.app.settings().tls.clone();
+        match tls {
+            None => self.speak(stream, peer).await,
+            Some(config) => match timeout(patience, TlsAcceptor::from(config).accept(stream)).await {
+                Ok(Ok(stream)) => self.speak(stream, peer).await,
+                Ok(Err(error)) => debug!(%peer, %error, "a TLS handshake failed"),
+                Err(_) => debug!(%peer, "a TLS handshake took too long"),
+            },
+        }
+        self.app.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+        drop(permit);
+    }
+
+    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr) {
+        let service = service_fn(|request| self.answer(request, peer));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.app.fixed().timeout)
+            .max_headers(HEADERS_MAX)
+            .max_header_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut phase = self.phase.clone();
+        let mut connection = pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = reached(&mut phase, Phase::Closing) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            debug!(%peer, %error, "a connection ended early");
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Infallible> {
+        let began = STOPWATCH.now();
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(PeerAddr(peer));
+        let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
+        let logged = enabled!(target: "tollgate::access", tracing::Level::DEBUG).then(|| {
+            let id = id.clone().unwrap_or_else(|| self.app.next_request_id());
+            (request.method().clone(), self.who(&request), id)
+        });
+        let uri = request.uri().clone();
+        let mut response = match self.router.clone().call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let took = STOPWATCH.now().since(began);
+        let status = response.status().as_u16();
+        self.app.metrics.answered(uri.path(), status, took);
+        let id = logged.map_or(id, |(method, from, id)| {
+            let path = self.app.logged(uri.path());
+            let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            let request_id = id.to_str().unwrap_or_default();
+            debug!(target: "tollgate::access", %method, path, status, took_us, from, request_id, "answered");
+            Some(id)
+        });
+        if let Some(id) = id {
+            response.headers_mut().insert(REQUEST_ID, id);
+        }
+        if *self.phase.borrow() != Phase::Open {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+
+    /// Who asks, for the log.
+    fn who(&self, request: &Request<Body>) -> String {
+        let client = self.app.settings().identity.identify(Head::from(request)).unwrap_or_default();
+        self.app.logged(&client)
+    }
+}
+
+async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
+    // If nobody sends, the server is gone.
+    let _ = phase.wait_for(|phase| *phase >= wanted).await;
+}
+
+fn permits(app: &App) -> usize {
+    app.fixed().max_connections.min(Semaphore::MAX_PERMITS).min(u32::MAX as usize)
+}

@@ -1,0 +1,392 @@
+//! Administration: looking after one client, and what the rules are. All of it needs the token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, Request as HttpRequest, State};
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use tollgate::{Error, Limit, Limits, Override, Request, Rule, Timestamp, parse_duration};
+use tollgate_http::json;
+use tracing::info;
+use utoipa::ToSchema;
+
+use super::check::LimitAnswer;
+use super::document::Guarded;
+use super::problem::{Client, Json, Mistake};
+use crate::app::App;
+
+/// Lets through who has the token.
+pub(super) async fn guard(
+    State(app): State<Arc<App>>,
+    request: HttpRequest,
+    next: Next,
+) -> Result<Response, Mistake> {
+    let token = request.headers().get(AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+    });
+    if token.is_some_and(|token| app.admits(token)) {
+        return Ok(next.run(request).await);
+    }
+    let detail = "this needs `Authorization: Bearer <admin token>`; where none is configured, the log has the one made at the start";
+    Err(Mistake::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))
+}
+
+/// A client's budgets.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ClientAnswer {
+    /// Who.
+    client: String,
+    /// Every limit of every rule that counts by client alone, as a request of cost 1 would find it.
+    limits: Vec<LimitAnswer>,
+}
+
+/// How long to keep a client out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Block {
+    /// Such as `10m`.
+    #[serde(rename = "for")]
+    #[schema(example = "10m", pattern = "^[1-9][0-9]{0,3}(ms|s|m|h|d)$")]
+    span: String,
+}
+
+/// Until when a client is kept out.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Blocked {
+    /// In milliseconds since the Unix epoch.
+    until: u64,
+}
+
+/// Other limits for one client.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OwnLimit {
+    /// The rule whose limits they replace; it counts by client alone.
+    rule: String,
+    limit: Notations,
+}
+
+/// One limit, or several that hold together.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(example = "100/s")]
+enum Notations {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// How much to take or give back.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Units {
+    /// One rule's budget; all that are the client's own unless said otherwise.
+    rule: Option<String>,
+    /// In units.
+    #[serde(default = "super::check::one")]
+    #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
+    cost: u64,
+}
+
+/// How many units moved.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Moved {
+    /// At the limit where most did.
+    units: u64,
+}
+
+/// The rules in force.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Rules {
+    rules: Vec<RuleAnswer>,
+    overrides: Vec<OverrideAnswer>,
+}
+
+/// A rule.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct RuleAnswer {
+    name: &'static str,
+    /// What a request must have to be covered.
+    r#match: std::collections::BTreeMap<String, String>,
+    /// What it counts by; one budget for all if by nothing.
+    key: Vec<String>,
+    limits: Vec<String>,
+    cost: u64,
+    shadow: bool,
+    /// `open`, `closed` or `local`.
+    on_store_error: &'static str,
+}
+
+/// Other limits for some.
+#[derive(Debug, Serialize, ToSchema)]
+struct OverrideAnswer {
+    rule: &'static str,
+    r#match: std::collections::BTreeMap<String, String>,
+    limits: Vec<String>,
+}
+
+/// How a client stands
+///
+/// The numbers of every rule keyed by `client` alone. Changes nothing.
+#[utoipa::path(
+    get,
+    path = "/v1/clients/{client}",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    responses(
+        (status = 200, description = "its numbers", body = ClientAnswer),
+        Guarded,
+    )
+)]
+pub(super) async fn show(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, Mistake> {
+    let decision = app.limiter.peek(Request::client(&client).own()).await.map_err(refused)?;
+    if decision.degraded() {
+        return Err(refused(Error::StoreUnavailable));
+    }
+    Ok(ok(&ClientAnswer { client, limits: decision.limits().iter().map(LimitAnswer::from).collect() }))
+}
+
+/// Forget a client
+///
+/// Nothing in use, no block, no reservation: the budgets that are its own, not those it shares.
+#[utoipa::path(
+    delete,
+    path = "/v1/clients/{client}",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    responses(
+        (status = 204, description = "forgotten"),
+        Guarded,
+    )
+)]
+pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, Mistake> {
+    app.limiter.reset(Request::client(&client).own()).await.map_err(refused)?;
+    info!(client = app.logged(&client), "a client was reset");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Keep a client out
+#[utoipa::path(
+    put,
+    path = "/v1/clients/{client}/block",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    request_body = Block,
+    responses(
+        (status = 200, description = "kept out", body = Blocked),
+        Guarded,
+    )
+)]
+pub(super) async fn block(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    Json(Block { span }): Json<Block>,
+) -> Result<Response, Mistake> {
+    let span: Duration =
+        parse_duration(&span).map_err(|error| Mistake::bad("invalid_duration", "for", error.to_string()))?;
+    let until = app.clock.now().saturating_add(span);
+    app.limiter.block(Request::client(&client).own(), until).await.map_err(refused)?;
+    info!(client = app.logged(&client), ?span, "a client was blocked");
+    Ok(ok(&Blocked { until: until.as_millis_ceil() }))
+}
+
+/// Let a client in again
+#[utoipa::path(
+    delete,
+    path = "/v1/clients/{client}/block",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    responses(
+        (status = 204, description = "let in"),
+        Guarded,
+    )
+)]
+pub(super) async fn unblock(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+) -> Result<Response, Mistake> {
+    app.limiter.block(Request::client(&client).own(), Timestamp::EPOCH).await.map_err(refused)?;
+    info!(client = app.logged(&client), "a client was let in again");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Give a client other limits
+///
+/// From now on and until the server stops, what is in use stays in use. What is to last belongs
+/// into the configuration.
+#[utoipa::path(
+    put,
+    path = "/v1/clients/{client}/limits",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    request_body = OwnLimit,
+    responses(
+        (status = 204, description = "given"),
+        Guarded,
+    )
+)]
+pub(super) async fn set_limit(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    Json(OwnLimit { rule, limit }): Json<OwnLimit>,
+) -> Result<Response, Mistake> {
+    let notations = match limit {
+        Notations::One(one) => vec![one],
+        Notations::Several(several) => several,
+    };
+    let limits =
+        notations.iter().map(|text| text.parse()).collect::<Result<Vec<Limit>, Error>>().map_err(refused)?;
+    app.set_own_limit(&client, &rule, Limits::from(limits)).map_err(refused)?;
+    info!(
+        client = app.logged(&client),
+        rule,
+        limit = notations.join(", "),
+        "a client was given other limits"
+    );
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Take a client's own limits back
+#[utoipa::path(
+    delete,
+    path = "/v1/clients/{client}/limits",
+    tag = "administration",
+    security(("admin" = [])),
+    params(
+        ("client" = String, Path, description = "who, percent-encoded", min_length = 1),
+        ("rule" = Option<String>, Query, description = "of this rule; of all unless said otherwise"),
+    ),
+    responses(
+        (status = 204, description = "the rules' limits apply again"),
+        Guarded,
+    )
+)]
+pub(super) async fn clear_limits(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Mistake> {
+    let query = query.unwrap_or_default();
+    let rule =
+        form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "rule").map(|(_, rule)| rule);
+    app.clear_own_limits(&client, rule.as_deref()).map_err(refused)?;
+    info!(client = app.logged(&client), "a client's own limits were taken back");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Take units from a client
+///
+/// Up to so many, stopping at empty.
+#[utoipa::path(
+    post,
+    path = "/v1/clients/{client}/penalise",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    request_body = Units,
+    responses(
+        (status = 200, description = "taken", body = Moved),
+        Guarded,
+    )
+)]
+pub(super) async fn penalise(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    Json(Units { rule, cost }): Json<Units>,
+) -> Result<Response, Mistake> {
+    let units = app.limiter.penalise(own(&client, rule.as_deref(), cost)).await.map_err(refused)?;
+    info!(client = app.logged(&client), rule, units, "a client was penalised");
+    Ok(ok(&Moved { units }))
+}
+
+/// Give units back to a client
+///
+/// Up to so many, the most recently drawn first, never beyond the limit.
+#[utoipa::path(
+    post,
+    path = "/v1/clients/{client}/refund",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    request_body = Units,
+    responses(
+        (status = 200, description = "given back", body = Moved),
+        Guarded,
+    )
+)]
+pub(super) async fn refund(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    Json(Units { rule, cost }): Json<Units>,
+) -> Result<Response, Mistake> {
+    let units = app.limiter.refund(own(&client, rule.as_deref(), cost)).await.map_err(refused)?;
+    info!(client = app.logged(&client), rule, units, "a client was given units back");
+    Ok(ok(&Moved { units }))
+}
+
+/// The rules in force
+#[utoipa::path(
+    get,
+    path = "/v1/rules",
+    tag = "administration",
+    security(("admin" = [])),
+    responses(
+        (status = 200, description = "in order", body = Rules),
+        Guarded,
+    )
+)]
+pub(super) async fn rules(State(app): State<Arc<App>>) -> Response {
+    let rules = app.limiter.rules();
+    let overrides = rules.overrides().map(OverrideAnswer::from).collect();
+    ok(&Rules { rules: rules.rules().iter().map(RuleAnswer::from).collect(), overrides })
+}
+
+impl From<&Rule> for RuleAnswer {
+    fn from(rule: &Rule) -> Self {
+        Self {
+            name: rule.name().as_str(),
+            r#match: rule.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
+            key: rule.key_attributes().to_vec(),
+            limits: rule.limits().iter().map(Limit::to_string).collect(),
+            cost: rule.unit_cost(),
+            shadow: rule.is_shadow(),
+            on_store_error: crate::config::policy_name(rule.failure_policy()),
+        }
+    }
+}
+
+impl From<&Override> for OverrideAnswer {
+    fn from(other: &Override) -> Self {
+        Self {
+            rule: other.rule().as_str(),
+            r#match: other.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
+            limits: other.limits().iter().map(Limit::to_string).collect(),
+        }
+    }
+}
+
+/// A client's own budgets, or one of them.
+fn own<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
+    let request = Request::client(client).own().cost(cost);
+    rule.map_or(request, |rule| request.only(rule))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn refused(error: Error) -> Mistake {
+    Mistake::of(&error)
+}
+
+fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, "application/json", body).map(Body::from)
+}

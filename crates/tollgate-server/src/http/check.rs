@@ -1,0 +1,305 @@
+//! Checks: one, by path or by attributes, or many.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tollgate::{AsRequest, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
+use tollgate_http::{Denied, Numbers, denied, denied_with, json, millis_ceil};
+use utoipa::ToSchema;
+use utoipa::openapi::{Object, ObjectBuilder, Type};
+
+use super::document::{Mistaken, Refused};
+use super::problem::{Json, Mistake, client};
+use crate::app::App;
+
+/// The most checks in a batch.
+const BATCH_MAX: usize = 10_000;
+
+/// How many checks of a batch are decided before others get a turn.
+const BATCH_TURN: usize = 512;
+
+/// The most attributes of a request.
+const ATTRIBUTES_MAX: usize = 64;
+
+/// A request, as far as rules look at it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Check {
+    /// What is known of it, such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024
+    /// bytes.
+    #[schema(schema_with = attributes)]
+    pub(super) attributes: BTreeMap<String, String>,
+    /// How many units it costs. 0 takes nothing.
+    #[serde(default = "one")]
+    #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
+    cost: u64,
+    /// Whether to say what would happen, and change nothing.
+    #[serde(default)]
+    peek: bool,
+}
+
+/// Several requests, each decided on its own.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Batch {
+    /// At most 10000.
+    checks: Vec<Check>,
+}
+
+/// What became of a request.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Answer {
+    #[serde(flatten)]
+    numbers: Numbers,
+    /// What each limit said that covers the request: none, if none does.
+    limits: Vec<LimitAnswer>,
+}
+
+/// What one limit said.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LimitAnswer {
+    /// Its rule.
+    rule: &'static str,
+    /// The limit, as configuration writes it.
+    notation: String,
+    /// Whether it admits the request.
+    allowed: bool,
+    /// The whole of it.
+    limit: u64,
+    /// How many units are left.
+    remaining: u64,
+    /// When it is whole again, in milliseconds since the Unix epoch.
+    reset_at: u64,
+    /// How long until it admits the request: 0 if it does, null if it never will.
+    retry_after_ms: Option<u64>,
+    /// Whether it only watches.
+    shadow: bool,
+}
+
+/// What became of several requests.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Answers {
+    /// In the order of the checks.
+    results: Vec<Answer>,
+}
+
+/// How attributes are described.
+pub(super) fn attributes() -> Object {
+    let value = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(value))
+        .max_properties(Some(ATTRIBUTES_MAX))
+        .description(Some("what is known of the request: at most 64, each value of 1 to 1024 bytes"))
+        .examples([serde_json::json!({"client": "alice", "path": "/login"})])
+        .build()
+}
+
+pub(super) const fn one() -> u64 {
+    1
+}
+
+impl AsRequest for &Check {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        let pairs: Vec<(&str, &str)> =
+            self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        f(Request::new(&pairs).cost(self.cost))
+    }
+}
+
+impl Check {
+    pub(super) const fn new(attributes: BTreeMap<String, String>, cost: u64) -> Self {
+        Self { attributes, cost, peek: false }
+    }
+
+    /// Whether it can be counted, whatever the rules are.
+    pub(super) fn validated(&self, within: &str) -> Result<(), Mistake> {
+        let bad = |field: &str, detail: String| {
+            Err(Mistake::bad("invalid_key", format!("{within}attributes{field}"), detail))
+        };
+        if self.attributes.len() > ATTRIBUTES_MAX {
+            return bad(
+                "",
+                format!("there are {} attributes; send at most {ATTRIBUTES_MAX}", self.attributes.len()),
+            );
+        }
+        for (name, value) in &self.attributes {
+            if !(1..=MAX_VALUE_BYTES).contains(&value.len()) {
+                let detail = format!("it has {} bytes; an attribute has 1 to {MAX_VALUE_BYTES}", value.len());
+                return bad(&format!(".{name}"), detail);
+            }
+        }
+        if self.cost > MAX_COUNT {
+            let error = Error::InvalidCost { value: self.cost };
+            return Err(Mistake::bad(error.code(), format!("{within}cost"), error.to_string()));
+        }
+        Ok(())
+    }
+}
+
+impl From<&Decision> for Answer {
+    fn from(decision: &Decision) -> Self {
+        let limits = decision.limits().iter().map(LimitAnswer::from).collect();
+        Self { numbers: Numbers::from(decision), limits }
+    }
+}
+
+impl From<&Report> for LimitAnswer {
+    fn from(report: &Report) -> Self {
+        let Report { rule, limit, shadow, outcome, .. } = report;
+        Self {
+            rule: rule.as_str(),
+            notation: limit.to_string(),
+            allowed: outcome.allowed(),
+            limit: limit.capacity(),
+            remaining: outcome.remaining,
+            reset_at: outcome.reset_at.as_millis_ceil(),
+            retry_after_ms: outcome.verdict.retry_after().map(millis_ceil),
+            shadow: *shadow,
+        }
+    }
+}
+
+/// May a client go ahead?
+///
+/// Draws on the rules that cover a request of which nothing but the client is known.
+#[utoipa::path(
+    get,
+    path = "/check/{client}",
+    tag = "checks",
+    params(
+        ("client" = String, Path, description = "who: UTF-8 of 1 to 1024 bytes, percent-encoded", min_length = 1),
+        ("cost" = Option<u64>, Query, description = "how many units; 0 takes nothing", minimum = 0, maximum = 999_999_999_999_999_i64),
+    ),
+    responses(
+        (status = 200, description = "yes", body = Numbers),
+        Refused<Denied>,
+    )
+)]
+pub(super) async fn by_path(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Mistake> {
+    let client = client(uri.path().strip_prefix("/check/").unwrap_or_default())?;
+    let cost = cost(query.as_deref().unwrap_or_default())?;
+    let decision = app.check(Request::client(&client).cost(cost)).map_err(|error| Mistake::of(&error))?;
+    let headers = &app.settings().headers;
+    let response = if decision.allowed() {
+        let mut response = json(StatusCode::OK, "application/json", &Numbers::from(&decision));
+        headers.write(&decision, response.headers_mut());
+        response
+    } else {
+        denied(&decision, headers)
+    };
+    Ok(response.map(Body::from))
+}
+
+/// May a request go ahead?
+///
+/// Draws on all rules that cover these attributes, all or nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/check",
+    tag = "checks",
+    request_body = Check,
+    responses(
+        (status = 200, description = "yes", body = Answer),
+        Refused<Denied<Answer>>,
+    )
+)]
+pub(super) async fn by_attributes(
+    State(app): State<Arc<App>>,
+    Json(check): Json<Check>,
+) -> Result<Response, Mistake> {
+    check.validated("")?;
+    let decision = decide(&app, &check).await?;
+    Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)))
+}
+
+/// May each of these requests go ahead?
+///
+/// They are decided one after the other, each on its own: a denial is no reason to deny the next.
+#[utoipa::path(
+    post,
+    path = "/v1/check/batch",
+    tag = "checks",
+    request_body = Batch,
+    responses(
+        (status = 200, description = "each of them", body = Answers),
+        Mistaken,
+    )
+)]
+pub(super) async fn batch(
+    State(app): State<Arc<App>>,
+    Json(Batch { checks }): Json<Batch>,
+) -> Result<Response, Mistake> {
+    if checks.len() > BATCH_MAX {
+        let detail = format!("there are {} checks; send at most {BATCH_MAX} at a time", checks.len());
+        return Err(Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "checks", detail));
+    }
+    let mut numbered = checks.iter().enumerate();
+    numbered.try_for_each(|(index, check)| check.validated(&format!("checks[{index}].")))?;
+    let mut results = Vec::with_capacity(checks.len());
+    for alike in checks.chunk_by(|one, next| one.peek == next.peek) {
+        for turn in alike.chunks(BATCH_TURN) {
+            if alike.first().is_some_and(|check| check.peek) {
+                for check in turn {
+                    results.push(Answer::from(&decide(&app, check).await?));
+                }
+            } else {
+                let mut refused = None;
+                app.limiter.check_many(&turn.iter().collect::<Vec<_>>(), |decision| match decision {
+                    Ok(decision) => results.push(Answer::from(&decision)),
+                    Err(error) => refused = Some(error),
+                });
+                // Everything that could be refused has been looked at before.
+                refused.map_or(Ok(()), |error| Err(Mistake::of(&error)))?;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(json(StatusCode::OK, "application/json", &Answers { results }).map(Body::from))
+}
+
+async fn decide(app: &App, check: &Check) -> Result<Decision, Mistake> {
+    let decision = if check.peek { app.limiter.peek(check).await } else { app.check(check) };
+    decision.map_err(|error| Mistake::of(&error))
+}
+
+/// A decision with these numbers: 429 or 503 if it was denied.
+pub(super) fn answer(
+    app: &App,
+    decision: &Decision,
+    status: StatusCode,
+    numbers: impl Serialize,
+) -> Response {
+    let headers = &app.settings().headers;
+    let response = if decision.allowed() {
+        let mut response = json(status, "application/json", &numbers);
+        headers.write(decision, response.headers_mut());
+        response
+    } else {
+        denied_with(decision, headers, numbers)
+    };
+    response.map(Body::from)
+}
+
+fn cost(query: &str) -> Result<u64, Mistake> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    let Some((_, cost)) = pairs.find(|(name, _)| name == "cost") else { return Ok(1) };
+    let digits = !cost.is_empty() && cost.bytes().all(|byte| byte.is_ascii_digit());
+    match cost.parse() {
+        Ok(cost @ 0..=MAX_COUNT) if digits => Ok(cost),
+        _ => {
+            let detail = format!("the cost is not a whole number from 0 to {MAX_COUNT}");
+            Err(Mistake::bad("invalid_cost", "cost", detail))
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! How the server is: for load balancers, for Prometheus, for people.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+use tollgate::{Counts, Request};
+use tollgate_http::{json, millis_ceil};
+use utoipa::ToSchema;
+
+use super::document::{Guarded, Mistaken};
+use super::problem::Mistake;
+use crate::app::App;
+use crate::metrics;
+use crate::top::Heavy;
+
+/// How many clients `GET /v1/top` tells of unless it is asked for more or less.
+const TOP: usize = 10;
+
+/// The most it tells of.
+const TOP_MAX: usize = 1_000;
+
+/// Up, or ready.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Status {
+    status: &'static str,
+}
+
+/// What has been decided since the server started.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Stats {
+    version: &'static str,
+    uptime_ms: u64,
+    total: CountsAnswer,
+    rules: Vec<RuleStats>,
+    /// Keys in use.
+    live_keys: u64,
+    /// Keys forgotten because they had turned idle.
+    reclaimed_keys: u64,
+    /// Requests of new keys denied because every slot was busy.
+    refused: u64,
+    /// Requests of new keys that shared a budget because every slot was busy.
+    pooled: u64,
+    store_errors: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct RuleStats {
+    rule: &'static str,
+    #[serde(flatten)]
+    counts: CountsAnswer,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct CountsAnswer {
+    allowed: u64,
+    denied: u64,
+    shadow_denied: u64,
+    degraded: u64,
+    /// How many of all were denied, as a percentage.
+    rejection_rate: f64,
+}
+
+/// The clients that stand out, over the last hour or two.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TopAnswer {
+    /// Those with the most units admitted.
+    heaviest: Vec<HeavyAnswer>,
+    /// Those denied most often.
+    most_denied: Vec<HeavyAnswer>,
+}
+
+/// A client, and how many units or denials it had: in a flood of clients not known exactly.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct HeavyAnswer {
+    client: String,
+    at_least: u64,
+    at_most: u64,
+}
+
+/// Is the process up?
+#[utoipa::path(get, path = "/healthz", tag = "monitoring", responses((status = 200, description = "yes", body = Status)))]
+pub(super) async fn healthz() -> Response {
+    ok(&Status { status: "up" })
+}
+
+/// Should requests be sent here?
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "monitoring",
+    responses(
+        (status = 200, description = "yes", body = Status),
+        Mistaken,
+    )
+)]
+pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mistake> {
+    let not_ready =
+        |detail| Err(Mistake::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
+    if !app.is_ready() {
+        return not_ready("the server is about to stop; ask another");
+    }
+    let asked = app.limiter.peek(Request::client("readyz").cost(0)).await;
+    if asked.map_or(true, |decision| decision.degraded()) {
+        return not_ready("the store does not answer; the log has the reason");
+    }
+    Ok(ok(&Status { status: "ready" }))
+}
+
+/// Numbers for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "monitoring",
+    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"))
+)]
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let mut response = metrics::render(&app).into_response();
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// What has been decided since the start
+#[utoipa::path(
+    get,
+    path = "/v1/stats",
+    tag = "administration",
+    security(("admin" = [])),
+    responses(
+        (status = 200, description = "in all and by rule", body = Stats),
+        Guarded,
+    )
+)]
+pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
+    let (stats, memory) = (app.limiter.stats(), app.limiter.store().memory_stats());
+    let rule = |(rule, counts): &(tollgate::RuleName, Counts)| RuleStats {
+        rule: rule.as_str(),
+        counts: counts.into(),
+    };
+    ok(&Stats {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_ms: millis_ceil(app.clock.now().since(app.started_at)),
+        total: (&stats.total).into(),
+        rules: stats.rules.iter().map(rule).collect(),
+        live_keys: memory.live,
+        reclaimed_keys: memory.reclaimed,
+        refused: memory.refused,
+        pooled: memory.pooled,
+        store_errors: stats.store_errors,
+    })
+}
+
+/// The clients that stand out
+///
+/// Over the last hour or two, in bounded memory whatever clients call themselves.
+#[utoipa::path(
+    get,
+    path = "/v1/top",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("count" = Option<u64>, Query, description = "how many of each", minimum = 1, maximum = 1000)),
+    responses(
+        (status = 200, description = "most first", body = TopAnswer),
+        Guarded,
+    )
+)]
+pub(super) async fn top(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Mistake> {
+    let query = query.unwrap_or_default();
+    let count = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "count");
+    let count = match count.map(|(_, count)| count.parse()) {
+        None => TOP,
+        Some(Ok(count @ 1..=TOP_MAX)) => count,
+        Some(_) => {
+            let detail = format!("the count is not a whole number from 1 to {TOP_MAX}");
+            return Err(Mistake::bad("invalid_count", "count", detail));
+        }
+    };
+    let now = app.clock.now();
+    let answers = |heavy: Vec<Heavy>| heavy.into_iter().map(HeavyAnswer::from).collect();
+    Ok(ok(&TopAnswer {
+        heaviest: answers(app.top.heaviest(count, now)),
+        most_denied: answers(app.top.most_denied(count, now)),
+    }))
+}
+
+impl From<&Counts> for CountsAnswer {
+    fn from(counts: &Counts) -> Self {
+        let Counts { allowed, denied, shadow_denied, degraded } = *counts;
+        Self { allowed, denied, shadow_denied, degraded, rejection_rate: counts.rejection_rate() }
+    }
+}
+
+impl From<Heavy> for HeavyAnswer {
+    fn from(Heavy { client, at_least, at_most }: Heavy) -> Self {
+        Self { client, at_least, at_most }
+    }
+}
+
+fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, "application/json", body).map(Body::from)
+}

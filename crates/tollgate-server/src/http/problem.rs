@@ -1,0 +1,181 @@
+//! What is wrong with a request, as a problem body that names the field; and bodies and clients
+//! read so that this can be told.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tollgate::{CLIENT, Error, MAX_VALUE_BYTES};
+use tollgate_http::Problem;
+use utoipa::ToSchema;
+
+use crate::app::App;
+
+/// The largest body.
+pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// What is wrong with a request: how, in which field, and what to send instead.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    status: StatusCode,
+    code: &'static str,
+    field: Cow<'static, str>,
+    detail: Cow<'static, str>,
+}
+
+/// What the body of a problem has beside the standard members.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct About {
+    /// A stable name for programs.
+    code: &'static str,
+    /// What of the request is at fault.
+    field: Cow<'static, str>,
+}
+
+impl Mistake {
+    pub(super) fn new(
+        status: StatusCode,
+        code: &'static str,
+        field: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { status, code, field: field.into(), detail: detail.into() }
+    }
+
+    pub(super) fn bad(
+        code: &'static str,
+        field: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, field, detail)
+    }
+
+    /// What the core has against it.
+    pub(super) fn of(error: &Error) -> Self {
+        let (status, field) = match error {
+            Error::InvalidKey { attribute, .. } if attribute == CLIENT => {
+                (StatusCode::BAD_REQUEST, "client".into())
+            }
+            Error::InvalidKey { attribute, .. } => {
+                (StatusCode::BAD_REQUEST, format!("attributes.{attribute}").into())
+            }
+            Error::InvalidCost { .. } => (StatusCode::BAD_REQUEST, "cost".into()),
+            Error::InvalidLimit { .. } | Error::InvalidNotation { .. } | Error::InvalidRule { .. } => {
+                (StatusCode::BAD_REQUEST, "limit".into())
+            }
+            Error::UnknownRule { .. } => (StatusCode::NOT_FOUND, "rule".into()),
+            Error::NotCovered => (StatusCode::NOT_FOUND, "client".into()),
+            Error::NotReserved => (StatusCode::NOT_FOUND, "id".into()),
+            Error::StoreFull => (StatusCode::INSUFFICIENT_STORAGE, Cow::Borrowed("client")),
+            Error::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "path".into()),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "path".into()),
+        };
+        Self::new(status, error.code(), field, error.to_string())
+    }
+}
+
+impl IntoResponse for Mistake {
+    fn into_response(self) -> Response {
+        let Self { status, code, field, detail } = self;
+        let problem = Problem::new(status, "about:blank", detail.into_owned(), About { code, field });
+        let mut response = problem.into_response().map(Body::from);
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+pub(super) async fn unknown_path(uri: Uri) -> Mistake {
+    let detail = format!("there is nothing at {}; /openapi.json has everything there is", uri.path());
+    Mistake::new(StatusCode::NOT_FOUND, "not_found", "path", detail)
+}
+
+pub(super) async fn wrong_method(method: Method) -> Mistake {
+    let detail = format!("{method} does nothing here; the Allow header has what does");
+    Mistake::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method", detail)
+}
+
+/// A JSON body.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
+    type Rejection = Mistake;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Mistake> {
+        let too_large = || {
+            let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
+            Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
+        };
+        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+        let body = tokio::time::timeout(app.fixed().timeout, body).await.map_err(|_| {
+            let detail = "the body did not arrive in time; send it at once";
+            Mistake::new(StatusCode::REQUEST_TIMEOUT, "timeout", "body", detail)
+        })?;
+        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => too_large(),
+            None => Mistake::bad("invalid_body", "body", format!("the body broke off: {error}")),
+        })?;
+        parse(&body.to_bytes()).map(Self)
+    }
+}
+
+/// Parses JSON, and says in which field it is not what it should be.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { "body".into() } else { path };
+        Mistake::bad(
+            "invalid_body",
+            field,
+            format!("this is not the JSON that belongs here: {}", error.inner()),
+        )
+    })?;
+    let rest = |error| Mistake::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
+    json.end().map_err(rest)?;
+    Ok(parsed)
+}
+
+/// The client that a path names.
+pub(super) struct Client(pub(super) String);
+
+impl<S: Sync> FromRequestParts<S> for Client {
+    type Rejection = Mistake;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Mistake> {
+        let rest = parts.uri.path().strip_prefix("/v1/clients/").unwrap_or_default();
+        let client = client(rest.split('/').next().unwrap_or_default())?;
+        if client.len() > MAX_VALUE_BYTES {
+            return Err(Mistake::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
+        }
+        Ok(Self(client.into_owned()))
+    }
+}
+
+/// A client's name as a path spells it.
+pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, Mistake> {
+    let bad = |detail| Mistake::bad("invalid_key", "client", detail);
+    if encoded.is_empty() {
+        return Err(bad("the client is missing; name one in the path"));
+    }
+    let two_digits =
+        |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    if !encoded.split('%').skip(1).all(two_digits) {
+        return Err(bad(
+            "the client has a % without two hexadecimal digits behind it; write % itself as %25",
+        ));
+    }
+    percent_decode_str(encoded)
+        .decode_utf8()
+        .map_err(|_| bad("the client is not UTF-8 once it is percent-decoded; encode its UTF-8 bytes"))
+}

@@ -1,0 +1,225 @@
+//! Reservations: an estimate now, the actual cost later.
+//!
+//! What is held lives in the store. The id that a client gets back names it there, with the
+//! attributes it was made for, so whichever server shares the store can settle it and none has to
+//! remember it. Made up or changed, an id names nothing that is held.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use tollgate::{DAY, HoldId, parse_duration};
+use tollgate_http::{Denied, json};
+use utoipa::ToSchema;
+
+use super::check::{Answer, Check, answer};
+use super::document::{Mistaken, Refused};
+use super::problem::{Json, Mistake};
+use crate::app::App;
+
+/// The longest reservation.
+const TTL_MAX: Duration = DAY;
+
+/// What to hold.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reserve {
+    /// What is known of the request, as in a check.
+    #[schema(schema_with = super::check::attributes)]
+    attributes: BTreeMap<String, String>,
+    /// The estimate.
+    #[serde(default = "super::check::one")]
+    #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
+    cost: u64,
+    /// When to give it back if it is not settled, at most a day from now: `30s` unless said
+    /// otherwise.
+    #[serde(default = "half_a_minute")]
+    #[schema(example = "30s", pattern = "^[1-9][0-9]{0,3}(ms|s|m)$")]
+    ttl: String,
+}
+
+/// What is held.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Reserved {
+    /// What to settle it by.
+    id: String,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
+/// What it cost in the end.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settle {
+    /// In units.
+    #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
+    cost: u64,
+}
+
+/// How a reservation ended.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Settled {
+    /// By how many units the actual cost exceeded what was held and what was left.
+    shortfall: u64,
+}
+
+fn half_a_minute() -> String {
+    "30s".into()
+}
+
+/// Hold an estimate
+///
+/// What is not settled in time is given back.
+#[utoipa::path(
+    post,
+    path = "/v1/reserve",
+    tag = "reservations",
+    request_body = Reserve,
+    responses(
+        (status = 200, description = "held", body = Reserved),
+        Refused<Denied<Answer>>,
+    )
+)]
+pub(super) async fn reserve(
+    State(app): State<Arc<App>>,
+    Json(Reserve { attributes, cost, ttl }): Json<Reserve>,
+) -> Result<Response, Mistake> {
+    let check = Check::new(attributes, cost);
+    check.validated("")?;
+    let ttl = parse_duration(&ttl).map_err(|error| Mistake::bad("invalid_ttl", "ttl", error.to_string()))?;
+    if ttl.is_zero() || ttl > TTL_MAX {
+        return Err(Mistake::bad(
+            "invalid_ttl",
+            "ttl",
+            "a reservation lasts longer than nothing and at most a day",
+        ));
+    }
+    let reservation = app.limiter.reserve(&check, ttl).await.map_err(|error| Mistake::of(&error))?;
+    let decision = reservation.decision().clone();
+    if !decision.allowed() {
+        return Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)));
+    }
+    // Only what a rule looks at has to come back.
+    let mut attributes = check.attributes;
+    app.limiter
+        .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
+    let id = Id { hold: reservation.leave().map_or(0, |hold| hold.0), attributes }.to_string();
+    Ok(answer(&app, &decision, StatusCode::OK, Reserved { id, answer: Answer::from(&decision) }))
+}
+
+/// Settle at the actual cost
+///
+/// What was not needed is given back; what was lacking is taken as far as it goes, and the rest is
+/// reported.
+#[utoipa::path(
+    post,
+    path = "/v1/reserve/{id}/settle",
+    tag = "reservations",
+    params(("id" = String, Path, description = "what the reservation was answered with")),
+    request_body = Settle,
+    responses(
+        (status = 200, description = "settled", body = Settled),
+        Mistaken,
+    )
+)]
+pub(super) async fn settle(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    Json(Settle { cost }): Json<Settle>,
+) -> Result<Response, Mistake> {
+    let shortfall = end(&app, uri.path(), cost).await?;
+    Ok(json(StatusCode::OK, "application/json", &Settled { shortfall }).map(Body::from))
+}
+
+/// Give everything back
+#[utoipa::path(
+    delete,
+    path = "/v1/reserve/{id}",
+    tag = "reservations",
+    params(("id" = String, Path, description = "what the reservation was answered with")),
+    responses(
+        (status = 204, description = "given back"),
+        Mistaken,
+    )
+)]
+pub(super) async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Mistake> {
+    end(&app, uri.path(), 0).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn end(app: &App, path: &str, cost: u64) -> Result<u64, Mistake> {
+    let unknown = || Mistake::of(&tollgate::Error::NotReserved);
+    let id = path.strip_prefix("/v1/reserve/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
+    let check = Check::new(attributes, cost);
+    check.validated("")?;
+    if hold == 0 {
+        // It was admitted without anything to hold: nothing covered it, or the store was away.
+        return Ok(0);
+    }
+    let settled = app.limiter.settle(HoldId(hold), &check).await;
+    Ok(settled.map_err(|error| Mistake::of(&error))?.shortfall)
+}
+
+/// A reservation's name: the hold, and the attributes it is held for.
+#[derive(Debug, PartialEq, Eq)]
+struct Id {
+    hold: u128,
+    attributes: BTreeMap<String, String>,
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut bytes = self.hold.to_be_bytes().to_vec();
+        for text in self.attributes.iter().flat_map(|(name, value)| [name, value]) {
+            bytes.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+            bytes.extend(text.as_bytes());
+        }
+        f.write_str(&BASE64_URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+impl Id {
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (hold, mut rest) = bytes.split_first_chunk()?;
+        let mut attributes = BTreeMap::new();
+        while !rest.is_empty() {
+            let mut text = || {
+                let (length, behind) = rest.split_first_chunk()?;
+                let (text, behind) =
+                    behind.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+                rest = behind;
+                String::from_utf8(text.to_vec()).ok()
+            };
+            attributes.insert(text()?, text()?);
+        }
+        Some(Self { hold: u128::from_be_bytes(*hold), attributes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c5_an_id_is_read_back_as_it_was_written_and_nothing_else_is_one() {
+        let attributes = BTreeMap::from([("client".into(), "zoë/1".into()), ("plan".into(), "gold".into())]);
+        let id = Id { hold: 7 << 90, attributes };
+        let text = id.to_string();
+        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
+        assert_eq!(Id::parse(&text), Some(id));
+        for length in 0..text.len() {
+            // Cut at a boundary, it is another id; anywhere else it is none. Neither may panic.
+            let _ = Id::parse(&text[..length]);
+        }
+        assert_eq!([Id::parse(""), Id::parse("AAAA"), Id::parse("not base64!")], [None, None, None]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Numbers for Prometheus. How many time series there are depends on the rules, never on clients.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::app::App;
+use crate::latency::Latency;
+
+/// The kinds of request that are told apart.
+pub(crate) const ROUTES: [&str; 6] = ["check", "batch", "reserve", "administration", "monitoring", "other"];
+
+/// Statuses that are counted one by one; any other counts as the last.
+const STATUSES: [u16; 15] = [200, 204, 400, 401, 404, 405, 408, 413, 429, 431, 500, 501, 503, 507, 0];
+
+/// What the server itself counts. Decisions are counted by the limiter.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    requests: [Latency; ROUTES.len()],
+    statuses: [AtomicU64; STATUSES.len()],
+    /// How long the store took.
+    pub(crate) store: Latency,
+    pub(crate) connections: AtomicU64,
+    pub(crate) connections_total: AtomicU64,
+    reloads: AtomicU64,
+    failed_reloads: AtomicU64,
+    stale: AtomicBool,
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub(crate) fn answered(&self, path: &str, status: u16, took: std::time::Duration) {
+        if let Some(latency) = self.requests.get(route(path)) {
+            latency.observe(took);
+        }
+        let index = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
+        if let Some(count) = self.statuses.get(index) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The configuration was read again.
+    pub(crate) fn reloaded(&self, well: bool) {
+        let count = if well { &self.reloads } else { &self.failed_reloads };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.stale.store(!well, Ordering::Relaxed);
+    }
+}
+
+/// The place in [`ROUTES`] of a path.
+fn route(path: &str) -> usize {
+    match path {
+        _ if path.starts_with("/check/") => 0,
+        "/v1/check" => 0,
+        "/v1/check/batch" => 1,
+        _ if path.starts_with("/v1/reserve") => 2,
+        _ if path.starts_with("/v1/") => 3,
+        "/healthz" | "/readyz" | "/metrics" | "/openapi.json" => 4,
+        _ => 5,
+    }
+}
+
+/// Everything, as Prometheus reads it.
+pub(crate) fn render(app: &Arc<App>) -> String {
+    let mut registry = Registry::with_prefix("tollgate");
+    registry.register_collector(Box::new(Scrape(Arc::clone(app))));
+    let mut text = String::new();
+    // Writing to memory does not fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Scrape(Arc<App>);
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let App { limiter, metrics, started_at, .. } = &*self.0;
+        let (stats, memory) = (limiter.stats(), limiter.store().memory_stats());
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut page = Page(encoder);
+        page.gauge(
+            "build_info",
+            "Which version this is",
+            [(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
+        )?;
+        let started = started_at.as_nanos() / 1_000_000_000;
+        page.gauge("start_time_seconds", "When the server started, since the epoch", alone(started))?;
+
+        let total = stats.total;
+        let outcomes = [("allowed", total.allowed), ("denied", total.denied)];
+        page.counter(
+            "decisions",
+            "Decisions by outcome",
+            outcomes.map(|(name, count)| (vec![("outcome", name)], count)),
+        )?;
+        let by_rule = stats.rules.iter().flat_map(|(rule, counts)| {
+            [("allowed", counts.allowed), ("denied", counts.denied), ("shadow_denied", counts.shadow_denied)]
+                .map(|(outcome, count)| (vec![("rule", rule.as_str()), ("outcome", outcome)], count))
+        });
+        page.counter("rule_decisions", "What each rule said", by_rule)?;
+        page.counter("degraded", "Decisions without the store", alone(total.degraded))?;
+        let by_rule =
+            stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
+        page.counter("rule_degraded", "Decisions of each rule without the store", by_rule)?;
+
+        page.counter("store_errors", "How often the store failed", alone(stats.store_errors))?;
+        page.histogram("store_duration_seconds", "How long the store took", [(Vec::new(), &metrics.store)])?;
+        page.gauge("live_keys", "Keys in use", alone(memory.live))?;
+        page.counter(
+            "keys_reclaimed",
+            "Keys forgotten because they had turned idle",
+            alone(memory.reclaimed),
+        )?;
+        page.counter("keys_refused", "Requests of new keys denied for lack of room", alone(memory.refused))?;
+        page.counter(
+            "keys_pooled",
+            "Requests of new keys in a shared budget for lack of room",
+            alone(memory.pooled),
+        )?;
+
+        let requests =
+            ROUTES.iter().zip(&metrics.requests).map(|(route, latency)| (vec![("route", *route)], latency));
+        page.histogram("http_request_duration_seconds", "How long requests took to answer", requests)?;
+        let names = STATUSES.map(|status| if status == 0 { "other".into() } else { status.to_string() });
+        let statuses = names.iter().zip(&metrics.statuses);
+        let statuses = statuses.map(|(name, count)| (vec![("status", name.as_str())], read(count)));
+        page.counter("http_responses", "Answers by status", statuses)?;
+        page.gauge("http_connections", "Open connections", alone(read(&metrics.connections)))?;
+        page.counter(
+            "http_connections_opened",
+            "Connections ever opened",
+            alone(read(&metrics.connections_total)),
+        )?;
+
+        let reloads = [("ok", &metrics.reloads), ("failed", &metrics.failed_reloads)];
+        let reloads = reloads.map(|(result, count)| (vec![("result", result)], read(count)));
+        page.counter("reloads", "How often the configuration was read again", reloads)?;
+        let stale = u64::from(metrics.stale.load(Ordering::Relaxed));
+        page.gauge("config_stale", "1 if the configuration was wrong when it was last read", alone(stale))
+    }
+}
+
+type Labels<'a> = Vec<(&'a str, &'a str)>;
+
+/// One number, with no labels.
+fn alone<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
+    [(Vec::new(), value)]
+}
+
+/// What is being written.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn counter<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        counts: impl IntoIterator<Item = (Labels<'a>, u64)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Counter, counts, |mut metric, count| {
+            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)
+        })
+    }
+
+    fn gauge<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels<'a>, u64)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Gauge, values, |mut metric, value| metric.encode_gauge(&value))
+    }
+
+    fn histogram<'a, 'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        latencies: impl IntoIterator<Item = (Labels<'a>, &'l Latency)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Histogram, latencies, |mut metric, latency| {
+            let (sum, count, buckets) = latency.read();
+            metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        })
+    }
+
+    /// Several of one name, told apart by their labels, or one without any.
+    fn family<'a, T>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        members: impl IntoIterator<Item = (Labels<'a>, T)>,
+        encode: impl Fn(MetricEncoder<'_>, T) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in members {
+            if labels.is_empty() {
+                return encode(metric, value);
+            }
+            encode(metric.encode_family(&labels)?, value)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! When to read the configuration again: on SIGHUP, and when the file changes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher as _};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::app::App;
+
+/// How long a file must have been left alone before it is read: editors write in several steps.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Reads the configuration again from now on whenever that is due.
+///
+/// # Errors
+/// What keeps it from being noticed.
+pub(crate) fn start(app: &Arc<App>, file: Option<PathBuf>) -> io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let on_hangup = Arc::clone(app);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reload(&on_hangup).await;
+        }
+    });
+    match file {
+        Some(file) => watch(app, file),
+        None => Ok(()),
+    }
+}
+
+/// The directory is watched, not the file: editors, and Kubernetes, put another file in its place.
+fn watch(app: &Arc<App>, file: PathBuf) -> io::Result<()> {
+    let changed = Arc::new(Notify::new());
+    let told = Arc::clone(&changed);
+    let mut watcher = notify::recommended_watcher(move |_: notify::Result<notify::Event>| told.notify_one())
+        .map_err(io::Error::other)?;
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        let _watching = watcher;
+        let mut last = std::fs::read(&file).ok();
+        loop {
+            changed.notified().await;
+            while timeout(QUIET, changed.notified()).await.is_ok() {}
+            // Others' files change too, and reading this one is an event of its own.
+            let now = std::fs::read(&file).ok();
+            if now.is_some() && now != last {
+                last = now;
+                reload(&app).await;
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn reload(app: &Arc<App>) {
+    let app = Arc::clone(app);
+    // What came of it has been logged and counted.
+    let _ = tokio::task::spawn_blocking(move || app.reload()).await;
+}

@@ -1,0 +1,213 @@
+//! The heaviest and the most-denied clients, in bounded memory whatever clients call themselves.
+//!
+//! Each table keeps a few hundred counts. When it is full, half of them go: the median is
+//! subtracted from all, and what is left with nothing is forgotten (Anderson and others, 2017). So a
+//! count is never too high, and too low by at most what was subtracted, which is reported with it.
+//! A client with more than a 128th of its shard's traffic is never missing.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tollgate::{CLIENT, Decision, HOUR, Request, Timestamp};
+
+/// How many counts a table keeps.
+const KEPT: usize = 256;
+
+/// How many tables there are, so that threads seldom meet.
+const SHARDS: usize = 8;
+
+/// How long a table counts before it makes way. The last one is kept beside it, so that there is
+/// always at least this much to look back on.
+const SPAN: Duration = HOUR;
+
+/// The clients that ask for most, and those that are denied most, over the last hour or two.
+#[derive(Debug)]
+pub(crate) struct Top {
+    hasher: RandomState,
+    admitted: [Mutex<Recent>; SHARDS],
+    denied: [Mutex<Recent>; SHARDS],
+}
+
+/// A client and how much it had, at least and at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heavy {
+    pub(crate) client: String,
+    pub(crate) at_least: u64,
+    pub(crate) at_most: u64,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    began: Timestamp,
+    current: Table,
+    previous: Table,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    counts: HashMap<Box<str>, u64>,
+    /// What has been subtracted from all counts.
+    subtracted: u64,
+}
+
+impl Top {
+    pub(crate) fn new() -> Self {
+        Self { hasher: RandomState::new(), admitted: Default::default(), denied: Default::default() }
+    }
+
+    /// Counts a decision: the units of an admission, or one denial.
+    pub(crate) fn count(&self, request: &Request<'_>, decision: &Decision) {
+        let Some(client) = request.get(CLIENT) else { return };
+        let (shards, units) =
+            if decision.allowed() { (&self.admitted, request.units()) } else { (&self.denied, 1) };
+        let shard = usize::try_from(self.hasher.hash_one(client)).unwrap_or(0) % SHARDS;
+        if let (Some(recent), 1..) = (shards.get(shard), units) {
+            recent.lock().unwrap_or_else(PoisonError::into_inner).add(client, units, decision.now());
+        }
+    }
+
+    /// Those with the most units admitted, heaviest first.
+    pub(crate) fn heaviest(&self, most: usize, now: Timestamp) -> Vec<Heavy> {
+        top(&self.admitted, most, now)
+    }
+
+    /// Those denied most often, worst first.
+    pub(crate) fn most_denied(&self, most: usize, now: Timestamp) -> Vec<Heavy> {
+        top(&self.denied, most, now)
+    }
+}
+
+fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<Heavy> {
+    let heavy = |shard: &Mutex<Recent>| shard.lock().unwrap_or_else(PoisonError::into_inner).all(now);
+    let mut all: Vec<Heavy> = shards.iter().flat_map(heavy).collect();
+    all.sort_by(|one, other| other.at_least.cmp(&one.at_least).then_with(|| one.client.cmp(&other.client)));
+    all.truncate(most);
+    all
+}
+
+impl Recent {
+    fn add(&mut self, client: &str, units: u64, now: Timestamp) {
+        self.turn(now);
+        self.current.add(client, units);
+    }
+
+    fn turn(&mut self, now: Timestamp) {
+        let age = now.since(self.began);
+        if age >= SPAN {
+            self.previous = if age < SPAN * 2 { mem::take(&mut self.current) } else { Table::default() };
+            self.current = Table::default();
+            self.began = now;
+        }
+    }
+
+    fn all(&mut self, now: Timestamp) -> Vec<Heavy> {
+        self.turn(now);
+        let unsure = self.current.subtracted.saturating_add(self.previous.subtracted);
+        let mut counts = self.previous.counts.clone();
+        for (client, count) in &self.current.counts {
+            let sum = counts.entry(client.clone()).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        let heavy = |(client, count): (Box<str>, u64)| Heavy {
+            client: client.into(),
+            at_least: count,
+            at_most: count.saturating_add(unsure),
+        };
+        counts.into_iter().map(heavy).collect()
+    }
+}
+
+impl Table {
+    fn add(&mut self, client: &str, units: u64) {
+        if let Some(count) = self.counts.get_mut(client) {
+            *count = count.saturating_add(units);
+            return;
+        }
+        if self.counts.len() >= KEPT {
+            self.halve();
+        }
+        self.counts.insert(client.into(), units);
+    }
+
+    fn halve(&mut self) {
+        let mut counts: Vec<u64> = self.counts.values().copied().collect();
+        let middle = counts.len() / 2;
+        let (_, median, _) = counts.select_nth_unstable(middle);
+        let median = *median;
+        self.subtracted = self.subtracted.saturating_add(median);
+        self.counts.retain(|_, count| {
+            *count = count.saturating_sub(median);
+            *count > 0
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tollgate::{Limit, Limiter, MINUTE, ManualClock, Observer, Rule, RuleSet};
+
+    struct Counting(Arc<Top>);
+
+    impl Observer for Counting {
+        fn decided(&self, request: &Request<'_>, decision: &Decision) {
+            self.0.count(request, decision);
+        }
+    }
+
+    fn watched(limit: Limit) -> (Limiter, Arc<Top>, ManualClock) {
+        let (top, clock) = (Arc::new(Top::new()), ManualClock::at(Timestamp::from_secs(1_000_000)));
+        let rules = RuleSet::new([Rule::new("per-client", limit).key([CLIENT])]).unwrap();
+        let limiter = Limiter::builder(rules).clock(clock.clone()).observer(Counting(Arc::clone(&top)));
+        (limiter.build().unwrap(), top, clock)
+    }
+
+    fn names(heavy: &[Heavy]) -> Vec<(&str, u64)> {
+        heavy.iter().map(|heavy| (heavy.client.as_str(), heavy.at_least)).collect()
+    }
+
+    #[test]
+    fn g2_admissions_count_their_units_and_denials_one_each() {
+        let (limiter, top, _) = watched(Limit::fixed_window(10, MINUTE));
+        let check = |client, cost| limiter.check(Request::client(client).cost(cost)).unwrap().allowed();
+        assert!(check("a", 7) && check("b", 9) && check("a", 0));
+        assert!(!check("a", 5) && !check("a", 6) && !check("b", 2));
+        let now = Timestamp::from_secs(1_000_000);
+        assert_eq!(names(&top.heaviest(10, now)), [("b", 9), ("a", 7)]);
+        assert_eq!(names(&top.most_denied(1, now)), [("a", 2)]);
+    }
+
+    #[test]
+    fn g2_a_heavy_client_is_found_in_a_flood_of_others_and_memory_stays_bounded() {
+        let (limiter, top, clock) = watched(Limit::per_second(1_000_000));
+        for i in 0..100_000_u64 {
+            assert!(limiter.check(i).unwrap().allowed());
+            if i % 20 == 0 {
+                assert!(limiter.check("heavy").unwrap().allowed());
+            }
+        }
+        let now = tollgate::Clock::now(&clock);
+        let heaviest = top.heaviest(1, now);
+        assert_eq!(heaviest[0].client, "heavy");
+        assert!(heaviest[0].at_least <= 5_000 && heaviest[0].at_most >= 5_000, "{heaviest:?}");
+        assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * KEPT);
+    }
+
+    #[test]
+    fn g2_what_was_heavy_hours_ago_is_not_heavy_now() {
+        let (limiter, top, clock) = watched(Limit::per_second(1_000_000));
+        assert!(limiter.check("old").unwrap().allowed());
+        clock.advance(SPAN);
+        assert!(limiter.check("new").unwrap().allowed());
+        let now = tollgate::Clock::now(&clock);
+        assert_eq!(top.heaviest(9, now).len(), 2, "the last hour is kept");
+        clock.advance(SPAN);
+        assert_eq!(names(&top.heaviest(9, tollgate::Clock::now(&clock))), [("new", 1)]);
+        clock.advance(SPAN * 2);
+        assert_eq!(top.heaviest(9, tollgate::Clock::now(&clock)), []);
+    }
+}
