@@ -399,11 +399,11 @@ fn store(mut store: Section<'_>) -> Store {
     let built = Store {
         max_keys: at_least_one(&mut store, "max_keys").unwrap_or(1_000_000),
         on_full: store.choice("on_full", &policies).map_or(OnFull::Deny, |policy| policy.value),
-        sweep_interval: positive(&mut store, "sweep_interval", 60 * SECOND),
+        sweep_interval: store.get_or("sweep_interval", 60 * SECOND),
         idle_for: store.get_or("idle_for", 300 * SECOND),
         log_ceiling: at_least_one(&mut store, "log_ceiling").unwrap_or(10_000),
         coarse_clock: store.choice("clock", &clocks).is_some_and(|clock| clock.value),
-        deadline: positive(&mut store, "deadline", Duration::from_millis(50)),
+        deadline: store.get_or("deadline", Duration::from_millis(50)),
         local_share: share.value,
     };
     store.finish();
@@ -436,15 +436,6 @@ fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {
         section.fault(place(Fault::new(format!("`{key}` is at least 1"), "write a larger number"), &number));
     }
     Some(number.value)
-}
-
-fn positive(section: &mut Section<'_>, key: &'static str, default: Duration) -> Duration {
-    let Some(span) = section.get::<Duration>(key) else { return default };
-    if span.value.is_zero() {
-        section
-            .fault(place(Fault::new(format!("`{key}` is longer than nothing"), "write a longer one"), &span));
-    }
-    span.value
 }
 
 /// A fault at a value.

@@ -1,78 +1,38 @@
 //! F1: the real binary, over a real socket, from the ready line to the last signal.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
+use std::thread;
 
+use common::{Server, TOLLGATE};
 use serde_json::Value;
 
-const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
+mod common;
 
-/// A running server, killed when dropped.
-struct Server {
-    process: Child,
-    address: String,
+fn get(server: &Server, path: &str) -> (u16, Value) {
+    let answer = server.get(path);
+    (answer.status, answer.json())
 }
 
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(TOLLGATE);
-        command.arg("serve").args(["--http", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim_end().strip_prefix("tollgate ready http=").expect(&line).to_owned();
-        Self { process, address }
-    }
-
-    /// Sends a request as it stands and returns status, headers and body.
-    fn raw(&self, request: &str) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        write!(stream, "{request} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n\r\n").unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        let (head, body) = response.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, head.to_lowercase(), body.to_owned())
-    }
-
-    fn get(&self, path: &str) -> (u16, Value) {
-        let (status, _, body) = self.raw(&format!("GET {path}"));
-        (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body:?}")))
-    }
-
-    fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([format!("-{name}"), self.process.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    fn check(&self, arguments: &[&str]) -> Output {
-        let server = format!("http://{}", self.address);
-        Command::new(TOLLGATE).arg("check").args(arguments).args(["--server", &server]).output().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn check(server: &Server, arguments: &[&str]) -> Output {
+    let url = format!("http://{}", server.address);
+    Command::new(TOLLGATE).arg("check").args(arguments).args(["--server", &url]).output().unwrap()
 }
 
 #[test]
 fn f1_ten_per_minute_and_client_with_no_configuration_at_all() {
     let server = Server::start(&[]);
-    let (_, first) = server.get("/check/alice");
+    let (_, first) = get(&server, "/check/alice");
     for left in (0..9).rev() {
-        let (status, body) = server.get("/check/alice");
+        let (status, body) = get(&server, "/check/alice");
         assert_eq!(
             (status, &body["allowed"], &body["remaining"]),
             (200, &Value::from(true), &Value::from(left))
         );
         assert_eq!(body["resetAt"], first["resetAt"]);
     }
-    let (status, denied) = server.get("/check/alice");
+    let (status, denied) = get(&server, "/check/alice");
     assert_eq!(status, 429);
     let reset_at = denied["resetAt"].as_u64().unwrap();
     assert_eq!(denied["detail"], format!("rate limit exceeded; window resets at {reset_at}"));
@@ -80,7 +40,7 @@ fn f1_ten_per_minute_and_client_with_no_configuration_at_all() {
     assert_eq!(denied["violated-policies"], serde_json::json!(["per-client"]));
     assert_eq!((&denied["allowed"], &denied["degraded"]), (&Value::from(false), &Value::from(false)));
     assert!(denied["retryAfterMs"].as_u64().unwrap() <= 60_000);
-    let (status, other) = server.get("/check/bob");
+    let (status, other) = get(&server, "/check/bob");
     assert_eq!((status, &other["remaining"], &other["limit"]), (200, &Value::from(9), &Value::from(10)));
     assert_eq!(other["rule"], "per-client");
 }
@@ -88,23 +48,23 @@ fn f1_ten_per_minute_and_client_with_no_configuration_at_all() {
 #[test]
 fn f1_a_cost_is_taken_and_a_cost_of_zero_peeks() {
     let server = Server::start(&["--limit", "100/hour burst 20"]);
-    assert_eq!(server.get("/check/a?cost=15").1["remaining"], 5);
-    assert_eq!(server.get("/check/a?cost=0").1["remaining"], 5);
-    let (status, denied) = server.get("/check/a?cost=6");
+    assert_eq!(get(&server, "/check/a?cost=15").1["remaining"], 5);
+    assert_eq!(get(&server, "/check/a?cost=0").1["remaining"], 5);
+    let (status, denied) = get(&server, "/check/a?cost=6");
     assert_eq!((status, &denied["remaining"]), (429, &Value::from(5)));
-    let (status, never) = server.get("/check/a?cost=21");
+    let (status, never) = get(&server, "/check/a?cost=21");
     assert_eq!((status, &never["retryAfterMs"]), (429, &Value::Null));
 }
 
 #[test]
 fn f1_a_client_is_whatever_its_percent_decoded_bytes_say() {
     let server = Server::start(&["--limit", "1/hour"]);
-    assert_eq!(server.get("/check/%C3%A9t%C3%A9").0, 200);
-    assert_eq!(server.get("/check/a%2Fb").0, 200);
-    assert_eq!(server.get("/check/a%2fb").0, 429, "the same client, spelled otherwise");
-    assert_eq!(server.get("/check/a%00").0, 200);
-    assert_eq!(server.get("/check/a").0, 200);
-    assert_eq!(server.get(&format!("/check/{}", "x".repeat(1024))).0, 200);
+    assert_eq!(get(&server, "/check/%C3%A9t%C3%A9").0, 200);
+    assert_eq!(get(&server, "/check/a%2Fb").0, 200);
+    assert_eq!(get(&server, "/check/a%2fb").0, 429, "the same client, spelled otherwise");
+    assert_eq!(get(&server, "/check/a%00").0, 200);
+    assert_eq!(get(&server, "/check/a").0, 200);
+    assert_eq!(get(&server, &format!("/check/{}", "x".repeat(1024))).0, 200);
 }
 
 #[test]
@@ -129,10 +89,12 @@ fn d2_what_is_wrong_is_a_problem_body_that_names_the_field() {
         ("GET /check/a/b", 404, "path"),
         ("GET /", 404, "path"),
     ] {
-        let (got, head, body) = server.raw(request);
-        assert_eq!(got, status, "{request}: {body}");
+        let (method, path) = request.split_once(' ').unwrap();
+        let answer = server.send(method, path, &[], "");
+        let (head, body) = (&answer.head, &answer.body);
+        assert_eq!(answer.status, status, "{request}: {body}");
         assert!(head.contains("content-type: application/problem+json"), "{request}: {head}");
-        let problem: Value = serde_json::from_str(&body).unwrap();
+        let problem: Value = serde_json::from_str(body).unwrap();
         assert_eq!(
             (&problem["status"], &problem["field"]),
             (&Value::from(status), &Value::from(field)),
@@ -141,43 +103,47 @@ fn d2_what_is_wrong_is_a_problem_body_that_names_the_field() {
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{request}: {body}");
         assert_eq!(status == 405, head.contains("allow: "), "{request}: {head}");
     }
-    let (status, long) = server.get(&format!("/check/{}", "x".repeat(1025)));
+    let (status, long) = get(&server, &format!("/check/{}", "x".repeat(1025)));
     assert_eq!((status, &long["code"]), (400, &Value::from("invalid_key")));
-    assert_eq!(server.get("/check/a").1["remaining"], 9, "none of that cost anything");
+    assert_eq!(get(&server, "/check/a").1["remaining"], 9, "none of that cost anything");
 }
 
 #[test]
 fn sigterm_and_sigint_finish_and_exit_zero() {
-    for signal in ["TERM", "INT"] {
+    let ends_well = |signal: &str| {
         let mut server = Server::start(&[]);
-        assert_eq!(server.get("/check/a").0, 200);
+        assert_eq!(get(&server, "/check/a").0, 200);
         // Neither a connection that idles nor a request that never ends may hold the server up.
         let idle = TcpStream::connect(&server.address).unwrap();
         let mut endless = TcpStream::connect(&server.address).unwrap();
         write!(endless, "GET /check/a HTTP/1.1\r\nhost: x\r\n").unwrap();
         server.signal(signal);
-        assert_eq!(server.process.wait().unwrap().code(), Some(0), "{signal}");
+        assert_eq!(server.exit_code(), Some(0), "{signal}");
         drop(idle);
         let mut rest = String::new();
         server.process.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "", "nothing else ever goes to stdout");
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| ends_well("TERM"));
+        scope.spawn(|| ends_well("INT"));
+    });
 }
 
 #[test]
 fn tollgate_check_exits_zero_one_or_two() {
     let server = Server::start(&["--limit", "1/hour"]);
     let out = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
-    let peeked = server.check(&["a b/ü", "--cost", "0"]);
+    let peeked = check(&server, &["a b/ü", "--cost", "0"]);
     assert_eq!((peeked.status.code(), out(&peeked).as_str()), (Some(0), "allowed, 1 left\n"));
-    let allowed = server.check(&["a b/ü"]);
+    let allowed = check(&server, &["a b/ü"]);
     assert_eq!((allowed.status.code(), out(&allowed).as_str()), (Some(0), "allowed, 0 left\n"));
-    let denied = server.check(&["a b/ü"]);
+    let denied = check(&server, &["a b/ü"]);
     assert_eq!(denied.status.code(), Some(1));
     assert!(out(&denied).starts_with("denied, try again in "), "{denied:?}");
-    let never = server.check(&["c", "--cost", "2"]);
+    let never = check(&server, &["c", "--cost", "2"]);
     assert_eq!((never.status.code(), out(&never).contains("whole limit")), (Some(1), true));
-    let invalid = server.check(&[""]);
+    let invalid = check(&server, &[""]);
     assert_eq!(invalid.status.code(), Some(2));
     let nobody =
         Command::new(TOLLGATE).args(["check", "a", "--server", "http://127.0.0.1:1"]).output().unwrap();

@@ -1,0 +1,173 @@
+//! The real binary, started on a free port, asked over real sockets, and stopped.
+#![expect(dead_code, reason = "each test file uses its part")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use serde_json::Value;
+
+pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
+
+/// The admin token of servers that are started here.
+pub(crate) const TOKEN: &str = "a-token-for-tests-only";
+
+/// A running server, killed when dropped.
+pub(crate) struct Server {
+    pub(crate) process: Child,
+    pub(crate) address: String,
+    log: Option<BufReader<ChildStderr>>,
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// In lower case.
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let name = format!("{name}: ");
+        self.head.lines().find_map(|line| line.strip_prefix(&name))
+    }
+}
+
+impl Server {
+    /// Starts a server whose log goes where the test's goes.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::spawn(Command::new(TOLLGATE).args(["serve", "--http", "127.0.0.1:0"]).args(arguments))
+    }
+
+    /// The same with a configuration.
+    pub(crate) fn with_config(config: &Path) -> Self {
+        Self::start(&["--config", config.to_str().unwrap()])
+    }
+
+    /// Starts it, and keeps its log for [`log_line`](Self::log_line).
+    pub(crate) fn logging(command: &mut Command) -> Self {
+        Self::spawn(command.args(["--http", "127.0.0.1:0"]).stderr(Stdio::piped()))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address =
+            line.trim_end().strip_prefix("tollgate ready http=").unwrap_or_else(|| panic!("{line:?}"));
+        let log = process.stderr.take().map(BufReader::new);
+        Self { address: address.to_owned(), process, log }
+    }
+
+    /// The next line of the log that contains `text`. Waits for it.
+    pub(crate) fn log_line(&mut self, text: &str) -> String {
+        let log = self.log.as_mut().expect("started with its log kept");
+        loop {
+            let mut line = String::new();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended before {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends a request on a connection of its own.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        if !body.is_empty() {
+            request += &format!("content-length: {}\r\n", body.len());
+        }
+        self.raw(&format!("{request}\r\n{body}"))
+    }
+
+    /// Sends bytes as they stand, and reads until the server closes.
+    pub(crate) fn raw(&self, request: &str) -> Answer {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        // A server that has heard enough may close before everything is sent.
+        let _ = stream.write_all(request.as_bytes());
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        parse(&String::from_utf8_lossy(&response))
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], "")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, &[], &body.to_string())
+    }
+
+    /// Asks for what needs the token.
+    pub(crate) fn admin(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let token = format!("Bearer {TOKEN}");
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.send(method, path, &[("authorization", &token)], &body)
+    }
+
+    /// The value of a metric, by its name and labels as they are written.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let page = self.get("/metrics").body;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([format!("-{name}"), self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits until it has ended, and says how.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) fn parse(response: &str) -> Answer {
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((response, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+/// Runs the binary to its end.
+pub(crate) fn tollgate(arguments: &[&str]) -> Output {
+    Command::new(TOLLGATE).args(arguments).output().unwrap()
+}
+
+/// A directory of the test's own, empty.
+pub(crate) fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// Asks again and again until the answer is yes. For what other processes do in their own time.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..200_000 {
+        if holds() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("it never came about: {what}");
+}

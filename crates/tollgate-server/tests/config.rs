@@ -1,0 +1,239 @@
+//! The configuration: what it means, and what is said about one that is wrong.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{directory, tollgate};
+use tollgate::OnFull;
+use tollgate_server::config::{Config, Flags, Origin, STARTER};
+
+mod common;
+
+fn written(name: &str, text: &str) -> PathBuf {
+    let file = directory(&format!("config-{name}")).join("tollgate.toml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+fn load(name: &str, text: &str) -> Result<Config, String> {
+    let origin = Origin { file: Some(written(name, text)), ..Origin::default() };
+    origin.load().map_err(|faults| faults.to_string())
+}
+
+#[test]
+fn the_starter_is_right_and_so_is_everything_in_it_that_is_commented_out() {
+    let config = load("starter", STARTER).unwrap();
+    assert_eq!(config.rules.rules().len(), 1);
+    let uncommented: Vec<&str> = STARTER
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(setting) if setting.starts_with('[') || setting.split(' ').nth(1) == Some("=") => setting,
+            _ => line,
+        })
+        .collect();
+    let all = load("uncommented", &uncommented.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
+    let names: Vec<String> = all.rules.rules().iter().map(|rule| rule.name().to_string()).collect();
+    assert_eq!(names, ["per-client", "global", "login"]);
+    // What stands there commented out is what applies without it.
+    assert_eq!(all.fixed, config.fixed);
+    assert_eq!(all.settings.headers, config.settings.headers);
+}
+
+#[test]
+fn the_starter_tells_of_every_setting() {
+    // Of the settings that there are, the names of those that a wrong one is answered with.
+    for (section, text) in [
+        ("server", "[server]\nzz = 1"),
+        ("tls", "[server.tls]\nzz = 1"),
+        ("store", "[store]\nzz = 1"),
+        ("rule", "[[rule]]\nname = \"r\"\nlimit = \"1/s\"\nzz = 1"),
+        (
+            "override",
+            "[[override]]\nrule = \"per-client\"\nmatch = { client = \"c\" }\nlimit = \"1/s\"\nzz = 1",
+        ),
+    ] {
+        let complaint = load(&format!("every-{section}"), text).unwrap_err();
+        let known = complaint.split("what can stand here: ").nth(1).unwrap_or_else(|| panic!("{complaint}"));
+        let later = ["data", "durability", "flush_interval", "url", "prefix"];
+        for setting in known.lines().next().unwrap().split(", ").filter(|setting| !later.contains(setting)) {
+            let told = STARTER.contains(&format!("{setting} = "))
+                || STARTER.contains(&format!("[server.{setting}]"));
+            assert!(told, "{section}: {setting}");
+        }
+    }
+}
+
+#[test]
+fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
+    let cases = [
+        ("[server]\nhtpp = \"off\"", "2:1", "did you mean `http`?"),
+        ("[servr]\n", "1:2", "did you mean `server`?"),
+        ("[server]\nheaders = \"xx\"", "2:11", "one of standard, trio, x, x-epoch, off"),
+        ("[server]\nhttp = \"8080\"", "2:8", "127.0.0.1:8080"),
+        ("[server]\nhttp = \"off\"", "2:8", "give it an address"),
+        ("[server]\ngrpc = \"127.0.0.1:8081\"", "2:8", "write \"off\""),
+        ("[server]\ntimeout = \"10 parsecs\"", "2:15", "unknown unit \"parsecs\""),
+        ("[server]\ntimeout = 10", "2:11", "such as \"100ms\""),
+        ("[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"10.0.0.0/99\"]", "2:34", "such as \"10.0.0.0/8\""),
+        ("[server]\ntrusted_proxies = [\"::1\"]\ntrusted_hops = 1", "3:16", "leave out one"),
+        ("[server]\nipv6_prefix = 129", "2:15", "1 to 128"),
+        ("[server]\nadmin_token_file = \"none\"", "2:20", "cannot read"),
+        ("[server]\nadmin_token = \"secret\"", "2:1", "did you mean `admin_token_file`?"),
+        ("[server.tls]\ncert = \"c.pem\"", "2:8", "add `key`"),
+        ("[server.tls]\nclient_ca = \"c.pem\"", "2:13", "add `cert` and `key`"),
+        ("[server]\nworkers = 0", "2:11", "at least 1"),
+        ("[server]\nlog = \"nonsense=loud\"", "2:7", "info"),
+        ("[store]\nkind = \"redis\"", "2:8", "write \"memory\""),
+        ("[store]\nkind = \"rediss\"", "2:8", "did you mean \"redis\"?"),
+        ("[store]\nurl = \"redis://127.0.0.1\"", "2:7", "leave it out"),
+        ("[store]\nmax_keys = 0", "2:12", "at least 1"),
+        ("[store]\nmax_keys = -5", "2:12", "write a whole number"),
+        ("[store]\nlocal_share = 1.5", "2:15", "at most 1"),
+        ("[store]\nsweep_interval = \"0s\"", "2:19", "out of range"),
+        ("[[rule]]\nname = \"a\"\nlimit = \"10/minuet\"", "3:13", "did you mean \"minute\"?"),
+        ("[[rule]]\nname = \"a\"\nlimit = [\"10/s\", \"10/s fixt\"]", "3:24", "fixed"),
+        ("[[rule]]\nname = \"a\"\nlimit = 10", "3:9", "write a limit in quotes"),
+        ("[[rule]]\nname = \"a\"\nlimit = []", "3:9", "give it one"),
+        ("[[rule]]\nname = \"a\"", "1:1", "add `limit = "),
+        ("[[rule]]\nlimit = \"1/s\"", "1:1", "add `name = "),
+        ("[[rule]]\nname = \"naïve\"\nlimit = \"1/s\"", "2:8", "printable ASCII"),
+        ("[[rule]]\nname = \"a\"\nlimit = \"1/s\"\ncost = 0", "4:8", "out of range"),
+        ("[[rule]]\nname = \"a\"\nlimit = \"1/s\"\nkey = [\"x\", \"x\"]", "4:7", "name it once"),
+        ("[[rule]]\nname = \"a\"\nlimit = \"1/s\"\nmatch = \"/login\"", "4:9", "match = {"),
+        ("[[rule]]\nname = \"a\"\nlimit = \"100000/day log\"", "3:9", "log_ceiling"),
+        (
+            "[[rule]]\nname = \"a\"\nlimit = \"1/s\"\n[[rule]]\nname = \"a\"\nlimit = \"2/s\"",
+            "5:8",
+            "rename one",
+        ),
+        ("[rule]\nname = \"a\"", "1:1", "two brackets"),
+        (
+            "[[override]]\nrule = \"per-clint\"\nmatch = { client = \"x\" }\nlimit = \"1/s\"",
+            "2:8",
+            "did you mean \"per-client\"?",
+        ),
+        ("[[override]]\nrule = \"per-client\"\nlimit = \"1/s\"", "1:1", "say which requests"),
+        ("[server\n", "1:8", "unclosed table"),
+    ];
+    for (index, (text, place, said)) in cases.iter().enumerate() {
+        let complaint =
+            load(&format!("wrong-{index}"), text).err().unwrap_or_else(|| panic!("{text} is right"));
+        assert!(complaint.contains(&format!("tollgate.toml:{place}\n")), "{text}: {complaint}");
+        assert!(complaint.contains(said), "{text}: {complaint}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
+    let text = "[server]\nhttp = 1\n[[rule]]\nname = \"a\"\nlimit = \"1/x\"\n[[rule]]\nname = \"a\"\nlimit = \"2/x\"\n[other]";
+    let complaint = load("all", text).unwrap_err();
+    let places = ["tollgate.toml:2:8", ":5:12", ":7:8", ":8:12", ":9:2", "5 mistakes"];
+    let found: Vec<_> = places.iter().map(|place| complaint.find(place)).collect();
+    assert!(found.iter().all(Option::is_some) && found.is_sorted(), "{found:?} in {complaint}");
+}
+
+#[test]
+fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
+    let file = written(
+        "order",
+        "[server]\nhttp = \"127.0.0.1:1\"\nworkers = 1\ntimeout = \"1s\"\n[store]\nmax_keys = 1\non_full = \"deny\"",
+    );
+    let environment = [
+        ("TOLLGATE_SERVER_HTTP", "127.0.0.1:2"),
+        ("TOLLGATE_SERVER_TIMEOUT", "2s"),
+        ("TOLLGATE_STORE_ON_FULL", "pool"),
+        ("TOLLGATE_SERVER_TRUSTED_PROXIES", "10.0.0.0/8, ::1"),
+        ("TOLLGATE_STORE_MAXKEYS", "9"),
+        ("TOLLGATE_PORT_8080_TCP_ADDR", "10.1.2.3"),
+    ];
+    let environment: HashMap<String, String> =
+        environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let flags =
+        Flags { http: Some("127.0.0.1:3".into()), limit: Some("7/s".parse().unwrap()), workers: None };
+    let config = Origin { file: Some(file.clone()), environment: environment.clone(), flags }.load().unwrap();
+    assert_eq!((config.fixed.http.as_str(), config.fixed.workers), ("127.0.0.1:3", Some(1)));
+    assert_eq!(config.fixed.timeout, Duration::from_secs(2));
+    assert_eq!((config.fixed.store.max_keys, config.fixed.store.on_full), (1, OnFull::Pool));
+    assert_eq!(config.rules.rules()[0].limits()[0].to_string(), "7/second");
+    assert_eq!(
+        config.warnings.len(),
+        1,
+        "what Kubernetes sets is none of our business: {:?}",
+        config.warnings
+    );
+    assert!(config.warnings[0].contains("did you mean TOLLGATE_STORE_MAX_KEYS?"), "{:?}", config.warnings);
+
+    let wrong = HashMap::from([("TOLLGATE_SERVER_TIMEOUT".into(), "2 sec onds".into())]);
+    let origin = Origin { file: Some(file), environment: wrong, flags: Flags::default() };
+    let complaint = origin.load().unwrap_err().to_string();
+    assert!(complaint.starts_with("TOLLGATE_SERVER_TIMEOUT=2 sec onds: "), "{complaint}");
+}
+
+#[test]
+fn files_are_looked_for_beside_the_configuration_and_a_short_token_is_refused() {
+    let file = written("token", "[server]\nadmin_token_file = \"token\"");
+    let origin = Origin { file: Some(file.clone()), ..Origin::default() };
+    fs::write(file.with_file_name("token"), "0123456789abcdef\n").unwrap();
+    assert!(origin.load().unwrap().settings.admin_token.unwrap().is(b"0123456789abcdef"));
+    fs::write(file.with_file_name("token"), "sesame\n").unwrap();
+    let complaint = origin.load().unwrap_err().to_string();
+    assert!(complaint.contains(":2:20") && complaint.contains("at least 16"), "{complaint}");
+    assert!(!complaint.contains("sesame"), "what it is stays secret: {complaint}");
+}
+
+#[test]
+fn validate_says_in_words_what_a_configuration_means() {
+    let text = r#"
+        [[rule]]
+        name = "global"
+        limit = "5000/s"
+        [[rule]]
+        name = "login"
+        match = { path = "/login*" }
+        key = ["client"]
+        limit = ["login", "100/day fixed aligned counting denied"]
+        cost = 2
+        shadow = true
+        [[override]]
+        rule = "login"
+        match = { client = "partner-7" }
+        limit = "100 refill 10 every 100ms reserve 50 refill 5/s"
+    "#;
+    let file = written("words", text);
+    let output = tollgate(&["validate", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let words = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "tollgate.toml is right.",
+        "Answers on http://127.0.0.1:8080, at most 10000 connections.",
+        "Rule \"global\" covers every request.",
+        "  All of them share one budget:",
+        "    up to 5000 at once, 5000 more per second (5000/second)",
+        "Rule \"login\" covers requests that have a client and whose path begins with \"/login\".",
+        "  Each client has a budget of its own:",
+        "    up to 5 at once, 1 more per 10s (1/10s burst 5)",
+        "    100 per day, in windows that start on the clock, and attempts count even when they are denied (100/day fixed aligned counting denied)",
+        "  Where client is \"partner-7\", instead:",
+        "    up to 100 at once, 10 more every 100ms; beyond that a reserve: up to 50 at once, 5 more per second (100 refill 10 every 100ms reserve 50 refill 5/second)",
+        "  A request costs 2 times as much as it says.",
+        "  It only watches: it is charged and counted, and never denies.",
+    ] {
+        assert!(words.lines().any(|said| said.ends_with(line)), "no {line:?} in {words}");
+    }
+}
+
+#[test]
+fn init_writes_the_starter_and_never_over_a_file() {
+    let file = directory("config-init").join("new.toml");
+    let name = file.to_str().unwrap();
+    assert!(tollgate(&["init", name]).status.success());
+    assert_eq!(fs::read_to_string(&file).unwrap(), STARTER);
+    fs::write(&file, "mine").unwrap();
+    let again = tollgate(&["init", name]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("is there already"), "{again:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    assert_eq!(String::from_utf8(tollgate(&["init", "-"]).stdout).unwrap(), STARTER);
+}
