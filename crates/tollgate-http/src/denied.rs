@@ -72,6 +72,7 @@ pub struct Problem<M> {
     /// What happened this time, and what to do.
     detail: String,
     #[serde(flatten)]
+    #[cfg_attr(feature = "openapi", schema(inline))]
     members: M,
 }
 
@@ -103,6 +104,7 @@ pub fn json(status: StatusCode, content_type: &'static str, body: &impl Serializ
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Denied<N = Numbers> {
     #[serde(flatten)]
+    #[cfg_attr(feature = "openapi", schema(inline))]
     numbers: N,
     /// The limits that denied it, as the header fields name them.
     #[serde(rename = "violated-policies")]

@@ -2,11 +2,15 @@
 //! the crate `sfv`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use tollgate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, Timestamp};
 use tollgate_http::rate_limit_headers;
+
+use python::python_with;
+
+#[path = "common/python.rs"]
+mod python;
 
 /// Reads lines of a header field and writes what each means, a member a line.
 const READER: &str = "
@@ -17,19 +21,6 @@ for line in sys.stdin:
     for member in fields:
         print(repr(member.value), sorted(member.params.items()))
 ";
-
-/// A Python with the parser, installed where it is missing.
-fn python() -> PathBuf {
-    let tools = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python");
-    let python = tools.join("bin/python");
-    let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
-    if !tools.join("ready").exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&tools));
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "http_sfv"]));
-        std::fs::write(tools.join("ready"), "").unwrap();
-    }
-    python
-}
 
 #[test]
 fn f2_another_parser_reads_the_same_numbers() {
@@ -64,7 +55,7 @@ fn f2_another_parser_reads_the_same_numbers() {
         let list: sfv::List = sfv::Parser::new(line).parse().unwrap();
         assert_eq!(list.len(), 3, "{line}");
     }
-    let mut reader = Command::new(python());
+    let mut reader = Command::new(python_with("http_sfv").join("python"));
     let reader = reader.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut reader = reader.spawn().unwrap();
     std::io::Write::write_all(&mut reader.stdin.take().unwrap(), lines.as_bytes()).unwrap();

@@ -193,6 +193,15 @@ impl App {
         Ok(())
     }
 
+    /// Whether a rule counts by client alone, so that its limit can be another for one client.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRule`] if it does not, or there is none of this name.
+    pub(crate) fn per_client(&self, rule: &str) -> Result<(), Error> {
+        let known = is_per_client(&self.rules().file, rule);
+        if known { Ok(()) } else { Err(Error::UnknownRule { rule: rule.into() }) }
+    }
+
     /// Gives one client other limits than the rule's, from now on and until the server stops.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::check::LimitAnswer;
 use super::document::Guarded;
-use super::problem::{Client, Json, Mistake};
+use super::problem::{Client, Json, Mistake, whole};
 use crate::app::App;
 
 /// Lets through who has the token.
@@ -52,7 +52,10 @@ pub(super) struct ClientAnswer {
 pub(super) struct Block {
     /// Such as `10m`.
     #[serde(rename = "for")]
-    #[schema(example = "10m", pattern = "^[1-9][0-9]{0,3}(ms|s|m|h|d)$")]
+    #[schema(
+        example = "10m",
+        pattern = "^[1-9][0-9]{0,3} ?(ms|s|seconds?|m|min|minutes?|h|hours?|d|days?)$"
+    )]
     span: String,
 }
 
@@ -88,7 +91,7 @@ pub(super) struct Units {
     /// One rule's budget; all that are the client's own unless said otherwise.
     rule: Option<String>,
     /// In units.
-    #[serde(default = "super::check::one")]
+    #[serde(default = "super::check::one", deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
 }
@@ -241,6 +244,7 @@ pub(super) async fn set_limit(
     Client(client): Client,
     Json(OwnLimit { rule, limit }): Json<OwnLimit>,
 ) -> Result<Response, Mistake> {
+    app.per_client(&rule).map_err(refused)?;
     let notations = match limit {
         Notations::One(one) => vec![one],
         Notations::Several(several) => several,

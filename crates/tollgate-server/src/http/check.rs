@@ -9,12 +9,12 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tollgate::{AsRequest, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
-use tollgate_http::{Denied, Numbers, denied, denied_with, json, millis_ceil};
+use tollgate_http::{Numbers, denied, denied_with, json, millis_ceil};
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use super::document::{Mistaken, Refused};
-use super::problem::{Json, Mistake, client};
+use super::problem::{Json, Mistake, client, whole};
 use crate::app::App;
 
 /// The most checks in a batch.
@@ -35,7 +35,7 @@ pub(super) struct Check {
     #[schema(schema_with = attributes)]
     pub(super) attributes: BTreeMap<String, String>,
     /// How many units it costs. 0 takes nothing.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
     /// Whether to say what would happen, and change nothing.
@@ -179,7 +179,7 @@ impl From<&Report> for LimitAnswer {
     ),
     responses(
         (status = 200, description = "yes", body = Numbers),
-        Refused<Denied>,
+        Refused<Numbers>,
     )
 )]
 pub(super) async fn by_path(
@@ -211,7 +211,7 @@ pub(super) async fn by_path(
     request_body = Check,
     responses(
         (status = 200, description = "yes", body = Answer),
-        Refused<Denied<Answer>>,
+        Refused<Answer>,
     )
 )]
 pub(super) async fn by_attributes(

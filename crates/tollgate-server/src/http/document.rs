@@ -3,26 +3,24 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
-use tollgate_http::{Denied, Problem};
+use tollgate_http::{Denied, Numbers, Problem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
-    Response, ResponseBuilder,
+    Response, ResponseBuilder, Schema,
 };
-use utoipa::{IntoResponses, ToSchema};
+use utoipa::{IntoResponses, PartialSchema as _, ToSchema};
 
 use super::check::Answer;
 use super::problem::About;
 
 /// The parts that belong to no handler.
 pub(super) fn about() -> OpenApi {
-    let mut schemas = Vec::new();
-    add::<Problem<About>>(&mut schemas);
-    add::<Problem<Denied>>(&mut schemas);
-    add::<Problem<Denied<Answer>>>(&mut schemas);
     let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("the admin token"));
     let components = ComponentsBuilder::new()
-        .schemas_from_iter(schemas)
+        .schemas_from_iter(schemas::<About>("Problem"))
+        .schemas_from_iter(schemas::<Denied>(Numbers::DENIAL))
+        .schemas_from_iter(schemas::<Denied<Answer>>(Answer::DENIAL))
         .security_scheme("admin", SecurityScheme::Http(token.build()));
     let license = LicenseBuilder::new().name(env!("CARGO_PKG_LICENSE")).build();
     let info = InfoBuilder::new()
@@ -33,9 +31,12 @@ pub(super) fn about() -> OpenApi {
     OpenApiBuilder::new().info(info).components(Some(components.build())).build()
 }
 
-fn add<S: ToSchema>(schemas: &mut Vec<(String, RefOr<utoipa::openapi::Schema>)>) {
-    S::schemas(schemas);
-    schemas.push((S::name().into_owned(), S::schema()));
+/// A problem with such members, under a name of its own, and what it is made of.
+fn schemas<M: ToSchema>(name: &str) -> Vec<(String, RefOr<Schema>)> {
+    let mut schemas = Vec::new();
+    Problem::<M>::schemas(&mut schemas);
+    schemas.push((name.into(), Problem::<M>::schema()));
+    schemas
 }
 
 /// What may be wrong with any request.
@@ -44,8 +45,22 @@ pub(super) struct Mistaken;
 /// What may be wrong with a request that needs the token.
 pub(super) struct Guarded;
 
-/// What may be wrong with a request that is to be counted, and what a denial says.
-pub(super) struct Refused<D>(PhantomData<D>);
+/// What may be wrong with a request that is to be counted, and what a denial with such numbers says.
+pub(super) struct Refused<N>(PhantomData<N>);
+
+/// Numbers that a denial can have.
+pub(super) trait Denying {
+    /// What a denial with them is called.
+    const DENIAL: &'static str;
+}
+
+impl Denying for Numbers {
+    const DENIAL: &'static str = "Denial";
+}
+
+impl Denying for Answer {
+    const DENIAL: &'static str = "DenialWithLimits";
+}
 
 const MISTAKES: [(u16, &str); 5] = [
     (400, "the request makes no sense, and which field of it"),
@@ -57,37 +72,30 @@ const MISTAKES: [(u16, &str); 5] = [
 
 impl IntoResponses for Mistaken {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        problems::<Problem<About>>(&MISTAKES)
+        problems("Problem", &MISTAKES)
     }
 }
 
 impl IntoResponses for Guarded {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = Mistaken::responses();
-        all.append(&mut problems::<Problem<About>>(&[
-            (401, "the token is missing"),
-            (507, "there is no room"),
-        ]));
+        all.append(&mut problems("Problem", &[(401, "the token is missing"), (507, "there is no room")]));
         all
     }
 }
 
-impl<D> IntoResponses for Refused<D>
-where
-    Problem<D>: ToSchema,
-{
+impl<N: Denying> IntoResponses for Refused<N> {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = Mistaken::responses();
         let denials = [(429, "no, and when to come back"), (503, "the store failed, and a rule denies then")];
-        all.append(&mut problems::<Problem<D>>(&denials));
+        all.append(&mut problems(N::DENIAL, &denials));
         all
     }
 }
 
-fn problems<S: ToSchema>(kinds: &[(u16, &str)]) -> BTreeMap<String, RefOr<Response>> {
-    let schema = Ref::from_schema_name(S::name());
+fn problems(schema: &str, kinds: &[(u16, &str)]) -> BTreeMap<String, RefOr<Response>> {
     let response = |(status, description): &(u16, &str)| {
-        let content = ContentBuilder::new().schema(Some(schema.clone())).build();
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
         let response =
             ResponseBuilder::new().description(*description).content("application/problem+json", content);
         (status.to_string(), RefOr::T(response.build()))

@@ -2,6 +2,7 @@
 //! read so that this can be told.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,9 +13,9 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tollgate::{CLIENT, Error, MAX_VALUE_BYTES};
+use serde::de::{self, DeserializeOwned, Visitor};
+use serde::{Deserializer, Serialize};
+use tollgate::{CLIENT, Error, MAX_COUNT, MAX_VALUE_BYTES};
 use tollgate_http::Problem;
 use utoipa::ToSchema;
 
@@ -144,6 +145,33 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     let rest = |error| Mistake::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
     json.end().map_err(rest)?;
     Ok(parsed)
+}
+
+/// Reads a whole number, also if it is written as `5.0`: to JSON that is the same, and there are
+/// languages that know no other.
+pub(super) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct Whole;
+
+    impl Visitor<'_> for Whole {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a whole number from 0 to {MAX_COUNT}")
+        }
+
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<u64, E> {
+            Ok(value)
+        }
+
+        fn visit_f64<E: de::Error>(self, value: f64) -> Result<u64, E> {
+            // Whole numbers up to there are exact.
+            let whole = value.fract() == 0.0 && (0.0..=9e15).contains(&value);
+            let invalid = || E::invalid_value(de::Unexpected::Float(value), &self);
+            if whole { format!("{value:.0}").parse().map_err(|_| invalid()) } else { Err(invalid()) }
+        }
+    }
+
+    deserializer.deserialize_any(Whole)
 }
 
 /// The client that a path names.

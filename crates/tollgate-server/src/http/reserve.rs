@@ -16,16 +16,16 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tollgate::{DAY, HoldId, parse_duration};
-use tollgate_http::{Denied, json};
+use tollgate_http::json;
 use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
 use super::document::{Mistaken, Refused};
-use super::problem::{Json, Mistake};
+use super::problem::{Json, Mistake, whole};
 use crate::app::App;
 
 /// The longest reservation.
-const TTL_MAX: Duration = DAY;
+const TTL_MAX: Duration = DAY.saturating_mul(7);
 
 /// What to hold.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -35,13 +35,13 @@ pub(super) struct Reserve {
     #[schema(schema_with = super::check::attributes)]
     attributes: BTreeMap<String, String>,
     /// The estimate.
-    #[serde(default = "super::check::one")]
+    #[serde(default = "super::check::one", deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
-    /// When to give it back if it is not settled, at most a day from now: `30s` unless said
+    /// When to give it back if it is not settled, at most a week from now: `30s` unless said
     /// otherwise.
     #[serde(default = "half_a_minute")]
-    #[schema(example = "30s", pattern = "^[1-9][0-9]{0,3}(ms|s|m)$")]
+    #[schema(example = "30s", pattern = "^[1-9][0-9]{0,3} ?(ms|s|seconds?|m|min|minutes?)$")]
     ttl: String,
 }
 
@@ -59,6 +59,7 @@ pub(super) struct Reserved {
 #[serde(deny_unknown_fields)]
 pub(super) struct Settle {
     /// In units.
+    #[serde(deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
 }
@@ -84,7 +85,7 @@ fn half_a_minute() -> String {
     request_body = Reserve,
     responses(
         (status = 200, description = "held", body = Reserved),
-        Refused<Denied<Answer>>,
+        Refused<Answer>,
     )
 )]
 pub(super) async fn reserve(
@@ -98,7 +99,7 @@ pub(super) async fn reserve(
         return Err(Mistake::bad(
             "invalid_ttl",
             "ttl",
-            "a reservation lasts longer than nothing and at most a day",
+            "a reservation lasts longer than nothing and at most a week",
         ));
     }
     let reservation = app.limiter.reserve(&check, ttl).await.map_err(|error| Mistake::of(&error))?;
