@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::request::Parts;
@@ -117,7 +117,11 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
             let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
             Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
         };
-        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+        let body = request.into_body();
+        if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+            return Err(too_large());
+        }
+        let body = Limited::new(body, BODY_BYTES_MAX).collect();
         let body = tokio::time::timeout(app.fixed().timeout, body).await.map_err(|_| {
             let detail = "the body did not arrive in time; send it at once";
             Mistake::new(StatusCode::REQUEST_TIMEOUT, "timeout", "body", detail)

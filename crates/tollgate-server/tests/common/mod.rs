@@ -56,9 +56,19 @@ impl Server {
         Self::spawn(command.args(["--http", "127.0.0.1:0"]).stderr(Stdio::piped()))
     }
 
+    /// The same, with no token configured.
+    pub(crate) fn logging_without_token(command: &mut Command) -> Self {
+        Self::run(
+            command.args(["--http", "127.0.0.1:0"]).env_remove("TOLLGATE_ADMIN_TOKEN").stderr(Stdio::piped()),
+        )
+    }
+
     fn spawn(command: &mut Command) -> Self {
-        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        Self::run(command.env("TOLLGATE_ADMIN_TOKEN", TOKEN))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let address =

@@ -1,0 +1,258 @@
+//! What strangers can do to a server: nothing that harms the others.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use common::{Server, TOKEN, TOLLGATE, directory, parse, tollgate};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+
+mod common;
+
+#[test]
+fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_LOG", "trace"));
+    for (method, path) in [
+        ("GET", "/v1/clients/a"),
+        ("DELETE", "/v1/clients/a"),
+        ("PUT", "/v1/clients/a/block"),
+        ("DELETE", "/v1/clients/a/block"),
+        ("PUT", "/v1/clients/a/limits"),
+        ("DELETE", "/v1/clients/a/limits"),
+        ("POST", "/v1/clients/a/penalise"),
+        ("POST", "/v1/clients/a/refund"),
+        ("GET", "/v1/rules"),
+        ("GET", "/v1/stats"),
+        ("GET", "/v1/top"),
+    ] {
+        let longer = format!("Bearer {TOKEN}x");
+        let shorter = format!("Bearer {}", &TOKEN[1..]);
+        for guess in ["", "Bearer", "Bearer ", TOKEN, &format!("Basic {TOKEN}"), &longer, &shorter] {
+            let answer = server.send(method, path, &[("authorization", guess)], "");
+            assert_eq!(answer.status, 401, "{method} {path} with {guess:?}");
+            assert_eq!(answer.header("www-authenticate"), Some("bearer"));
+            assert!(!answer.body.contains(TOKEN) && answer.json()["code"] == "unauthorized");
+        }
+        assert_eq!(server.send(method, path, &[], "").status, 401, "{method} {path}");
+        assert_ne!(server.admin(method, path, None).status, 401, "{method} {path}");
+    }
+    server.signal("TERM");
+    let mut log = String::new();
+    while !log.contains("\"stopped\"") {
+        log += &server.log_line("");
+    }
+    assert!(log.contains("tollgate::access") && log.contains("/v1/clients/a"), "{log}");
+    assert!(!log.contains(TOKEN), "{log}");
+}
+
+#[test]
+fn with_no_token_configured_one_is_made_up_and_shown_once() {
+    let mut command = Command::new(TOLLGATE);
+    let command = command.arg("serve").env("TOLLGATE_ADMIN_TOKEN", "");
+    let empty = command.output().unwrap();
+    assert_eq!(empty.status.code(), Some(2), "an empty token is a mistake, not an open door");
+
+    let mut server = Server::logging_without_token(Command::new(TOLLGATE).arg("serve"));
+    let line: serde_json::Value = serde_json::from_str(&server.log_line("\"token\"")).unwrap();
+    let token = line["token"].as_str().unwrap().to_owned();
+    assert!(token.len() >= 32, "{line}");
+    let rules = |token: &str| {
+        server.send("GET", "/v1/rules", &[("authorization", &format!("Bearer {token}"))], "").status
+    };
+    assert_eq!((rules(&token), rules("")), (200, 401));
+    server.signal("TERM");
+    let mut log = String::new();
+    while !log.contains("\"stopped\"") {
+        log += &server.log_line("");
+    }
+    assert!(!log.contains(&token), "{log}");
+}
+
+#[test]
+fn clients_are_hashed_in_logs_if_so_configured() {
+    for hashed in [true, false] {
+        let mut command = Command::new(TOLLGATE);
+        command.arg("serve").env("TOLLGATE_SERVER_LOG", "info,tollgate::access=debug");
+        let mut server =
+            Server::logging(command.env("TOLLGATE_SERVER_HASH_KEYS_IN_LOGS", hashed.to_string()));
+        server.get("/check/alice@example.org");
+        server.admin("DELETE", "/v1/clients/alice@example.org", None);
+        let lines = server.log_line("answered") + &server.log_line("was reset");
+        assert_ne!(lines.contains("alice@example.org"), hashed, "{lines}");
+        let long = "x".repeat(500);
+        server.admin("DELETE", &format!("/v1/clients/{long}"), None);
+        assert!(server.log_line("was reset").len() < 300);
+    }
+}
+
+#[test]
+fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothing() {
+    let file = directory("security-slow").join("tollgate.toml");
+    fs::write(
+        &file,
+        "[server]\ntimeout = \"300ms\"\n[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"9/hour\"",
+    )
+    .unwrap();
+    let server = Server::with_config(&file);
+    let connect = || TcpStream::connect(&server.address).unwrap();
+    let rest = |mut stream: TcpStream| {
+        let mut read = Vec::new();
+        let _ = stream.read_to_end(&mut read);
+        parse(&String::from_utf8_lossy(&read))
+    };
+    // None of these says more. Each read below ends only because the server hangs up.
+    let silent = connect();
+    let mut half_a_head = connect();
+    write!(half_a_head, "GET /check/a HTTP/1.1\r\nhost: x\r\nx-slow: ").unwrap();
+    let mut half_a_body = connect();
+    write!(half_a_body, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{").unwrap();
+    let mut idle = connect();
+    write!(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert_eq!(server.get("/check/a").status, 200);
+    assert_eq!(rest(silent).status, 0);
+    assert_ne!(rest(half_a_head).status, 200);
+    assert_eq!(rest(half_a_body).status, 408);
+    assert_eq!(rest(idle).status, 200);
+
+    // One that asks and asks and never reads: once nothing more fits on the way, it is dropped.
+    let mut deaf = connect();
+    while deaf.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").is_ok() {}
+    assert_eq!(server.get("/check/b").status, 200);
+
+    let large = "x".repeat(40 << 10);
+    assert_eq!(server.send("GET", "/check/a", &[("x-large", &large)], "").status, 431);
+    let many: Vec<(String, String)> = (0..200).map(|i| (format!("x-{i}"), "y".into())).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(server.send("GET", "/check/a", &many, "").status, 431);
+    assert_eq!(
+        server.raw("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1048577\r\n\r\n").status,
+        413
+    );
+    let chunk = format!("{:x}\r\n{large}\r\n", large.len()).repeat(27);
+    let chunked =
+        format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n");
+    assert_eq!(server.raw(&chunked).status, 413, "a length that was not announced");
+    for garbage in [
+        "\u{0}\u{1}\u{2}\r\n\r\n",
+        "GET\r\n\r\n",
+        "GET /check/a HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n",
+        "GET /check/a HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        "GET /check/a HTTP/9.9\r\nhost: x\r\n\r\n",
+        "*2\r\n$4\r\nPING\r\n",
+    ] {
+        assert_ne!(server.raw(garbage).status / 100, 2, "{garbage:?}");
+    }
+    assert_eq!(server.get("/check/a").json()["remaining"], 7, "and none of that cost anything");
+}
+
+#[test]
+fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
+    let mut command = Command::new(TOLLGATE);
+    let server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_MAX_CONNECTIONS", "2"));
+    let open = || {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        write!(stream, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        stream
+    };
+    let answered = |stream: &mut TcpStream| stream.read(&mut [0; 1024]).unwrap() > 0;
+    let (mut one, mut two) = (open(), open());
+    assert!(answered(&mut one) && answered(&mut two));
+    let mut three = open();
+    three.set_nonblocking(true).unwrap();
+    assert_eq!(three.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    drop(one);
+    three.set_nonblocking(false).unwrap();
+    assert!(answered(&mut three) && server.address.len() > 1);
+    drop(two);
+}
+
+/// An authority, and what it issued: certificate and key, in PEM.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn pem(&self) -> String {
+        self.0.as_ref().pem()
+    }
+}
+
+fn write_pair(directory: &Path, (certificate, key): (String, String)) {
+    fs::write(directory.join("server.pem"), certificate).unwrap();
+    fs::write(directory.join("server.key"), key).unwrap();
+}
+
+#[test]
+fn tls_and_certificates_that_are_read_again() {
+    let directory = directory("security-tls");
+    let (old, new) = (Authority::new(), Authority::new());
+    write_pair(&directory, old.issue("localhost"));
+    fs::write(directory.join("old-ca.pem"), old.pem()).unwrap();
+    fs::write(directory.join("new-ca.pem"), new.pem()).unwrap();
+    let file = directory.join("tollgate.toml");
+    fs::write(&file, "[server.tls]\ncert = \"server.pem\"\nkey = \"server.key\"").unwrap();
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.args(["serve", "--config", file.to_str().unwrap()]));
+    let url = format!("https://localhost:{}", server.address.rsplit(':').next().unwrap());
+    let check = |authority: &str| {
+        let authority = directory.join(authority);
+        tollgate(&["check", "a", "--server", &url, "--cacert", authority.to_str().unwrap()]).status.code()
+    };
+    assert_eq!((check("old-ca.pem"), check("new-ca.pem")), (Some(0), Some(2)));
+    assert_eq!(server.get("/check/a").status, 0, "not in the clear");
+
+    // A certificate without its key changes nothing.
+    fs::write(directory.join("server.pem"), new.issue("localhost").0).unwrap();
+    server.signal("HUP");
+    assert!(server.log_line("not in effect").contains("do not work together"));
+    assert_eq!(check("old-ca.pem"), Some(0));
+    write_pair(&directory, new.issue("localhost"));
+    server.signal("HUP");
+    server.log_line("is in effect");
+    assert_eq!((check("old-ca.pem"), check("new-ca.pem")), (Some(2), Some(0)));
+}
+
+#[test]
+fn mutual_tls_lets_in_only_clients_with_a_certificate() {
+    let directory = directory("security-mutual");
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    write_pair(&directory, authority.issue("localhost"));
+    fs::write(directory.join("clients.pem"), authority.pem()).unwrap();
+    let file = directory.join("tollgate.toml");
+    fs::write(
+        &file,
+        "[server.tls]\ncert = \"server.pem\"\nkey = \"server.key\"\nclient_ca = \"clients.pem\"",
+    )
+    .unwrap();
+    let server = Server::with_config(&file);
+    let url = format!("https://localhost:{}/check/a", server.address.rsplit(':').next().unwrap());
+    let ask = |client: Option<(String, String)>| {
+        let root = Certificate::from_pem(authority.pem().as_bytes()).unwrap();
+        let mut tls = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(vec![root])));
+        if let Some((certificate, key)) = client {
+            let chain = [Certificate::from_pem(certificate.as_bytes()).unwrap()];
+            let key = PrivateKey::from_pem(key.as_bytes()).unwrap();
+            tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+        }
+        let agent = ureq::Agent::config_builder().tls_config(tls.build()).build().new_agent();
+        agent.get(&url).call().map(|response| response.status().as_u16())
+    };
+    assert_eq!(ask(Some(authority.issue("client"))).unwrap(), 200);
+    assert!(ask(None).is_err() && ask(Some(stranger.issue("client"))).is_err());
+    assert_eq!(ask(Some(authority.issue("another"))).unwrap(), 200);
+}
