@@ -36,7 +36,7 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 /// The most header fields of a request.
 const HEADERS_MAX: usize = 100;
 
-/// How long to wait for what arrives while the listener closes.
+/// How long to go on accepting once the server stops: as long as it takes to empty the queue.
 const LAST_CALL: Duration = Duration::from_millis(20);
 
 /// How long to wait after an accept that failed for lack of something, such as file descriptors.
@@ -89,7 +89,8 @@ impl Server {
                 STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(BREATHER)).await;
             }
         }
-        while let Ok(Ok(())) = timeout(LAST_CALL, self.accept_one(&listener)).await {}
+        let those_waiting = async { while self.accept_one(&listener).await.is_ok() {} };
+        let _ = timeout(LAST_CALL, those_waiting).await;
     }
 
     async fn accept_one(&self, listener: &TcpListener) -> io::Result<()> {

@@ -1,0 +1,59 @@
+//! What stands around the server: a unit for systemd, help, completions.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+
+use common::{Server, TOLLGATE, directory, tollgate};
+
+mod common;
+
+const UNIT: &str = include_str!("../../../packaging/tollgate.service");
+
+#[test]
+fn systemd_has_nothing_against_the_unit_and_finds_it_hardened() {
+    let directory = directory("operations-unit");
+    let unit = directory.join("tollgate.service");
+    // Where it will be installed there is nothing yet.
+    fs::write(&unit, UNIT.replace("/usr/bin/tollgate", TOLLGATE)).unwrap();
+    let analyze = |arguments: &[&str]| {
+        let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output().unwrap();
+        (output.status.success(), format!("{output:?}"))
+    };
+    let (verified, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"]);
+    assert!(verified, "{said}");
+    assert!(!said.contains("tollgate.service:"), "no warning either: {said}");
+    // From 0, locked up, to 100, not at all.
+    let (hardened, said) = analyze(&["security", "--offline=true", "--threshold=15", "--no-pager"]);
+    assert!(hardened, "{said}");
+}
+
+#[test]
+fn systemd_is_told_when_the_server_is_ready_and_when_it_stops() {
+    let socket = directory("operations-notify").join("notify");
+    let systemd = UnixDatagram::bind(&socket).unwrap();
+    let heard = || {
+        let mut message = [0; 256];
+        let length = systemd.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).trim().to_owned()
+    };
+    let mut server = Server::logging(Command::new(TOLLGATE).arg("serve").env("NOTIFY_SOCKET", &socket));
+    assert_eq!(heard(), "READY=1");
+    server.signal("TERM");
+    assert_eq!(heard(), "STOPPING=1");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn every_command_has_help_with_examples_and_every_shell_completions() {
+    let text = |arguments: &[&str]| String::from_utf8(tollgate(arguments).stdout).unwrap();
+    for command in ["serve", "check", "init", "validate", "completions"] {
+        let help = text(&[command, "--help"]);
+        assert!(help.contains("Examples:\n  ") && help.contains(&format!("tollgate {command}")), "{help}");
+        assert!(text(&["--help"]).contains(&format!("\n  {command}")), "{command}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = text(&["completions", shell]);
+        assert!(script.contains("validate") && script.contains("config"), "{shell}: {script}");
+    }
+}

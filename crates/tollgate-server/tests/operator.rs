@@ -1,0 +1,266 @@
+//! An operator's day: the file changes, clients misbehave, the server stops and starts, and nobody
+//! who asks it notices.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use common::{Answer, Server, TOLLGATE, directory, eventually, parse, tollgate};
+use serde_json::{Value, json};
+
+mod common;
+
+/// A client that keeps its connection.
+struct Caller {
+    stream: BufReader<TcpStream>,
+    /// How many answers it got.
+    answered: u64,
+}
+
+impl Caller {
+    fn connect(address: &str) -> io::Result<Self> {
+        Ok(Self { stream: BufReader::new(TcpStream::connect(address)?), answered: 0 })
+    }
+
+    fn get(&mut self, path: &str) -> io::Result<Answer> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: tollgate\r\n\r\n");
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> io::Result<Answer> {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.stream.read_line(&mut head)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let mut answer = parse(&head);
+        let mut body = vec![0; answer.header("content-length").unwrap().parse().unwrap()];
+        self.stream.read_exact(&mut body)?;
+        answer.body = String::from_utf8(body).unwrap();
+        self.answered += 1;
+        Ok(answer)
+    }
+}
+
+/// What became of traffic.
+#[derive(Default)]
+struct Traffic {
+    answered: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Traffic {
+    /// Asks and asks until the server is gone, and fails if a request on a connection that was
+    /// open goes without its answer.
+    fn flow(&self, address: &str, client: &str) {
+        while let Ok(mut caller) = Caller::connect(address) {
+            loop {
+                match caller.get(&format!("/check/{client}")) {
+                    Ok(answer) => {
+                        assert!(matches!(answer.status, 200 | 429), "{answer:?}");
+                        self.answered.fetch_add(1, Ordering::Relaxed);
+                        if answer.header("connection") == Some("close") {
+                            break;
+                        }
+                    }
+                    // Only on its way out may the server turn away someone it never let in.
+                    Err(error) => {
+                        assert!(
+                            self.over.load(Ordering::Relaxed) && caller.answered == 0,
+                            "{client}: {error}"
+                        );
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until so many more were answered.
+    fn goes_on(&self, more: u64) {
+        let before = self.answered.load(Ordering::Relaxed);
+        while self.answered.load(Ordering::Relaxed) < before + more {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Puts another file in the place of this one, as editors do.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, file).unwrap();
+}
+
+fn rules(limit: &str) -> String {
+    format!("[[rule]]\nname = \"per-client\"\nkey = [\"client\"]\nlimit = \"{limit}\"\n")
+}
+
+fn left(server: &Server, client: &str) -> Value {
+    server.get(&format!("/check/{client}?cost=0")).json()["remaining"].clone()
+}
+
+#[test]
+fn an_operators_day() {
+    let file = directory("operator-day").join("tollgate.toml");
+    let name = file.to_str().unwrap().to_owned();
+    fs::write(&file, rules("1000/hour fixed")).unwrap();
+    assert!(tollgate(&["validate", &name]).status.success());
+    let start = || Server::logging(Command::new(TOLLGATE).args(["serve", "--config", &name]));
+    let mut server = start();
+    let address = server.address.clone();
+    let traffic = Traffic::default();
+
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|number| {
+                let (traffic, address) = (&traffic, &address);
+                scope.spawn(move || traffic.flow(address, &format!("caller-{number}")))
+            })
+            .collect();
+        assert_eq!(server.get("/check/quiet?cost=10").json()["remaining"], 990);
+        traffic.goes_on(1_000);
+
+        // The file changes under load: it takes effect, and what was used stays used.
+        replace(&file, &rules("2000/hour fixed"));
+        server.log_line("is in effect");
+        assert_eq!(left(&server, "quiet"), 1_990);
+        fs::write(&file, rules("3000/hour fixed")).unwrap();
+        server.log_line("is in effect");
+        assert_eq!(left(&server, "quiet"), 2_990, "written in place is as good");
+        traffic.goes_on(1_000);
+
+        // A bad file arrives: nothing changes, and the log and the metrics say so.
+        assert_eq!(server.metric("tollgate_config_stale"), 0.0);
+        replace(&file, &rules("4000/hour fixt"));
+        let complaint = server.log_line("nothing has changed");
+        assert!(complaint.contains("tollgate.toml:4:") && complaint.contains("fixed"), "{complaint}");
+        assert_eq!(left(&server, "quiet"), 2_990);
+        assert_eq!(server.metric("tollgate_config_stale"), 1.0);
+        assert_eq!(server.metric("tollgate_reloads_total{result=\"failed\"}"), 1.0);
+        fs::remove_file(&file).unwrap();
+        server.signal("HUP");
+        server.log_line("cannot read");
+        replace(&file, &rules("1000/hour fixed"));
+        server.log_line("is in effect");
+        assert_eq!((left(&server, "quiet"), server.metric("tollgate_config_stale")), (json!(990), 0.0));
+        traffic.goes_on(1_000);
+
+        // One client is blocked and let in again. The others notice nothing.
+        assert_eq!(server.admin("PUT", "/v1/clients/quiet/block", Some(&json!({"for": "1h"}))).status, 200);
+        server.log_line("a client was blocked");
+        assert_eq!(server.get("/check/quiet").status, 429);
+        assert_eq!(server.admin("DELETE", "/v1/clients/quiet/block", None).status, 204);
+        assert_eq!(server.get("/check/quiet").json()["remaining"], 989);
+        traffic.goes_on(1_000);
+
+        // It stops under load: whoever was let in is answered.
+        traffic.over.store(true, Ordering::Relaxed);
+        server.signal("TERM");
+        assert_eq!(server.exit_code(), Some(0));
+        for caller in callers {
+            caller.join().unwrap();
+        }
+    });
+    assert!(server.log_line("stopped").contains("INFO"));
+
+    let server = start();
+    assert_eq!(server.get("/check/quiet").json()["remaining"], 999, "in memory a restart forgets");
+}
+
+#[test]
+fn readiness_goes_first_and_a_second_signal_does_not_wait() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_STOP_DELAY", "1h"));
+    assert_eq!(server.get("/readyz").status, 200);
+    server.signal("TERM");
+    server.log_line("stopping");
+    let answer = server.get("/readyz");
+    assert_eq!((answer.status, &answer.json()["code"]), (503, &json!("not_ready")));
+    assert_eq!(
+        (server.get("/healthz").status, server.get("/check/a").status),
+        (200, 200),
+        "all else goes on"
+    );
+    server.signal("TERM");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn what_is_in_flight_when_the_server_stops_is_finished() {
+    let mut server = Server::logging(Command::new(TOLLGATE).arg("serve"));
+    let mut caller = Caller::connect(&server.address).unwrap();
+    let body = json!({"attributes": {"client": "a"}}).to_string();
+    let (first, second) = body.split_at(10);
+    let stream = caller.stream.get_mut();
+    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{first}", body.len())
+        .unwrap();
+    eventually("the connection is open", || server.metric("tollgate_http_connections") >= 2.0);
+    server.signal("TERM");
+    server.log_line("stopping");
+    eventually("nobody is let in any more", || Caller::connect(&server.address).is_err());
+    write!(caller.stream.get_mut(), "{second}").unwrap();
+    let answer = caller.answer().unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn a_limit_given_to_one_client_survives_the_file_changing() {
+    let file = directory("operator-own").join("tollgate.toml");
+    fs::write(&file, rules("10/hour fixed")).unwrap();
+    let mut server =
+        Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
+    let limit = json!({"rule": "per-client", "limit": "100/hour fixed"});
+    assert_eq!(server.admin("PUT", "/v1/clients/vip/limits", Some(&limit)).status, 204);
+    replace(&file, &rules("20/hour fixed"));
+    server.log_line("is in effect");
+    assert_eq!((left(&server, "vip"), left(&server, "other")), (json!(100), json!(20)));
+    replace(
+        &file,
+        "[store]\nmax_keys = 5\n[[rule]]\nname = \"other\"\nkey = [\"client\"]\nlimit = \"30/hour\"",
+    );
+    server.log_line("only when the server is started again");
+    server.log_line("is in effect");
+    assert_eq!(left(&server, "vip"), 30, "its rule is gone");
+    assert_eq!(server.admin("GET", "/v1/rules", None).json()["overrides"], json!([]));
+}
+
+#[test]
+fn a_request_is_logged_with_its_id() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server =
+        Server::logging(command.arg("serve").env("TOLLGATE_SERVER_LOG", "info,tollgate::access=debug"));
+    let answer = server.send("GET", "/check/a", &[("x-request-id", "abc-123")], "");
+    assert_eq!(answer.header("x-request-id"), Some("abc-123"));
+    let line: Value = serde_json::from_str(&server.log_line("answered")).unwrap();
+    assert_eq!((&line["request_id"], &line["path"]), (&json!("abc-123"), &json!("/check/a")));
+    assert_eq!(
+        (&line["status"], &line["method"], &line["from"]),
+        (&json!(200), &json!("GET"), &json!("127.0.0.1"))
+    );
+    let made_up: Vec<String> =
+        (0..2).map(|_| server.get("/check/a").header("x-request-id").unwrap().to_owned()).collect();
+    assert_ne!(made_up[0], made_up[1]);
+    let line: Value = serde_json::from_str(&server.log_line("answered")).unwrap();
+    assert_eq!(line["request_id"], made_up[0].as_str());
+}
+
+#[test]
+fn idle_clients_are_forgotten_and_that_is_logged() {
+    let file = directory("operator-idle").join("tollgate.toml");
+    let rule = "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"1000/ms\"\n";
+    fs::write(&file, format!("[store]\nsweep_interval = \"20ms\"\nidle_for = \"1ms\"\n{rule}")).unwrap();
+    let mut server =
+        Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
+    server.get("/check/a");
+    let line: Value = serde_json::from_str(&server.log_line("were forgotten")).unwrap();
+    assert_eq!((&line["reclaimed"], &line["left"]), (&json!(1), &json!(0)));
+    assert_eq!(server.metric("tollgate_keys_reclaimed_total"), 1.0);
+}
