@@ -11,6 +11,7 @@ mod latency;
 mod layers;
 mod memory;
 mod rivals;
+mod server;
 mod table;
 
 use std::path::Path;
@@ -29,14 +30,14 @@ fn main() {
             instructions::run(case, checks.parse().expect("a number of checks"))
         }
         ["only", wanted] => println!("{}", times(wanted).markdown()),
-        _ => eprintln!("usage: tollgate-bench [instructions | only PART-OF-A-CASE'S-NAME]"),
+        ["server"] => servers(),
+        ["bare", address] => server::serve_bare(address),
+        _ => eprintln!("usage: tollgate-bench [instructions | server | only PART-OF-A-CASE'S-NAME]"),
     }
 }
 
 fn everything() {
     let times = times("");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project's root");
-    let write = |file: &str, text: &str| std::fs::write(root.join(file), text).expect("a writable project");
     write("docs/bench.svg", &chart::draw(&times));
     let report = format!(
         "# Results\n\nWritten by `cargo xtask bench`. {}\n\n## Nanoseconds per check\n\nMedians of {} rounds in which everyone has a turn. \
@@ -49,7 +50,31 @@ fn everything() {
         instructions::table(),
     );
     println!("{report}");
-    write("bench/RESULTS.md", &report);
+    write(RESULTS, &format!("{report}\n{}", results().1));
+}
+
+/// The servers' part of the results, anew.
+fn servers() {
+    let table = server::table(root());
+    println!("{}\n\n{table}", table::machine());
+    write(RESULTS, &format!("{}\n\n{table}", results().0.trim_end()));
+}
+
+const RESULTS: &str = "bench/RESULTS.md";
+
+/// The results as they stand: what is measured in this process, and of servers.
+fn results() -> (String, String) {
+    let text = std::fs::read_to_string(root().join(RESULTS)).unwrap_or_default();
+    let (here, there) = text.split_at(text.find("## Servers").unwrap_or(text.len()));
+    (here.to_owned(), there.to_owned())
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project's root")
+}
+
+fn write(file: &str, text: &str) {
+    std::fs::write(root().join(file), text).expect("a writable project");
 }
 
 /// All cases whose name contains `wanted`.

@@ -9,6 +9,7 @@ cargo xtask test     format, lints, all tests, interleavings, doctests, docs: wh
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
+  --server           the server beside nginx, axum and a rival's, under wrk
   --instructions     counts instructions with callgrind instead, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg anew";
 
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => bench(&["instructions"]),
+        ["bench", "--server"] => bench_servers(),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
     };
@@ -72,7 +74,9 @@ fn set_up() -> Result<(), String> {
         }
     }
     // Its packages are installed by the tests that need them.
-    install_unless(&["python3", "-m", "venv", "--help"], "python3-venv")
+    install_unless(&["python3", "-m", "venv", "--help"], "python3-venv")?;
+    // It checks the unit that the server is packaged with.
+    install_unless(&["systemd-analyze", "--version"], "systemd")
 }
 
 fn laws(cases: &str) -> Result<(), String> {
@@ -99,6 +103,22 @@ fn bench(arguments: &[&str]) -> Result<(), String> {
             .args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--"])
             .args(arguments),
     )
+}
+
+/// The server beside others, under a load generator: what has to be installed for that is.
+fn bench_servers() -> Result<(), String> {
+    install_unless(&["which", "wrk"], "wrk")?;
+    install_unless(&["nginx", "-v"], "nginx-light")?;
+    let rivals = "bench/target/rivals";
+    if !root().join(rivals).join("bin/throttlecrab-server").exists() {
+        install_unless(&["protoc", "--version"], "protobuf-compiler")?;
+        cargo(
+            "installing a rival",
+            &["install", "throttlecrab-server", "--version", "0.4.40", "--root", rivals],
+        )?;
+    }
+    cargo("the server", &["build", "--release", "--package", "tollgate-server"])?;
+    bench(&["server"])
 }
 
 /// Installs a Debian package, unless what it is needed for works.
@@ -151,8 +171,11 @@ fn run(what: &str, command: &mut Command) -> Result<(), String> {
 }
 
 fn in_workspace(program: &str) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let mut command = Command::new(program);
-    command.current_dir(root);
+    command.current_dir(root());
     command
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
