@@ -98,14 +98,15 @@ impl Headers {
         let (mut policies, mut left) = (Members::default(), Members::default());
         for report in enforcing(decision) {
             policies.member(report);
-            policies.integer("q", report.limit.capacity());
-            policies.integer("w", seconds(report.limit.period()).max(1));
+            policies.integer(b";q=", report.limit.capacity());
+            policies.integer(b";w=", seconds(report.limit.period()).max(1));
             if let Some(unit) = &self.unit {
-                policies.string("qu", unit);
+                policies.0.extend_from_slice(b";qu=");
+                policies.string(unit);
             }
             left.member(report);
-            left.integer("r", report.outcome.remaining);
-            left.integer("t", seconds_until_growth(decision, report));
+            left.integer(b";r=", report.outcome.remaining);
+            left.integer(b";t=", seconds_until_growth(decision, report));
         }
         policies.append(RATELIMIT_POLICY, headers);
         left.append(RATELIMIT, headers);
@@ -125,31 +126,18 @@ impl Members {
         if !self.0.is_empty() {
             self.0.extend_from_slice(b", ");
         }
-        self.0.push(b'"');
-        self.text(&report.rule);
+        self.string(&report.rule);
         if report.place > 0 {
+            self.0.pop();
             self.0.push(b'.');
             self.number(u64::from(report.place) + 1);
+            self.0.push(b'"');
         }
-        self.0.push(b'"');
     }
 
-    fn integer(&mut self, key: &str, value: u64) {
-        self.key(key);
+    fn integer(&mut self, key: &[u8], value: u64) {
+        self.0.extend_from_slice(key);
         self.number(value);
-    }
-
-    fn string(&mut self, key: &str, value: &str) {
-        self.key(key);
-        self.0.push(b'"');
-        self.text(value);
-        self.0.push(b'"');
-    }
-
-    fn key(&mut self, key: &str) {
-        self.0.push(b';');
-        self.0.extend_from_slice(key.as_bytes());
-        self.0.push(b'=');
     }
 
     /// Counts and times are below 10^15, which is what a structured field's integer holds.
@@ -159,13 +147,19 @@ impl Members {
 
     /// Names of rules are printable ASCII, which is what a structured field's string holds; of
     /// anything else, what is not is left out.
-    fn text(&mut self, text: &str) {
-        for byte in text.bytes().filter(|byte| (b' '..=b'~').contains(byte)) {
-            if matches!(byte, b'"' | b'\\') {
-                self.0.push(b'\\');
+    fn string(&mut self, text: &str) {
+        self.0.push(b'"');
+        if text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\') {
+            self.0.extend_from_slice(text.as_bytes());
+        } else {
+            for byte in text.bytes().filter(|byte| (b' '..=b'~').contains(byte)) {
+                if matches!(byte, b'"' | b'\\') {
+                    self.0.push(b'\\');
+                }
+                self.0.push(byte);
             }
-            self.0.push(byte);
         }
+        self.0.push(b'"');
     }
 
     fn append(&self, name: HeaderName, headers: &mut HeaderMap) {

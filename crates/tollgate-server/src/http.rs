@@ -18,6 +18,8 @@ mod monitor;
 mod problem;
 mod reserve;
 
+pub(crate) use check::at_once;
+
 /// Every path that the server answers.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let administration = OpenApiRouter::new()
@@ -43,9 +45,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(administration)
         .split_for_parts();
     let document = Arc::new(document);
-    let document = move || {
-        std::future::ready(json(StatusCode::OK, "application/json", &*document).map(axum::body::Body::from))
-    };
+    let document = move || std::future::ready(json(StatusCode::OK, &*document).map(axum::body::Body::from));
     router
         .route("/check/", get(check::by_path))
         .route("/openapi.json", get(document))

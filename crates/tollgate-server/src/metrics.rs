@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -12,8 +13,29 @@ use prometheus_client::registry::Registry;
 use crate::app::App;
 use crate::latency::Latency;
 
-/// The kinds of request that are told apart.
-pub(crate) const ROUTES: [&str; 6] = ["check", "batch", "reserve", "administration", "monitoring", "other"];
+/// A kind of request, as far as they are told apart: the place of its name in [`ROUTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route(usize);
+
+const ROUTES: [&str; 7] = ["client", "check", "batch", "reserve", "administration", "monitoring", "other"];
+
+impl Route {
+    /// `/check/{client}`
+    pub(crate) const CLIENT: Self = Self(0);
+
+    pub(crate) fn of(path: &str) -> Self {
+        let rest = |prefix| path.strip_prefix(prefix);
+        Self(match path {
+            "/v1/check" => 1,
+            "/v1/check/batch" => 2,
+            "/healthz" | "/readyz" | "/metrics" | "/openapi.json" => 5,
+            _ if rest("/check/").is_some_and(|client| !client.contains('/')) => 0,
+            _ if rest("/v1/reserve").is_some() => 3,
+            _ if rest("/v1/").is_some() => 4,
+            _ => 6,
+        })
+    }
+}
 
 /// Statuses that are counted one by one; any other counts as the last.
 const STATUSES: [u16; 15] = [200, 204, 400, 401, 404, 405, 408, 413, 429, 431, 500, 501, 503, 507, 0];
@@ -34,8 +56,8 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// A request was answered.
-    pub(crate) fn answered(&self, path: &str, status: u16, took: std::time::Duration) {
-        if let Some(latency) = self.requests.get(route(path)) {
+    pub(crate) fn answered(&self, route: Route, status: u16, took: Duration) {
+        if let Some(latency) = self.requests.get(route.0) {
             latency.observe(took);
         }
         let index = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
@@ -49,19 +71,6 @@ impl Metrics {
         let count = if well { &self.reloads } else { &self.failed_reloads };
         count.fetch_add(1, Ordering::Relaxed);
         self.stale.store(!well, Ordering::Relaxed);
-    }
-}
-
-/// The place in [`ROUTES`] of a path.
-fn route(path: &str) -> usize {
-    match path {
-        _ if path.starts_with("/check/") => 0,
-        "/v1/check" => 0,
-        "/v1/check/batch" => 1,
-        _ if path.starts_with("/v1/reserve") => 2,
-        _ if path.starts_with("/v1/") => 3,
-        "/healthz" | "/readyz" | "/metrics" | "/openapi.json" => 4,
-        _ => 5,
     }
 }
 

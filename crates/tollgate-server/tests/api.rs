@@ -287,7 +287,7 @@ fn g1_g2_statistics_and_the_clients_that_stand_out() {
     assert_eq!(server.metric(r#"tollgate_decisions_total{outcome="denied"}"#), 3.0);
     assert_eq!(server.metric(r#"tollgate_rule_decisions_total{rule="per-client",outcome="allowed"}"#), 2.0);
     assert_eq!(server.metric(r#"tollgate_http_responses_total{status="429"}"#), 3.0);
-    assert_eq!(server.metric(r#"tollgate_http_request_duration_seconds_count{route="check"}"#), 5.0);
+    assert_eq!(server.metric(r#"tollgate_http_request_duration_seconds_count{route="client"}"#), 5.0);
     assert_eq!(server.metric("tollgate_store_duration_seconds_count"), 5.0);
 }
 

@@ -392,5 +392,5 @@ fn refused(error: Error) -> Mistake {
 }
 
 fn ok(body: &impl Serialize) -> Response {
-    json(StatusCode::OK, "application/json", body).map(Body::from)
+    json(StatusCode::OK, body).map(Body::from)
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::http::{StatusCode, Uri};
+use axum::extract::State;
+use axum::http::{self, StatusCode, Uri};
 use axum::response::Response;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tollgate::{AsRequest, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
 use tollgate_http::{Numbers, denied, denied_with, json, millis_ceil};
@@ -182,23 +183,26 @@ impl From<&Report> for LimitAnswer {
         Refused<Numbers>,
     )
 )]
-pub(super) async fn by_path(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Mistake> {
+pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
+    at_once(&app, &uri).map(Body::from)
+}
+
+/// The same, for who does not need a router to find it.
+pub(crate) fn at_once(app: &App, uri: &Uri) -> http::Response<Bytes> {
+    decided(app, uri).unwrap_or_else(Mistake::into_bytes)
+}
+
+fn decided(app: &App, uri: &Uri) -> Result<http::Response<Bytes>, Mistake> {
     let client = client(uri.path().strip_prefix("/check/").unwrap_or_default())?;
-    let cost = cost(query.as_deref().unwrap_or_default())?;
+    let cost = cost(uri.query().unwrap_or_default())?;
     let decision = app.check(Request::client(&client).cost(cost)).map_err(|error| Mistake::of(&error))?;
     let headers = &app.settings().headers;
-    let response = if decision.allowed() {
-        let mut response = json(StatusCode::OK, "application/json", &Numbers::from(&decision));
-        headers.write(&decision, response.headers_mut());
-        response
-    } else {
-        denied(&decision, headers)
-    };
-    Ok(response.map(Body::from))
+    if !decision.allowed() {
+        return Ok(denied(&decision, headers));
+    }
+    let mut response = Numbers::from(&decision).into_response();
+    headers.write(&decision, response.headers_mut());
+    Ok(response)
 }
 
 /// May a request go ahead?
@@ -265,7 +269,7 @@ pub(super) async fn batch(
             tokio::task::yield_now().await;
         }
     }
-    Ok(json(StatusCode::OK, "application/json", &Answers { results }).map(Body::from))
+    Ok(json(StatusCode::OK, &Answers { results }).map(Body::from))
 }
 
 async fn decide(app: &App, check: &Check) -> Result<Decision, Mistake> {
@@ -282,7 +286,7 @@ pub(super) fn answer(
 ) -> Response {
     let headers = &app.settings().headers;
     let response = if decision.allowed() {
-        let mut response = json(status, "application/json", &numbers);
+        let mut response = json(status, &numbers);
         headers.write(decision, response.headers_mut());
         response
     } else {

@@ -206,5 +206,5 @@ impl From<Heavy> for HeavyAnswer {
 }
 
 fn ok(body: &impl Serialize) -> Response {
-    json(StatusCode::OK, "application/json", body).map(Body::from)
+    json(StatusCode::OK, body).map(Body::from)
 }

@@ -9,8 +9,9 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::http::{self, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
 use serde::de::{self, DeserializeOwned, Visitor};
@@ -86,9 +87,15 @@ impl Mistake {
 
 impl IntoResponse for Mistake {
     fn into_response(self) -> Response {
+        self.into_bytes().map(Body::from)
+    }
+}
+
+impl Mistake {
+    pub(super) fn into_bytes(self) -> http::Response<Bytes> {
         let Self { status, code, field, detail } = self;
         let problem = Problem::new(status, "about:blank", detail.into_owned(), About { code, field });
-        let mut response = problem.into_response().map(Body::from);
+        let mut response = problem.into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

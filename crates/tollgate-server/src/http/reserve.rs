@@ -136,7 +136,7 @@ pub(super) async fn settle(
     Json(Settle { cost }): Json<Settle>,
 ) -> Result<Response, Mistake> {
     let shortfall = end(&app, uri.path(), cost).await?;
-    Ok(json(StatusCode::OK, "application/json", &Settled { shortfall }).map(Body::from))
+    Ok(json(StatusCode::OK, &Settled { shortfall }).map(Body::from))
 }
 
 /// Give everything back
