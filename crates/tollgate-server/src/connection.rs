@@ -3,10 +3,11 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,7 +19,7 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -32,7 +33,7 @@ use tracing::{debug, enabled, warn};
 
 use crate::app::{App, STOPWATCH};
 use crate::http::at_once;
-use crate::metrics::Route;
+use crate::metrics::{Metrics, Route};
 
 /// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 32 << 10;
@@ -53,6 +54,15 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
+/// What all connections are told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Course {
+    pub(crate) phase: Phase,
+    /// How often a time-out has passed. Who has sent no request from one to the next is dropped:
+    /// one clock for all, because a timer for each request costs as much as a check.
+    pub(crate) tick: u64,
+}
+
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -71,23 +81,23 @@ pub(crate) struct Server {
     router: Router,
     /// One for each connection that may be open.
     permits: Arc<Semaphore>,
-    phase: watch::Receiver<Phase>,
+    course: watch::Receiver<Course>,
 }
 
 impl Server {
-    pub(crate) fn new(app: Arc<App>, phase: watch::Receiver<Phase>) -> Self {
+    pub(crate) fn new(app: Arc<App>, course: watch::Receiver<Course>) -> Self {
         let permits = Arc::new(Semaphore::new(permits(&app)));
-        Self { router: crate::http::router(Arc::clone(&app)), app, permits, phase }
+        Self { router: crate::http::router(Arc::clone(&app)), app, permits, course }
     }
 
     /// Accepts connections until the phase changes, and then those that were already waiting.
     pub(crate) async fn accept(&self, listener: TcpListener) {
-        let mut phase = self.phase.clone();
-        let mut stopping = pin!(reached(&mut phase, Phase::Draining));
+        let mut course = self.course.clone();
+        let mut stopping = pin!(course.wait_for(|course| course.phase != Phase::Open));
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = &mut stopping => break,
+                _ = &mut stopping => break,
                 accepted = self.accept_one(&listener) => accepted,
             };
             if let Err(error) = accepted {
@@ -114,9 +124,7 @@ impl Server {
     }
 
     async fn serve(self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
-        let metrics = &self.app.metrics;
-        metrics.connections.fetch_add(1, Ordering::Relaxed);
-        metrics.connections_total.fetch_add(1, Ordering::Relaxed);
+        let _open = Open::new(&self.app.metrics, permit);
         let patience = self.app.fixed().timeout;
         // Small answers leave at once; and who does not take them in time is not waited for.
         let _ = stream.set_nodelay(true);
@@ -130,25 +138,41 @@ impl Server {
                 Err(_) => debug!(%peer, "a TLS handshake took too long"),
             },
         }
-        self.app.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-        drop(permit);
     }
 
     async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr) {
-        let service = service_fn(|request| self.answer(request, peer));
+        let requests = AtomicU64::new(0);
+        let service = service_fn(|request| {
+            requests.fetch_add(1, Ordering::Relaxed);
+            self.answer(request, peer)
+        });
+        // Head and body are small: copying them together is cheaper than writing them in two pieces.
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.app.fixed().timeout)
+            .writev(false)
             .max_headers(HEADERS_MAX)
             .max_header_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
-        let mut phase = self.phase.clone();
         let mut connection = pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = reached(&mut phase, Phase::Closing) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let mut course = self.course.clone();
+        let (mut tick, mut heard) = (course.borrow_and_update().tick, None);
+        let ended = loop {
+            tokio::select! {
+                ended = connection.as_mut() => break ended,
+                // If nobody tells any more, the server is gone.
+                told = course.changed() => {
+                    let now = *course.borrow_and_update();
+                    if told.is_err() || now.phase == Phase::Closing {
+                        connection.as_mut().graceful_shutdown();
+                        break connection.await;
+                    }
+                    if mem::replace(&mut tick, now.tick) != now.tick {
+                        let heard_now = Some(requests.load(Ordering::Relaxed));
+                        if mem::replace(&mut heard, heard_now) == heard_now {
+                            debug!(%peer, "a connection was silent for too long");
+                            return;
+                        }
+                    }
+                }
             }
         };
         if let Err(error) = ended {
@@ -177,10 +201,30 @@ impl Server {
         if let Some(id) = id {
             response.headers_mut().insert(REQUEST_ID, id);
         }
-        if *self.phase.borrow() != Phase::Open {
+        if self.course.borrow().phase != Phase::Open {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
+    }
+}
+
+/// An open connection, for as long as this lives.
+struct Open<'a> {
+    metrics: &'a Metrics,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<'a> Open<'a> {
+    fn new(metrics: &'a Metrics, permit: OwnedSemaphorePermit) -> Self {
+        metrics.connections.fetch_add(1, Ordering::Relaxed);
+        metrics.connections_total.fetch_add(1, Ordering::Relaxed);
+        Self { metrics, _permit: permit }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.metrics.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -214,11 +258,6 @@ impl Entry {
         debug!(target: "tollgate::access", %method, path, status, took_us, from, request_id, "answered");
         id
     }
-}
-
-async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
-    // If nobody sends, the server is gone.
-    let _ = phase.wait_for(|phase| *phase >= wanted).await;
 }
 
 fn permits(app: &App) -> usize {

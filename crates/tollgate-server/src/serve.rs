@@ -14,9 +14,9 @@ use tokio::time::timeout;
 use tollgate::{Clock, CoarseClock, SECOND, TokioClock};
 use tracing::{info, warn};
 
-use crate::app::App;
+use crate::app::{App, STOPWATCH};
 use crate::config::{Fixed, Origin};
-use crate::connection::{Phase, Server};
+use crate::connection::{Course, Phase, Server};
 use crate::{log, reload, upkeep};
 
 /// How long connections that wait for a request have, once the server stops, to send one.
@@ -30,19 +30,30 @@ const GRACE: Duration = Duration::from_secs(5);
 /// server up. No request is lost to the stop: connections end with an answer that says so, and only
 /// those that have been waiting for a request for a second are closed without one.
 pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Output = ()>) {
-    let (phase, phases) = watch::channel(Phase::Open);
-    let server = Server::new(app, phases);
+    let (course, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
+    let patience = app.fixed().timeout;
+    let server = Server::new(app, told);
+    let ticking = tokio::spawn({
+        let course = course.clone();
+        async move {
+            loop {
+                STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(patience)).await;
+                course.send_modify(|course| course.tick += 1);
+            }
+        }
+    });
     let accepting = tokio::spawn({
         let server = server.clone();
         async move { server.accept(listener).await }
     });
     stop.await;
-    phase.send_replace(Phase::Draining);
+    course.send_modify(|course| course.phase = Phase::Draining);
     let _ = accepting.await;
     if timeout(DRAIN, server.all_closed()).await.is_err() {
-        phase.send_replace(Phase::Closing);
+        course.send_modify(|course| course.phase = Phase::Closing);
         let _ = timeout(GRACE, server.all_closed()).await;
     }
+    ticking.abort();
 }
 
 /// Serves what is configured until SIGTERM or SIGINT.
