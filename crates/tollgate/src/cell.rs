@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::meter::Numbers;
 use crate::store::{Answer, Charge, HoldId, Op};
-use crate::{Limit, Meter, Timestamp};
+use crate::{Limit, Meter, Timestamp, Verdict};
 
 /// What is kept of one key.
 #[derive(Clone, Debug)]
@@ -19,6 +19,10 @@ pub(crate) struct Cell {
     /// In the order of their expiry.
     holds: Vec<Hold>,
 }
+
+/// The most reservations of one key at a time. Every request goes through them, so they are bounded
+/// like everything else.
+const HOLDS_MAX: usize = 4_096;
 
 /// Units that come back at `expires_at` unless settled before, or stay drawn if they are held
 /// firmly.
@@ -91,11 +95,9 @@ impl Cell {
 
     /// Brings the cell to `now`: what has lapsed or expired is gone.
     pub(crate) fn roll(&mut self, now: Timestamp) {
-        while let Some(hold) = self.holds.first().copied().filter(|hold| hold.expires_at <= now) {
-            self.holds.remove(0);
-            if !hold.firm {
-                self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
-            }
+        let expired = self.holds.partition_point(|hold| hold.expires_at <= now);
+        for hold in self.holds.drain(..expired).filter(|hold| !hold.firm) {
+            self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
         }
         self.meter.roll(now);
     }
@@ -131,6 +133,11 @@ impl Cell {
 
     fn available(&self, now: Timestamp) -> u64 {
         if self.blocked_until > now { 0 } else { self.meter.available(now) }
+    }
+
+    /// Whether there is no room for one more reservation.
+    fn is_full(&self) -> bool {
+        self.holds.len() >= HOLDS_MAX
     }
 
     fn fits(&self, now: Timestamp, cost: u64) -> bool {
@@ -208,14 +215,17 @@ pub(crate) fn transact(
         if op == Op::Peek && cell.meter.limit() != *charge.limit() {
             untuned.push((index, cell.clone()));
         }
-        if !matches!(op, Op::Settle { .. } | Op::Refund) {
+        if op.is_request() {
             cell.retune(charge.limit(), now);
         }
     }
     match op {
         Op::Take | Op::Reserve { .. } | Op::Peek => {
+            let full: SmallVec<[bool; 4]> =
+                cells.iter().map(|cell| matches!(op, Op::Reserve { .. }) && cell.is_full()).collect();
+            let fits = charges.iter().zip(cells.iter()).zip(&full);
             let fits: SmallVec<[bool; 4]> =
-                charges.iter().zip(cells.iter()).map(|(charge, cell)| cell.fits(now, charge.cost)).collect();
+                fits.map(|((charge, cell), full)| !full && cell.fits(now, charge.cost)).collect();
             let fit = |index: usize| fits.get(index).copied().unwrap_or(false);
             let admitted = both().all(|(charge, index)| charge.shadow || fit(index));
             for (charge, cell) in charges.iter().zip(cells.iter_mut()) {
@@ -235,7 +245,11 @@ pub(crate) fn transact(
             // its room.
             let allowed = |index, cell: &Cell, cost| if admitted { fit(index) } else { cell.fits(now, cost) };
             let answer = |((charge, cell), index): ((&Charge<'_>, &Cell), usize)| {
-                cell.answer(now, charge.cost, allowed(index, cell, charge.cost))
+                let mut answer = cell.answer(now, charge.cost, allowed(index, cell, charge.cost));
+                if let (true, Some(first)) = (full[index] && answer.outcome.allowed(), cell.holds.first()) {
+                    answer.outcome.verdict = Verdict::Denied { retry_after: first.expires_at.since(now) };
+                }
+                answer
             };
             let answers = charges.iter().zip(cells.iter()).zip(0..).map(answer).collect();
             // A peek changes nothing, not even under which limit the state is kept.
@@ -273,7 +287,7 @@ fn act(op: Op, charge: &Charge<'_>, cell: &mut Cell, now: Timestamp) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Key, MINUTE, RuleName, Verdict};
+    use crate::{Key, MINUTE, RuleName};
     use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
@@ -299,6 +313,36 @@ mod tests {
         assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
         assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).held);
         assert!(cell.is_idle(at(6)));
+    }
+
+    #[test]
+    fn e5_the_reservations_of_a_key_are_bounded() {
+        let limit = Limit::per(1_000_000, MINUTE);
+        let mut cell = Cell::new(limit);
+        let reserve = |cell: &mut Cell, id: usize| {
+            let hold = HoldId(id.try_into().unwrap());
+            one(cell, Op::Reserve { hold, expires_at: at(30), firm: false }, &limit, 1, NOW).outcome
+        };
+        assert!((0..HOLDS_MAX).all(|id| reserve(&mut cell, id).allowed()));
+        let refused = reserve(&mut cell, HOLDS_MAX);
+        assert_eq!(refused.verdict, Verdict::Denied { retry_after: Duration::from_secs(30) });
+        assert_eq!(cell.holds.len(), HOLDS_MAX);
+        assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed(), "others go on");
+        assert!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).held);
+        assert!(reserve(&mut cell, HOLDS_MAX).allowed());
+        cell.roll(at(30));
+        assert!(cell.holds.is_empty());
+    }
+
+    #[test]
+    fn b11_what_is_done_to_a_client_leaves_its_limit_as_it_is() {
+        let (base, gold) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(1_000, MINUTE));
+        let mut cell = Cell::new(gold);
+        one(&mut cell, Op::Take, &gold, 600, NOW);
+        // Whoever administers may not know of the client's plan.
+        assert_eq!(one(&mut cell, Op::Penalise, &base, 50, NOW).units, 50);
+        one(&mut cell, Op::Block { until: NOW }, &base, 0, NOW);
+        assert_eq!(one(&mut cell, Op::Peek, &gold, 1, NOW).outcome.remaining, 350);
     }
 
     #[test]

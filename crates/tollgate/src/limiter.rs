@@ -125,7 +125,8 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// [`Error::StoreUnavailable`] and the like if the store did not do it.
     pub async fn refund(&self, request: impl AsRequest) -> Result<u64, Error> {
-        let (plan, cost) = self.plan(&request)?;
+        let own = request.with_request(|request| request.is_own());
+        let (plan, cost) = if own { self.own_plan(&request)? } else { self.plan(&request)? };
         self.shared.act_units(Op::Refund, &plan, cost).await
     }
 

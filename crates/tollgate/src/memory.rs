@@ -56,6 +56,9 @@ const SWEPT_BY_NEW: usize = 16;
 /// How many slots each request goes through while a sweep is under way.
 const SWEPT_BY_EACH: usize = 8;
 
+/// How many slots are gone through under one lock by whoever does nothing else.
+const SWEPT_AT_ONCE: usize = 256;
+
 /// What a new key gets when every slot is busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
@@ -265,6 +268,23 @@ impl MemoryStore {
             freed
         });
         freed.fold(0, u64::saturating_add)
+    }
+
+    /// Goes on with every sweep that is due, to its end, and says how many keys were forgotten.
+    /// Requests sweep too, but only the shards that they touch. Each lock is taken for a few slots
+    /// at a time.
+    pub fn sweep_all(&self, now: Timestamp) -> u64 {
+        let sweep = |shard: &Padded| {
+            let mut freed: u64 = 0;
+            loop {
+                let mut shard = shard.0.lock();
+                if !shard.sweep_is_due(now) {
+                    return freed;
+                }
+                freed = freed.saturating_add(self.go_on_sweeping(&mut shard, SWEPT_AT_ONCE, now));
+            }
+        };
+        self.shards.iter().map(sweep).fold(0, u64::saturating_add)
     }
 
     /// Makes room for `keys` more keys, if there is any.

@@ -24,7 +24,7 @@ use crate::{Error, Key, Limit, Limits, MemoryStore, Outcome, Timestamp};
 /// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same
 /// numbers: to the unit and to the store's resolution in time. Where the stored state was written
 /// under another limit than the charge's, it is first [retuned](crate::Meter::retune);
-/// [`Op::Settle`] and [`Op::Refund`] leave the limit as it is.
+/// the other verbs leave the limit as it is.
 ///
 /// **Time.** `now` is the caller's reading. A store with a clock of its own may use that instead,
 /// and says in [`Applied::now`] which time it used. Readings may repeat, jump and go back.
@@ -129,6 +129,12 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether a request is decided, under the limit that applies to it. What is done to a client
+    /// leaves its limit as it is.
+    pub(crate) const fn is_request(&self) -> bool {
+        matches!(self, Self::Take | Self::Reserve { .. } | Self::Peek)
+    }
+
     /// What it is called in messages.
     #[must_use]
     pub const fn verb(&self) -> &'static str {

@@ -146,6 +146,26 @@ fn e5_a_flood_neither_grows_the_table_nor_frees_a_busy_key_nor_lets_anyone_excee
 }
 
 #[test]
+fn e5_a_sweep_of_everything_forgets_what_has_been_idle_for_long_enough_and_nothing_else() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules = RuleSet::new([Rule::new("r", Limit::per_second(1)).key(["client"])]).unwrap();
+    let store = MemoryStore::new().sweep(60 * SECOND, 30 * SECOND);
+    let limiter = Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap();
+    let sweep = || limiter.store().sweep_all(tollgate::Clock::now(&clock));
+    (0..10_000_u32).for_each(|client| assert!(limiter.check(client).unwrap().allowed()));
+    assert_eq!(sweep(), 0, "all are busy");
+    clock.advance(20 * SECOND);
+    assert_eq!(sweep(), 0, "none is due");
+    clock.advance(40 * SECOND);
+    // One client goes on. The others' shards are swept without it.
+    assert!(limiter.check("busy").unwrap().allowed());
+    let before = limiter.store().memory_stats().reclaimed;
+    assert_eq!(before + sweep(), 10_000);
+    assert_eq!(limiter.stats().live_keys, Some(1));
+    assert!(!limiter.check("busy").unwrap().allowed());
+}
+
+#[test]
 fn e5_a_sweep_goes_through_the_table_a_little_with_each_request_and_gives_memory_back() {
     let per_client = Rule::new("per-client", Limit::per_second(10)).key(["client"]);
     // One rule takes the short way, two take the long way.

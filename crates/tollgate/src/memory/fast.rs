@@ -125,7 +125,7 @@ impl MemoryStore {
         let mut shard = self.shards[shard_of(slot.home)].0.lock();
         let now = shard.arrive(now);
         if shard.sweep_is_due(now) {
-            self.go_on_sweeping(&mut shard, now);
+            self.go_on_sweeping(&mut shard, SWEPT_BY_EACH, now);
         }
         let Some(words) = shard.packed(slot.width, slot.id, slot.home, slot.limits) else {
             return self.first_seen(slot, shard, now, decide);
@@ -166,10 +166,12 @@ impl MemoryStore {
     }
 
     #[cold]
-    pub(super) fn go_on_sweeping(&self, shard: &mut Shard, now: Timestamp) {
+    pub(super) fn go_on_sweeping(&self, shard: &mut Shard, slots: usize, now: Timestamp) -> u64 {
         let since = now.saturating_sub(self.idle_for).as_nanos();
         let next = now.saturating_add(self.sweep_interval);
-        self.forgot(shard.sweep_some(SWEPT_BY_EACH, now, since, next, &self.secrets));
+        let freed = shard.sweep_some(slots, now, since, next, &self.secrets);
+        self.forgot(freed);
+        freed
     }
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::hash::Id;
 use super::shard::{Cells, Found, Shard};
-use super::{MemoryStore, in_order, shard_of};
+use super::{MemoryStore, SWEPT_BY_EACH, in_order, shard_of};
 use crate::cell::{Cell, transact};
 use crate::store::{Answer, Applied, Charge, Op};
 use crate::sync::Guard;
@@ -110,7 +110,7 @@ impl MemoryStore {
         let mut locked = Locked::new(self, groups);
         let now = locked.in_order(now);
         for (_, shard) in locked.shards.iter_mut().filter(|(_, shard)| shard.sweep_is_due(now)) {
-            self.go_on_sweeping(shard, now);
+            self.go_on_sweeping(shard, SWEPT_BY_EACH, now);
         }
         let found: SmallVec<[Found; 4]> = groups.iter().map(|group| locked.find(group)).collect();
         let new = to_u64(found.iter().filter(|found| **found == Found::Nowhere).count());
@@ -153,7 +153,7 @@ impl MemoryStore {
         }
         let mut kept: u64 = 0;
         for ((group, found), mut cells) in groups.iter().zip(&found).zip(cells) {
-            if !matches!(op, Op::Refund | Op::Settle { .. }) {
+            if op.is_request() || op == Op::Reset {
                 cells.truncate(group.limits.len());
             }
             if room == Room::None && *found == Found::Nowhere {
