@@ -55,7 +55,7 @@ fn f2_another_parser_reads_the_same_numbers() {
         let list: sfv::List = sfv::Parser::new(line).parse().unwrap();
         assert_eq!(list.len(), 3, "{line}");
     }
-    let mut reader = Command::new(python_with("http_sfv").join("python"));
+    let mut reader = Command::new(python_with("http_sfv==0.9.9").join("python"));
     let reader = reader.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut reader = reader.spawn().unwrap();
     std::io::Write::write_all(&mut reader.stdin.take().unwrap(), lines.as_bytes()).unwrap();

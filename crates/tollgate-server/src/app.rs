@@ -35,8 +35,12 @@ pub struct App {
     pub(crate) top: Arc<Top>,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
-    /// What opens the administration when nothing is configured; and what masks names in logs.
+    /// What opens the administration when nothing is configured.
     made_up: Secret,
+    /// What masks names in logs.
+    mask: Secret,
+    /// The configuration's text as it was last read, right or wrong. Held while it is read again.
+    text: Mutex<String>,
     origin: Origin,
     fixed: Fixed,
     rules: Mutex<Rules>,
@@ -70,7 +74,7 @@ impl App {
     /// # Errors
     /// A sentence that says what to do.
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
-        let Config { fixed, settings, rules, warnings: _ } = config;
+        let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
         let limiter = Limiter::builder(rules.clone())
             .store(fixed.store.build())
@@ -88,6 +92,8 @@ impl App {
             top,
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
+            mask: Secret::random()?,
+            text: Mutex::new(text),
             origin,
             fixed,
             rules: Mutex::new(Rules { file: rules, own: Vec::new() }),
@@ -109,8 +115,23 @@ impl App {
     pub(crate) fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
         let began = STOPWATCH.now();
         let decision = self.limiter.check(request);
-        self.metrics.store.observe(STOPWATCH.now().since(began));
+        self.metrics.store.observe(STOPWATCH.now().since(began), 1);
         decision
+    }
+
+    /// Decides several requests, and hands on each decision.
+    pub(crate) fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
+        let began = STOPWATCH.now();
+        self.limiter.check_many(requests, each);
+        self.metrics.store.observe(STOPWATCH.now().since(began), requests.len());
+    }
+
+    /// Whatever else is asked of the limiter.
+    pub(crate) async fn timed<T>(&self, asked: impl Future<Output = T>) -> T {
+        let began = STOPWATCH.now();
+        let answer = asked.await;
+        self.metrics.store.observe(STOPWATCH.now().since(began), 1);
+        answer
     }
 
     /// What can change while the server runs.
@@ -132,7 +153,7 @@ impl App {
     /// A client's name, for a log.
     pub(crate) fn logged(&self, client: &str) -> String {
         if self.settings().hash_keys_in_logs {
-            return self.made_up.mask(client);
+            return self.mask.mask(client);
         }
         match client.len() {
             ..=LOGGED_BYTES_MAX => client.to_owned(),
@@ -163,7 +184,13 @@ impl App {
     /// # Errors
     /// What is wrong with it, which has been logged and counted.
     pub fn reload(&self) -> Result<(), Faults> {
-        let applied = self.origin.load().and_then(|config| self.apply(config));
+        // One at a time, so that the newest counts.
+        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        let applied =
+            self.origin.load().inspect_err(|faults| text.clone_from(&faults.text)).and_then(|config| {
+                text.clone_from(&config.text);
+                self.apply(config)
+            });
         self.metrics.reloaded(applied.is_ok());
         match &applied {
             Ok(()) => info!("the configuration was read again and is in effect"),
@@ -172,19 +199,32 @@ impl App {
         applied
     }
 
+    /// Whether this is the configuration as it was last read.
+    pub(crate) fn has_read(&self, text: &str) -> bool {
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) == text
+    }
+
     fn apply(&self, config: Config) -> Result<(), Faults> {
-        let Config { fixed, settings, rules: file, warnings } = config;
+        let Config { fixed, settings, rules: file, warnings, text: _ } = config;
         warnings.iter().for_each(|warning| warn!("{warning}"));
         let mut rules = self.rules();
         let mut own = rules.own.clone();
         own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
         self.limiter.set_rules(compose(&file, &own).unwrap_or_else(|_| file.clone())).map_err(|error| {
             let file = self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-            Faults::sentence(file, error.to_string())
+            let restart = if fixed.store == self.fixed.store {
+                ""
+            } else {
+                "; a change of [store] needs a restart first"
+            };
+            Faults::sentence(file, format!("{error}{restart}"))
         })?;
         *rules = Rules { file, own };
         drop(rules);
-        self.settings.store(Arc::new(settings));
+        let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
+        if had_token && let Some(token) = self.made_up_token() {
+            info!(token, "no admin token is configured any more; this one is good until the server stops");
+        }
         if fixed != self.fixed {
             warn!(
                 "[store], listeners, workers, logging and time-outs change only when the server is started again"
@@ -227,7 +267,12 @@ impl App {
         own.retain(|own| !replaced(own));
         if let (Some(rule), Some(limits)) = (rule, limits) {
             if own.len() >= OWN_LIMITS_MAX {
-                return Err(Error::StoreFull);
+                let reason = "fewer than that; what is to last belongs into the configuration";
+                return Err(Error::InvalidConfig {
+                    field: "own limits of clients",
+                    value: own.len().to_string(),
+                    reason,
+                });
             }
             let replacement = Override::new(rule, limits).exactly(CLIENT, client);
             own.push(OwnLimit { client: client.into(), replacement });

@@ -35,6 +35,9 @@ pub const STARTER: &str = include_str!("../tollgate.toml");
 /// The variable that holds the admin token, if no file does.
 const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 
+/// More threads than this are a mistake.
+pub(crate) const WORKERS_MAX: u64 = 1_024;
+
 /// An admin token shorter than this could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
@@ -49,6 +52,8 @@ pub struct Config {
     pub rules: RuleSet,
     /// What looks like a mistake but is not one for certain.
     pub warnings: Vec<String>,
+    /// The file's text.
+    pub text: String,
 }
 
 /// What a running server cannot change.
@@ -173,7 +178,7 @@ impl Origin {
         };
         let (table, errors) = DeTable::parse_recoverable(&text);
         let config = if errors.is_empty() {
-            Some(self.read(&source, table.get_ref()))
+            Some(Config { text: text.clone(), ..self.read(&source, table.get_ref()) })
         } else {
             let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
             let fault = |error: &toml::de::Error| {
@@ -197,7 +202,7 @@ impl Origin {
         let fixed = self.fixed(source, server, store);
         let rules = rules::read(source, &mut root, self.flags.limit, &fixed.store.build());
         root.finish();
-        Config { warnings: self.misspelt(source), fixed, settings, rules }
+        Config { warnings: self.misspelt(source), fixed, settings, rules, text: String::new() }
     }
 
     fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
@@ -310,17 +315,21 @@ impl Origin {
                 &timeout,
             ));
         }
+        let workers = server.get::<u64>("workers");
+        if let Some(workers) = workers.as_ref().filter(|workers| !(1..=WORKERS_MAX).contains(&workers.value))
+        {
+            let help = "one for each processor is usual: leave it out";
+            let fault = Fault::new(format!("`workers` is from 1 to {WORKERS_MAX}"), help);
+            server.fault(place(fault, workers));
+        }
         let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
         let fixed = Fixed {
             http,
-            workers: self
-                .flags
-                .workers
-                .or(at_least_one(&mut server, "workers").and_then(|n| usize::try_from(n).ok())),
+            workers: self.flags.workers.or(workers.and_then(|workers| usize::try_from(workers.value).ok())),
             max_connections: at_least_one(&mut server, "max_connections")
                 .map_or(10_000, |most| usize::try_from(most).unwrap_or(usize::MAX)),
             timeout: timeout.value,
-            stop_delay: server.get_or("stop_delay", Duration::ZERO),
+            stop_delay: server.get_or("stop_delay", Delay(Duration::ZERO)).0,
             log: server.get_or::<Filter>("log", Filter("info".into())).0,
             log_format: server.choice("log_format", &formats).map_or(LogFormat::Auto, |format| format.value),
             store,
@@ -463,6 +472,21 @@ impl Setting for Address {
             return Ok(Self(text.into()));
         }
         Err(Wrong::new("this is not an address with a port", format!("write {}", Self::WANTED)))
+    }
+}
+
+/// A duration, or none.
+struct Delay(Duration);
+
+impl Setting for Delay {
+    const WANTED: &'static str = Duration::WANTED;
+
+    fn from_text(text: &str) -> Result<Self, Wrong> {
+        if matches!(text.trim(), "0" | "0s" | "0ms") {
+            Ok(Self(Duration::ZERO))
+        } else {
+            Duration::from_text(text).map(Self)
+        }
     }
 }
 

@@ -29,7 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use tollgate::Clock as _;
 use tollgate_http::{Head, PeerAddr};
 use tower_service::Service as _;
-use tracing::{debug, enabled, warn};
+use tracing::{Instrument as _, debug, enabled, info_span, warn};
 
 use crate::app::{App, STOPWATCH};
 use crate::http::at_once;
@@ -134,8 +134,8 @@ impl Server {
             None => self.speak(stream, peer).await,
             Some(config) => match timeout(patience, TlsAcceptor::from(config).accept(stream)).await {
                 Ok(Ok(stream)) => self.speak(stream, peer).await,
-                Ok(Err(error)) => debug!(%peer, %error, "a TLS handshake failed"),
-                Err(_) => debug!(%peer, "a TLS handshake took too long"),
+                Ok(Err(error)) => debug!(peer = self.peer(peer), %error, "a TLS handshake failed"),
+                Err(_) => debug!(peer = self.peer(peer), "a TLS handshake took too long"),
             },
         }
     }
@@ -168,7 +168,7 @@ impl Server {
                     if mem::replace(&mut tick, now.tick) != now.tick {
                         let heard_now = Some(requests.load(Ordering::Relaxed));
                         if mem::replace(&mut heard, heard_now) == heard_now {
-                            debug!(%peer, "a connection was silent for too long");
+                            debug!(peer = self.peer(peer), "a connection was silent for too long");
                             return;
                         }
                     }
@@ -176,28 +176,39 @@ impl Server {
             }
         };
         if let Err(error) = ended {
-            debug!(%peer, %error, "a connection ended early");
+            debug!(peer = self.peer(peer), %error, "a connection ended early");
         }
+    }
+
+    /// Whom a connection is from, for the log.
+    fn peer(&self, peer: SocketAddr) -> String {
+        self.app.logged(&peer.ip().to_string())
     }
 
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Result<Answer, Infallible> {
         let began = STOPWATCH.now();
-        let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
-        let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
-        let log = log.then(|| Entry::new(&self.app, &request, peer, id.clone()));
         let route = Route::of(request.uri().path());
-        // What is asked most takes the short way around the router.
-        let mut response = if route == Route::CLIENT && request.method() == Method::GET {
+        // What is asked most takes the short way around the router, and needs no name unless it is logged.
+        let short = route == Route::CLIENT && request.method() == Method::GET;
+        let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
+        let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
+        let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
+        let entry = log.then(|| Entry::new(&self.app, &request, peer));
+        let mut response = if short {
             at_once(&self.app, request.uri()).map(|body| Either::Left(Full::new(body)))
         } else {
-            match self.router.clone().call(request.map(Body::new)).await {
+            let request_id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+            let span = info_span!("request", request_id);
+            match self.router.clone().call(request.map(Body::new)).instrument(span).await {
                 Ok(response) => response.map(Either::Right),
                 Err(never) => match never {},
             }
         };
         let took = STOPWATCH.now().since(began);
         self.app.metrics.answered(route, response.status().as_u16(), took);
-        let id = log.map_or(id, |entry| Some(entry.write(response.status().as_u16(), took)));
+        if let Some(entry) = entry {
+            entry.write(response.status().as_u16(), took, id.as_ref());
+        }
         if let Some(id) = id {
             response.headers_mut().insert(REQUEST_ID, id);
         }
@@ -233,11 +244,10 @@ struct Entry {
     method: Method,
     path: String,
     from: String,
-    id: HeaderValue,
 }
 
 impl Entry {
-    fn new(app: &App, request: &Request<Incoming>, peer: SocketAddr, id: Option<HeaderValue>) -> Self {
+    fn new(app: &App, request: &Request<Incoming>, peer: SocketAddr) -> Self {
         let mut asked = Request::new(());
         asked.extensions_mut().insert(PeerAddr(peer));
         asked.headers_mut().clone_from(request.headers());
@@ -246,17 +256,14 @@ impl Entry {
             method: request.method().clone(),
             path: app.logged(request.uri().path()),
             from: app.logged(&client),
-            id: id.unwrap_or_else(|| app.next_request_id()),
         }
     }
 
-    /// Writes it, and says what the request is called in it.
-    fn write(self, status: u16, took: Duration) -> HeaderValue {
-        let Self { method, path, from, id } = self;
+    fn write(self, status: u16, took: Duration, id: Option<&HeaderValue>) {
+        let Self { method, path, from } = self;
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let request_id = id.to_str().unwrap_or_default();
+        let request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
         debug!(target: "tollgate::access", %method, path, status, took_us, from, request_id, "answered");
-        id
     }
 }
 

@@ -19,15 +19,18 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    pub(crate) fn observe(&self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    /// So many things took so long together, each about the same.
+    pub(crate) fn observe(&self, took: Duration, things: usize) {
+        let things = u64::try_from(things).unwrap_or(u64::MAX);
+        let all_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let Some(nanos) = all_ns.checked_div(things) else { return };
         // The smallest power of two that is not less.
         let power = u64::BITS - nanos.saturating_sub(1).leading_zeros();
         let index = usize::try_from(power.saturating_sub(FIRST)).unwrap_or(BUCKETS).min(BUCKETS - 1);
         if let Some(bucket) = self.buckets.get(index) {
-            bucket.fetch_add(1, Ordering::Relaxed);
+            bucket.fetch_add(things, Ordering::Relaxed);
         }
-        self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
+        self.sum_ns.fetch_add(all_ns, Ordering::Relaxed);
     }
 
     /// The sum in seconds, how many there were, and how many in each bucket up to which bound.
@@ -53,7 +56,7 @@ mod tests {
     fn what_takes_up_to_a_bound_is_in_its_bucket() {
         let latency = Latency::default();
         for nanos in [0, 1, 256, 257, 512, 1_000, 1 << 31, (1 << 31) + 1, u64::MAX / 4] {
-            latency.observe(Duration::from_nanos(nanos));
+            latency.observe(Duration::from_nanos(nanos), 1);
         }
         let (_, all, buckets) = latency.read();
         assert_eq!((all, buckets.len()), (9, BUCKETS));
@@ -62,5 +65,8 @@ mod tests {
         assert_eq!(buckets[2].1, 1);
         assert_eq!(buckets[BUCKETS - 2], (2_147_483_648e-9, 1));
         assert_eq!(buckets[BUCKETS - 1], (f64::INFINITY, 2));
+        latency.observe(Duration::from_nanos(3_000), 3);
+        latency.observe(Duration::from_nanos(3_000), 0);
+        assert_eq!(latency.read().2[2].1, 4);
     }
 }

@@ -18,5 +18,9 @@ pub(crate) fn start(filter: &str, format: LogFormat) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     // Whoever has started logging before goes on with it.
-    let _ = if pretty { builder.try_init() } else { builder.json().flatten_event(true).try_init() };
+    let _ = if pretty {
+        builder.try_init()
+    } else {
+        builder.json().flatten_event(true).with_span_list(false).try_init()
+    };
 }

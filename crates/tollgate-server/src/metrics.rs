@@ -58,7 +58,7 @@ impl Metrics {
     /// A request was answered.
     pub(crate) fn answered(&self, route: Route, status: u16, took: Duration) {
         if let Some(latency) = self.requests.get(route.0) {
-            latency.observe(took);
+            latency.observe(took, 1);
         }
         let index = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
         if let Some(count) = self.statuses.get(index) {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{RecursiveMode, Watcher as _};
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecursiveMode, Watcher as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -14,6 +15,9 @@ use crate::app::App;
 
 /// How long a file must have been left alone before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(50);
+
+/// How often that may be waited for: something else in the directory may change all the time.
+const QUIET_TIMES_MAX: usize = 20;
 
 /// Reads the configuration again from now on whenever that is due.
 ///
@@ -37,26 +41,39 @@ pub(crate) fn start(app: &Arc<App>, file: Option<PathBuf>) -> io::Result<()> {
 fn watch(app: &Arc<App>, file: PathBuf) -> io::Result<()> {
     let changed = Arc::new(Notify::new());
     let told = Arc::clone(&changed);
-    let mut watcher = notify::recommended_watcher(move |_: notify::Result<notify::Event>| told.notify_one())
-        .map_err(io::Error::other)?;
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+        if event.map_or(true, |event| is_change(&event)) {
+            told.notify_one();
+        }
+    })
+    .map_err(io::Error::other)?;
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
+    // What changed before it was watched is noticed now.
+    changed.notify_one();
     let app = Arc::clone(app);
     tokio::spawn(async move {
         let _watching = watcher;
-        let mut last = std::fs::read(&file).ok();
         loop {
             changed.notified().await;
-            while timeout(QUIET, changed.notified()).await.is_ok() {}
-            // Others' files change too, and reading this one is an event of its own.
-            let now = std::fs::read(&file).ok();
-            if now.is_some() && now != last {
-                last = now;
+            for _ in 0..QUIET_TIMES_MAX {
+                if timeout(QUIET, changed.notified()).await.is_err() {
+                    break;
+                }
+            }
+            // Others' files change too. An empty one is about to be written.
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            if !text.trim().is_empty() && !app.has_read(&text) {
                 reload(&app).await;
             }
         }
     });
     Ok(())
+}
+
+/// Whether something was written, and not just read: by us, that is.
+fn is_change(event: &Event) -> bool {
+    !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
 }
 
 async fn reload(app: &Arc<App>) {

@@ -12,17 +12,12 @@ use crate::app::{App, STOPWATCH};
 pub(crate) fn start(app: &Arc<App>) {
     let app = Arc::downgrade(app);
     tokio::spawn(async move {
-        let (mut reclaimed, mut decided) = (0, 0);
+        let mut reclaimed = 0;
         while let Some(interval) = app.upgrade().map(|app| app.fixed().store.sweep_interval) {
             STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(interval)).await;
             let Some(app) = app.upgrade() else { return };
-            let total = app.limiter.stats().total;
-            let busy = total.allowed.saturating_add(total.denied);
-            if busy == decided {
-                // Requests sweep in passing; where none come, nothing is held up by doing it at once.
-                app.limiter.store().reclaim(app.clock.now());
-            }
-            decided = busy;
+            // Requests sweep in passing, where they come; this takes the rest, a few slots at a time.
+            app.limiter.store().sweep_all(app.clock.now());
             let memory = app.limiter.store().memory_stats();
             let swept = memory.reclaimed.saturating_sub(reclaimed);
             reclaimed = memory.reclaimed;

@@ -95,6 +95,7 @@ fn what_no_rule_covers_is_allowed_and_says_so() {
     assert_eq!((answer.status, &answer.json()["limits"]), (200, &json!([])));
     assert_eq!((&answer.json()["limit"], &answer.json()["remaining"]), (&Value::Null, &Value::Null));
     assert_eq!(server.get("/check/a").json()["remaining"], Value::Null);
+    assert_eq!(server.get(&format!("/check/{}", "x".repeat(1_025))).status, 400, "whatever the rules are");
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn c5_a_reservation_is_settled_by_its_id_once() {
     for nonsense in ["x", "AAAAAAAAAAAAAAAAAAAAAAAAAAAA", "%00"] {
         assert_eq!(settle(nonsense, 1).status, 404, "{nonsense}");
     }
-    for ttl in ["0s", "8d", "soon", ""] {
+    for ttl in ["0s", "61m", "soon", ""] {
         let answer = server.post("/v1/reserve", &json!({"attributes": {"client": "c"}, "ttl": ttl}));
         assert_eq!((answer.status, &answer.json()["field"]), (400, &json!("ttl")), "{ttl}");
     }
@@ -201,6 +202,8 @@ fn an_admin_sees_all_budgets_of_a_client_and_resets_them() {
         998,
         "everyone's budget is not reset"
     );
+    let with_path = server.admin("GET", "/v1/clients/a?path=/login", None);
+    assert_eq!((with_path.status, left(&with_path.json(), "login")), (200, 2));
     let strange = server.admin("GET", "/v1/clients/a%2Fb%20%C3%BC", None).json();
     assert_eq!(strange["client"], "a/b ü");
 }
@@ -259,6 +262,9 @@ fn c5_an_admin_penalises_and_refunds() {
     assert_eq!(server.get("/check/a").status, 429);
     assert_eq!(act("refund", json!({"cost": 4})).json(), json!({"units": 4}));
     assert_eq!(server.get("/check/a").json()["remaining"], 3);
+    for verb in ["refund", "penalise"] {
+        assert_eq!(act(verb, json!({"rule": "global"})).status, 404, "not the client's own");
+    }
     let unknown = act("refund", json!({"rule": "nowhere"}));
     assert_eq!((unknown.status, &unknown.json()["field"]), (404, &json!("rule")));
     assert_eq!(
@@ -289,6 +295,9 @@ fn g1_g2_statistics_and_the_clients_that_stand_out() {
     assert_eq!(server.metric(r#"tollgate_http_responses_total{status="429"}"#), 3.0);
     assert_eq!(server.metric(r#"tollgate_http_request_duration_seconds_count{route="client"}"#), 5.0);
     assert_eq!(server.metric("tollgate_store_duration_seconds_count"), 5.0);
+    let batch = json!({"checks": [{"attributes": {"client": "x"}}, {"attributes": {"client": "y"}}]});
+    assert_eq!(server.post("/v1/check/batch", &batch).status, 200);
+    assert_eq!(server.metric("tollgate_store_duration_seconds_count"), 7.0);
 }
 
 #[test]

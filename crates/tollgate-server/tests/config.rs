@@ -83,7 +83,8 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[server]\nadmin_token = \"secret\"", "2:1", "did you mean `admin_token_file`?"),
         ("[server.tls]\ncert = \"c.pem\"", "2:8", "add `key`"),
         ("[server.tls]\nclient_ca = \"c.pem\"", "2:13", "add `cert` and `key`"),
-        ("[server]\nworkers = 0", "2:11", "at least 1"),
+        ("[server]\nworkers = 0", "2:11", "from 1 to 1024"),
+        ("[server]\nworkers = 100_000", "2:11", "from 1 to 1024"),
         ("[server]\nlog = \"nonsense=loud\"", "2:7", "info"),
         ("[store]\nkind = \"redis\"", "2:8", "write \"memory\""),
         ("[store]\nkind = \"rediss\"", "2:8", "did you mean \"redis\"?"),
@@ -123,6 +124,15 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         assert!(complaint.contains(&format!("tollgate.toml:{place}\n")), "{text}: {complaint}");
         assert!(complaint.contains(said), "{text}: {complaint}");
     }
+}
+
+#[test]
+fn what_may_be_written_in_several_ways() {
+    let text = "[server]\nstop_delay = \"5s\"\n[store]\nlocal_share = 1\nmax_keys = 0x10\nclock = \"coarse\"";
+    let config = load("ways", text).unwrap();
+    assert_eq!(config.fixed.stop_delay, Duration::from_secs(5));
+    assert_eq!((config.fixed.store.local_share, config.fixed.store.max_keys), (1.0, 16));
+    assert!(config.fixed.store.coarse_clock);
 }
 
 #[test]

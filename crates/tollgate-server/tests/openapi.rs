@@ -39,7 +39,7 @@ fn server(name: &str) -> Server {
 #[test]
 fn the_server_does_what_its_openapi_document_says() {
     let server = server("document");
-    let tool = python_with("schemathesis").join("schemathesis");
+    let tool = python_with("schemathesis==4.32.5").join("schemathesis");
     let workplace = directory("openapi-tool");
     fs::write(workplace.join("schemathesis.toml"), SETTINGS).unwrap();
     let ran = Command::new(tool)
@@ -78,7 +78,7 @@ print([s.value for s in samples if s.name == 'tollgate_rule_decisions_total' and
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     let series = page.body.lines().filter(|line| !line.starts_with('#')).count();
-    let mut reader = Command::new(python_with("prometheus-client").join("python"));
+    let mut reader = Command::new(python_with("prometheus-client==0.26.0").join("python"));
     let mut reader =
         reader.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut reader.stdin.take().unwrap(), page.body.as_bytes()).unwrap();

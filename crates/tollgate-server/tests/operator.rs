@@ -245,6 +245,10 @@ fn a_request_is_logged_with_its_id() {
         (&line["status"], &line["method"], &line["from"]),
         (&json!(200), &json!("GET"), &json!("127.0.0.1"))
     );
+    assert_eq!(server.admin("DELETE", "/v1/clients/a", None).status, 204);
+    let line: Value = serde_json::from_str(&server.log_line("was reset")).unwrap();
+    assert!(line["span"]["request_id"].as_str().unwrap().len() > 8, "{line}");
+    server.log_line("answered");
     let made_up: Vec<String> =
         (0..2).map(|_| server.get("/check/a").header("x-request-id").unwrap().to_owned()).collect();
     assert_ne!(made_up[0], made_up[1]);

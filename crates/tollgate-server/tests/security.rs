@@ -74,6 +74,34 @@ fn with_no_token_configured_one_is_made_up_and_shown_once() {
 }
 
 #[test]
+fn a_token_that_is_taken_out_of_the_file_gives_way_to_one_that_is_shown() {
+    let directory = directory("security-token");
+    let file = directory.join("tollgate.toml");
+    fs::write(directory.join("token"), "the-first-admin-token").unwrap();
+    fs::write(&file, "[server]\nadmin_token_file = \"token\"").unwrap();
+    let mut command = Command::new(TOLLGATE);
+    let mut server =
+        Server::logging_without_token(command.args(["serve", "--config", file.to_str().unwrap()]));
+    let rules = |server: &Server, token: &str| {
+        server.send("GET", "/v1/rules", &[("authorization", &format!("Bearer {token}"))], "").status
+    };
+    assert_eq!(rules(&server, "the-first-admin-token"), 200);
+    fs::write(directory.join("token"), "the-second-admin-token").unwrap();
+    server.signal("HUP");
+    server.log_line("is in effect");
+    assert_eq!(
+        (rules(&server, "the-first-admin-token"), rules(&server, "the-second-admin-token")),
+        (401, 200)
+    );
+    fs::write(&file, "[server]\nheaders = \"x\"").unwrap();
+    let line: serde_json::Value = serde_json::from_str(&server.log_line("\"token\"")).unwrap();
+    assert_eq!(
+        (rules(&server, "the-second-admin-token"), rules(&server, line["token"].as_str().unwrap())),
+        (401, 200)
+    );
+}
+
+#[test]
 fn clients_are_hashed_in_logs_if_so_configured() {
     for hashed in [true, false] {
         let mut command = Command::new(TOLLGATE);
@@ -86,7 +114,7 @@ fn clients_are_hashed_in_logs_if_so_configured() {
         assert_ne!(lines.contains("alice@example.org"), hashed, "{lines}");
         let long = "x".repeat(500);
         server.admin("DELETE", &format!("/v1/clients/{long}"), None);
-        assert!(server.log_line("was reset").len() < 300);
+        assert!(!server.log_line("was reset").contains(&"x".repeat(65)));
     }
 }
 
@@ -160,15 +188,26 @@ fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
         stream
     };
     let answered = |stream: &mut TcpStream| stream.read(&mut [0; 1024]).unwrap() > 0;
-    let (mut one, mut two) = (open(), open());
-    assert!(answered(&mut one) && answered(&mut two));
+    let (mut one, two) = (open(), open());
+    assert!(answered(&mut one));
     let mut three = open();
     three.set_nonblocking(true).unwrap();
+    for _ in 0..100 {
+        // The server has had time to answer this one a hundred times, and has not let it in.
+        write!(one, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let mut page = Vec::new();
+        while !page.ends_with(b"# EOF\n") {
+            let mut some = [0; 16 << 10];
+            let length = one.read(&mut some).unwrap();
+            page.extend_from_slice(&some[..length]);
+        }
+        let page = String::from_utf8(page).unwrap();
+        assert!(page.contains("\ntollgate_http_connections 2\n"), "{page}");
+    }
     assert_eq!(three.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    drop(one);
-    three.set_nonblocking(false).unwrap();
-    assert!(answered(&mut three) && server.address.len() > 1);
     drop(two);
+    three.set_nonblocking(false).unwrap();
+    assert!(answered(&mut three));
 }
 
 /// An authority, and what it issued: certificate and key, in PEM.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The directory of such a Python's programs. Only one test may ask for each package: tests run at
-/// the same time.
+/// The directory of such a Python's programs: `package` names a version too, so that nothing changes
+/// by itself. Only one test may ask for each package: tests run at the same time.
 pub(crate) fn python_with(package: &str) -> PathBuf {
     let tools = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{package}"));
     let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");

@@ -118,7 +118,9 @@ impl Setting for f64 {
     }
 
     fn from_other(value: &DeValue<'_>) -> Option<Self> {
-        value.as_float().and_then(|float| float.as_str().replace('_', "").parse().ok())
+        let text =
+            value.as_float().map(|float| float.as_str()).or(value.as_integer().map(|whole| whole.as_str()));
+        text?.replace('_', "").parse().ok()
     }
 }
 

@@ -10,7 +10,9 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use tollgate::{Error, Limit, Limits, Override, Request, Rule, Timestamp, parse_duration};
+use tollgate::{
+    CLIENT, Error, Limit, Limits, Override, Request, Rule, Store as _, Timestamp, parse_duration,
+};
 use tollgate_http::json;
 use tracing::info;
 use utoipa::ToSchema;
@@ -136,7 +138,8 @@ struct OverrideAnswer {
 
 /// How a client stands
 ///
-/// The numbers of every rule keyed by `client` alone. Changes nothing.
+/// The numbers of every rule keyed by `client` alone. Changes nothing. Where its limits depend on
+/// other attributes, such as a plan, add them as parameters: `?plan=gold`.
 #[utoipa::path(
     get,
     path = "/v1/clients/{client}",
@@ -148,8 +151,16 @@ struct OverrideAnswer {
         Guarded,
     )
 )]
-pub(super) async fn show(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, Mistake> {
-    let decision = app.limiter.peek(Request::client(&client).own()).await.map_err(refused)?;
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Mistake> {
+    let query = query.unwrap_or_default();
+    let further: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+    let further = further.iter().map(|(name, value)| (&**name, &**value));
+    let attributes: Vec<(&str, &str)> = [(CLIENT, client.as_str())].into_iter().chain(further).collect();
+    let decision = app.timed(app.limiter.peek(Request::new(&attributes).own())).await.map_err(refused)?;
     if decision.degraded() {
         return Err(refused(Error::StoreUnavailable));
     }
@@ -171,7 +182,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Client(client): Client) ->
     )
 )]
 pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, Mistake> {
-    app.limiter.reset(Request::client(&client).own()).await.map_err(refused)?;
+    app.timed(app.limiter.reset(Request::client(&client).own())).await.map_err(refused)?;
     info!(client = app.logged(&client), "a client was reset");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -197,7 +208,7 @@ pub(super) async fn block(
     let span: Duration =
         parse_duration(&span).map_err(|error| Mistake::bad("invalid_duration", "for", error.to_string()))?;
     let until = app.clock.now().saturating_add(span);
-    app.limiter.block(Request::client(&client).own(), until).await.map_err(refused)?;
+    app.timed(app.limiter.block(Request::client(&client).own(), until)).await.map_err(refused)?;
     info!(client = app.logged(&client), ?span, "a client was blocked");
     Ok(ok(&Blocked { until: until.as_millis_ceil() }))
 }
@@ -218,7 +229,7 @@ pub(super) async fn unblock(
     State(app): State<Arc<App>>,
     Client(client): Client,
 ) -> Result<Response, Mistake> {
-    app.limiter.block(Request::client(&client).own(), Timestamp::EPOCH).await.map_err(refused)?;
+    app.timed(app.limiter.block(Request::client(&client).own(), Timestamp::EPOCH)).await.map_err(refused)?;
     info!(client = app.logged(&client), "a client was let in again");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -251,6 +262,8 @@ pub(super) async fn set_limit(
     };
     let limits =
         notations.iter().map(|text| text.parse()).collect::<Result<Vec<Limit>, Error>>().map_err(refused)?;
+    // What is refused is not kept, and lists of limits are kept for good.
+    limits.iter().try_for_each(|limit| app.limiter.store().accepts(limit)).map_err(refused)?;
     app.set_own_limit(&client, &rule, Limits::from(limits)).map_err(refused)?;
     info!(
         client = app.logged(&client),
@@ -309,7 +322,8 @@ pub(super) async fn penalise(
     Client(client): Client,
     Json(Units { rule, cost }): Json<Units>,
 ) -> Result<Response, Mistake> {
-    let units = app.limiter.penalise(own(&client, rule.as_deref(), cost)).await.map_err(refused)?;
+    let units =
+        app.timed(app.limiter.penalise(own(&client, rule.as_deref(), cost))).await.map_err(refused)?;
     info!(client = app.logged(&client), rule, units, "a client was penalised");
     Ok(ok(&Moved { units }))
 }
@@ -334,7 +348,7 @@ pub(super) async fn refund(
     Client(client): Client,
     Json(Units { rule, cost }): Json<Units>,
 ) -> Result<Response, Mistake> {
-    let units = app.limiter.refund(own(&client, rule.as_deref(), cost)).await.map_err(refused)?;
+    let units = app.timed(app.limiter.refund(own(&client, rule.as_deref(), cost))).await.map_err(refused)?;
     info!(client = app.logged(&client), rule, units, "a client was given units back");
     Ok(ok(&Moved { units }))
 }

@@ -259,7 +259,7 @@ pub(super) async fn batch(
                 }
             } else {
                 let mut refused = None;
-                app.limiter.check_many(&turn.iter().collect::<Vec<_>>(), |decision| match decision {
+                app.check_many(&turn.iter().collect::<Vec<_>>(), |decision| match decision {
                     Ok(decision) => results.push(Answer::from(&decision)),
                     Err(error) => refused = Some(error),
                 });
@@ -273,7 +273,7 @@ pub(super) async fn batch(
 }
 
 async fn decide(app: &App, check: &Check) -> Result<Decision, Mistake> {
-    let decision = if check.peek { app.limiter.peek(check).await } else { app.check(check) };
+    let decision = if check.peek { app.timed(app.limiter.peek(check)).await } else { app.check(check) };
     decision.map_err(|error| Mistake::of(&error))
 }
 

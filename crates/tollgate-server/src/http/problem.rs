@@ -78,6 +78,7 @@ impl Mistake {
             Error::NotCovered => (StatusCode::NOT_FOUND, "client".into()),
             Error::NotReserved => (StatusCode::NOT_FOUND, "id".into()),
             Error::StoreFull => (StatusCode::INSUFFICIENT_STORAGE, Cow::Borrowed("client")),
+            Error::InvalidConfig { .. } => (StatusCode::INSUFFICIENT_STORAGE, "limit".into()),
             Error::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "path".into()),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "path".into()),
         };
@@ -193,11 +194,7 @@ impl<S: Sync> FromRequestParts<S> for Client {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Mistake> {
         let rest = parts.uri.path().strip_prefix("/v1/clients/").unwrap_or_default();
-        let client = client(rest.split('/').next().unwrap_or_default())?;
-        if client.len() > MAX_VALUE_BYTES {
-            return Err(Mistake::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
-        }
-        Ok(Self(client.into_owned()))
+        client(rest.split('/').next().unwrap_or_default()).map(|client| Self(client.into_owned()))
     }
 }
 
@@ -214,7 +211,11 @@ pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, Mistake> {
             "the client has a % without two hexadecimal digits behind it; write % itself as %25",
         ));
     }
-    percent_decode_str(encoded)
+    let client = percent_decode_str(encoded)
         .decode_utf8()
-        .map_err(|_| bad("the client is not UTF-8 once it is percent-decoded; encode its UTF-8 bytes"))
+        .map_err(|_| bad("the client is not UTF-8 once it is percent-decoded; encode its UTF-8 bytes"))?;
+    if client.len() > MAX_VALUE_BYTES {
+        return Err(Mistake::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
+    }
+    Ok(client)
 }

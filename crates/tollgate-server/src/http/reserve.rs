@@ -15,7 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use tollgate::{DAY, HoldId, parse_duration};
+use tollgate::{HOUR, HoldId, parse_duration};
 use tollgate_http::json;
 use utoipa::ToSchema;
 
@@ -25,7 +25,7 @@ use super::problem::{Json, Mistake, whole};
 use crate::app::App;
 
 /// The longest reservation.
-const TTL_MAX: Duration = DAY.saturating_mul(7);
+const TTL_MAX: Duration = HOUR;
 
 /// What to hold.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -38,10 +38,13 @@ pub(super) struct Reserve {
     #[serde(default = "super::check::one", deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
-    /// When to give it back if it is not settled, at most a week from now: `30s` unless said
+    /// When to give it back if it is not settled, at most an hour from now: `30s` unless said
     /// otherwise.
     #[serde(default = "half_a_minute")]
-    #[schema(example = "30s", pattern = "^[1-9][0-9]{0,3} ?(ms|s|seconds?|m|min|minutes?)$")]
+    #[schema(
+        example = "30s",
+        pattern = "^([1-9][0-9]{0,2} ?(ms|s|seconds?)|[1-5]?[1-9] ?(m|min|minutes?))$"
+    )]
     ttl: String,
 }
 
@@ -99,10 +102,11 @@ pub(super) async fn reserve(
         return Err(Mistake::bad(
             "invalid_ttl",
             "ttl",
-            "a reservation lasts longer than nothing and at most a week",
+            "a reservation lasts longer than nothing and at most an hour",
         ));
     }
-    let reservation = app.limiter.reserve(&check, ttl).await.map_err(|error| Mistake::of(&error))?;
+    let reservation =
+        app.timed(app.limiter.reserve(&check, ttl)).await.map_err(|error| Mistake::of(&error))?;
     let decision = reservation.decision().clone();
     if !decision.allowed() {
         return Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)));
@@ -165,7 +169,7 @@ async fn end(app: &App, path: &str, cost: u64) -> Result<u64, Mistake> {
         // It was admitted without anything to hold: nothing covered it, or the store was away.
         return Ok(0);
     }
-    let settled = app.limiter.settle(HoldId(hold), &check).await;
+    let settled = app.timed(app.limiter.settle(HoldId(hold), &check)).await;
     Ok(settled.map_err(|error| Mistake::of(&error))?.shortfall)
 }
 
