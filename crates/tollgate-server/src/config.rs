@@ -6,14 +6,12 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use rustls::ServerConfig;
-use tollgate::{FailurePolicy, Limit, MemoryStore, OnFull, RuleSet, SECOND};
+use tollgate::{FailurePolicy, Limit, RuleSet, SECOND};
 use tollgate_http::{ForwardedBy, HeaderStyle, Headers, Identity, Proxies};
 use toml::de::DeTable;
 
@@ -23,11 +21,15 @@ use crate::tls;
 mod fault;
 mod reader;
 mod rules;
+mod store;
+mod values;
 mod words;
 
 use fault::nearest;
 pub use fault::{Fault, Faults};
-use reader::{At, PREFIX, Section, Setting, Source, Wrong};
+use reader::{At, PREFIX, Section, Source};
+pub use store::Store;
+use values::{Address, Delay, Filter, Network};
 
 /// Every setting, explained: what `tollgate init` writes.
 pub const STARTER: &str = include_str!("../tollgate.toml");
@@ -75,27 +77,6 @@ pub struct Fixed {
     pub log_format: LogFormat,
     /// Where state is kept.
     pub store: Store,
-}
-
-/// The memory store's settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Store {
-    /// How many keys may be in use.
-    pub max_keys: u64,
-    /// What a new key gets when every slot is busy.
-    pub on_full: OnFull,
-    /// How often idle keys are looked for.
-    pub sweep_interval: Duration,
-    /// How long a key must have been idle.
-    pub idle_for: Duration,
-    /// The largest limit that a sliding log may have.
-    pub log_ceiling: u64,
-    /// Whether to read the cheaper clock.
-    pub coarse_clock: bool,
-    /// How long the store may take.
-    pub deadline: Duration,
-    /// The share of each limit under `on_store_error = "local"`.
-    pub local_share: f64,
 }
 
 /// How log lines look.
@@ -198,7 +179,7 @@ impl Origin {
         let mut root = Section::root(source, table);
         let mut server = root.section("server");
         let settings = self.settings(source, &mut server);
-        let store = store(root.section("store"));
+        let store = store::read(root.section("store"));
         let fixed = self.fixed(source, server, store);
         let rules = rules::read(source, &mut root, self.flags.limit, &fixed.store.build());
         root.finish();
@@ -381,56 +362,6 @@ fn identity(server: &mut Section<'_>) -> Identity {
     proxies.map_or(identity.clone(), |proxies| identity.behind(proxies.by(by)))
 }
 
-fn store(mut store: Section<'_>) -> Store {
-    let kinds = [("memory", "memory"), ("disk", "disk"), ("redis", "redis")];
-    if let Some(kind) = store.choice("kind", &kinds).filter(|kind| kind.value != "memory") {
-        let message = format!("there is no {} store yet", kind.value);
-        store.fault(place(Fault::new(message, "write \"memory\", or leave it out"), &kind));
-    }
-    for (key, kind) in [
-        ("data", "disk"),
-        ("durability", "disk"),
-        ("flush_interval", "disk"),
-        ("url", "redis"),
-        ("prefix", "redis"),
-    ] {
-        if let Some(value) = store.get::<String>(key) {
-            let message = format!("`{key}` is for kind = \"{kind}\", which is not built yet");
-            store.fault(place(Fault::new(message, "leave it out"), &value));
-        }
-    }
-    let clocks = [("precise", false), ("coarse", true)];
-    let policies = [("deny", OnFull::Deny), ("pool", OnFull::Pool)];
-    let share = store.get("local_share").unwrap_or(At { value: 0.25, span: None });
-    if !(share.value > 0.0 && share.value <= 1.0) {
-        store.fault(place(Fault::new("`local_share` is more than 0 and at most 1", "0.25 is usual"), &share));
-    }
-    let built = Store {
-        max_keys: at_least_one(&mut store, "max_keys").unwrap_or(1_000_000),
-        on_full: store.choice("on_full", &policies).map_or(OnFull::Deny, |policy| policy.value),
-        sweep_interval: store.get_or("sweep_interval", 60 * SECOND),
-        idle_for: store.get_or("idle_for", 300 * SECOND),
-        log_ceiling: at_least_one(&mut store, "log_ceiling").unwrap_or(10_000),
-        coarse_clock: store.choice("clock", &clocks).is_some_and(|clock| clock.value),
-        deadline: store.get_or("deadline", Duration::from_millis(50)),
-        local_share: share.value,
-    };
-    store.finish();
-    built
-}
-
-impl Store {
-    /// The store.
-    #[must_use]
-    pub fn build(&self) -> MemoryStore {
-        MemoryStore::new()
-            .max_keys(self.max_keys)
-            .on_full(self.on_full)
-            .log_ceiling(self.log_ceiling)
-            .sweep(self.sweep_interval, self.idle_for)
-    }
-}
-
 const POLICIES: [(&str, FailurePolicy); 3] =
     [("open", FailurePolicy::Open), ("closed", FailurePolicy::Closed), ("local", FailurePolicy::Local)];
 
@@ -457,66 +388,4 @@ fn place<T>(fault: Fault, value: &At<T>) -> Fault {
 
 fn unreadable(file: &str, error: &io::Error) -> Fault {
     Fault::new(format!("cannot read {file}: {error}"), "check the name and who may read it")
-}
-
-/// An address to listen on, or `off`.
-struct Address(String);
-
-impl Setting for Address {
-    const WANTED: &'static str = "an address and a port in quotes, such as \"127.0.0.1:8080\", or \"off\"";
-
-    fn from_text(text: &str) -> Result<Self, Wrong> {
-        let port =
-            text.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then_some(port.parse::<u16>()));
-        if text == "off" || matches!(port, Some(Ok(_))) {
-            return Ok(Self(text.into()));
-        }
-        Err(Wrong::new("this is not an address with a port", format!("write {}", Self::WANTED)))
-    }
-}
-
-/// A duration, or none.
-struct Delay(Duration);
-
-impl Setting for Delay {
-    const WANTED: &'static str = Duration::WANTED;
-
-    fn from_text(text: &str) -> Result<Self, Wrong> {
-        if matches!(text.trim(), "0" | "0s" | "0ms") {
-            Ok(Self(Duration::ZERO))
-        } else {
-            Duration::from_text(text).map(Self)
-        }
-    }
-}
-
-/// A network, or one address.
-struct Network(IpNet);
-
-impl Setting for Network {
-    const WANTED: &'static str = "a network in quotes, such as \"10.0.0.0/8\"";
-
-    fn from_text(text: &str) -> Result<Self, Wrong> {
-        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        network.map(Self).map_err(|_| {
-            Wrong::new("this is neither a network nor an address", format!("write {}", Self::WANTED))
-        })
-    }
-}
-
-/// What to log.
-struct Filter(String);
-
-impl Setting for Filter {
-    const WANTED: &'static str = "a level in quotes, such as \"info\"";
-
-    fn from_text(text: &str) -> Result<Self, Wrong> {
-        tracing_subscriber::EnvFilter::try_new(text).map_err(|error| {
-            Wrong::new(
-                error.to_string(),
-                "write error, warn, info, debug or trace, or tollgate::access=debug,info",
-            )
-        })?;
-        Ok(Self(text.into()))
-    }
 }

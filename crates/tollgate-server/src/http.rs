@@ -1,10 +1,14 @@
 //! HTTP: paths and JSON into requests, decisions into JSON.
 
+use std::future::ready;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::get;
 use axum::{Router, middleware};
+use serde::Serialize;
 use tollgate_http::json;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -17,6 +21,7 @@ mod document;
 mod monitor;
 mod problem;
 mod reserve;
+mod rules;
 
 pub(crate) use check::at_once;
 
@@ -28,7 +33,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .routes(routes!(admin::set_limit, admin::clear_limits))
         .routes(routes!(admin::penalise))
         .routes(routes!(admin::refund))
-        .routes(routes!(admin::rules))
+        .routes(routes!(rules::rules))
         .routes(routes!(monitor::stats))
         .routes(routes!(monitor::top))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), admin::guard));
@@ -45,11 +50,16 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(administration)
         .split_for_parts();
     let document = Arc::new(document);
-    let document = move || std::future::ready(json(StatusCode::OK, &*document).map(axum::body::Body::from));
+    let document = move || ready(ok(&*document));
     router
         .route("/check/", get(check::by_path))
         .route("/openapi.json", get(document))
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(app)
+}
+
+/// An answer that is no decision.
+fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, body).map(Body::from)
 }

@@ -3,22 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{RawQuery, Request as HttpRequest, State};
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use tollgate::{
-    CLIENT, Error, Limit, Limits, Override, Request, Rule, Store as _, Timestamp, parse_duration,
-};
-use tollgate_http::json;
+use tollgate::{CLIENT, Error, Limit, Limits, Request, Store as _, Timestamp, parse_duration};
 use tracing::info;
 use utoipa::ToSchema;
 
 use super::check::LimitAnswer;
 use super::document::Guarded;
+use super::ok;
 use super::problem::{Client, Json, Mistake, whole};
 use crate::app::App;
 
@@ -103,37 +100,6 @@ pub(super) struct Units {
 pub(super) struct Moved {
     /// At the limit where most did.
     units: u64,
-}
-
-/// The rules in force.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Rules {
-    rules: Vec<RuleAnswer>,
-    overrides: Vec<OverrideAnswer>,
-}
-
-/// A rule.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-struct RuleAnswer {
-    name: &'static str,
-    /// What a request must have to be covered.
-    r#match: std::collections::BTreeMap<String, String>,
-    /// What it counts by; one budget for all if by nothing.
-    key: Vec<String>,
-    limits: Vec<String>,
-    cost: u64,
-    shadow: bool,
-    /// `open`, `closed` or `local`.
-    on_store_error: &'static str,
-}
-
-/// Other limits for some.
-#[derive(Debug, Serialize, ToSchema)]
-struct OverrideAnswer {
-    rule: &'static str,
-    r#match: std::collections::BTreeMap<String, String>,
-    limits: Vec<String>,
 }
 
 /// How a client stands
@@ -353,47 +319,6 @@ pub(super) async fn refund(
     Ok(ok(&Moved { units }))
 }
 
-/// The rules in force
-#[utoipa::path(
-    get,
-    path = "/v1/rules",
-    tag = "administration",
-    security(("admin" = [])),
-    responses(
-        (status = 200, description = "in order", body = Rules),
-        Guarded,
-    )
-)]
-pub(super) async fn rules(State(app): State<Arc<App>>) -> Response {
-    let rules = app.limiter.rules();
-    let overrides = rules.overrides().map(OverrideAnswer::from).collect();
-    ok(&Rules { rules: rules.rules().iter().map(RuleAnswer::from).collect(), overrides })
-}
-
-impl From<&Rule> for RuleAnswer {
-    fn from(rule: &Rule) -> Self {
-        Self {
-            name: rule.name().as_str(),
-            r#match: rule.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
-            key: rule.key_attributes().to_vec(),
-            limits: rule.limits().iter().map(Limit::to_string).collect(),
-            cost: rule.unit_cost(),
-            shadow: rule.is_shadow(),
-            on_store_error: crate::config::policy_name(rule.failure_policy()),
-        }
-    }
-}
-
-impl From<&Override> for OverrideAnswer {
-    fn from(other: &Override) -> Self {
-        Self {
-            rule: other.rule().as_str(),
-            r#match: other.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
-            limits: other.limits().iter().map(Limit::to_string).collect(),
-        }
-    }
-}
-
 /// A client's own budgets, or one of them.
 fn own<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
     let request = Request::client(client).own().cost(cost);
@@ -403,8 +328,4 @@ fn own<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn refused(error: Error) -> Mistake {
     Mistake::of(&error)
-}
-
-fn ok(body: &impl Serialize) -> Response {
-    json(StatusCode::OK, body).map(Body::from)
 }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use tollgate::{Counts, Request};
-use tollgate_http::{json, millis_ceil};
+use tollgate_http::millis_ceil;
 use utoipa::ToSchema;
 
 use super::document::{Guarded, Mistaken};
+use super::ok;
 use super::problem::Mistake;
 use crate::app::App;
 use crate::metrics;
@@ -203,8 +203,4 @@ impl From<Heavy> for HeavyAnswer {
     fn from(Heavy { client, at_least, at_most }: Heavy) -> Self {
         Self { client, at_least, at_most }
     }
-}
-
-fn ok(body: &impl Serialize) -> Response {
-    json(StatusCode::OK, body).map(Body::from)
 }
