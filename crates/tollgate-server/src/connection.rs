@@ -157,6 +157,7 @@ impl Server {
         let (mut tick, mut heard) = (course.borrow_and_update().tick, None);
         let ended = loop {
             tokio::select! {
+                biased;
                 ended = connection.as_mut() => break ended,
                 // If nobody tells any more, the server is gone.
                 told = course.changed() => {

@@ -10,6 +10,7 @@ use notify::{Event, EventKind, RecursiveMode, Watcher as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tracing::warn;
 
 use crate::app::App;
 
@@ -22,7 +23,7 @@ const QUIET_TIMES_MAX: usize = 20;
 /// Reads the configuration again from now on whenever that is due.
 ///
 /// # Errors
-/// What keeps it from being noticed.
+/// What keeps signals from being noticed.
 pub(crate) fn start(app: &Arc<App>, file: Option<PathBuf>) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let on_hangup = Arc::clone(app);
@@ -31,24 +32,23 @@ pub(crate) fn start(app: &Arc<App>, file: Option<PathBuf>) -> io::Result<()> {
             reload(&on_hangup).await;
         }
     });
-    match file {
-        Some(file) => watch(app, file),
-        None => Ok(()),
+    if let Some(error) = file.and_then(|file| watch(app, file).err()) {
+        warn!(%error, "the configuration is not watched, so changes to it wait for SIGHUP");
     }
+    Ok(())
 }
 
 /// The directory is watched, not the file: editors, and Kubernetes, put another file in its place.
-fn watch(app: &Arc<App>, file: PathBuf) -> io::Result<()> {
+fn watch(app: &Arc<App>, file: PathBuf) -> notify::Result<()> {
     let changed = Arc::new(Notify::new());
     let told = Arc::clone(&changed);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
         if event.map_or(true, |event| is_change(&event)) {
             told.notify_one();
         }
-    })
-    .map_err(io::Error::other)?;
+    })?;
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
+    watcher.watch(directory, RecursiveMode::NonRecursive)?;
     // What changed before it was watched is noticed now.
     changed.notify_one();
     let app = Arc::clone(app);

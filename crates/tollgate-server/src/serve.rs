@@ -75,8 +75,7 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
         let listener = TcpListener::bind(&http).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let mut stopping = Stopping::new().map_err(|error| format!("cannot wait for signals: {error}"))?;
-        reload::start(&app, origin.file)
-            .map_err(|error| format!("cannot watch the configuration: {error}"))?;
+        reload::start(&app, origin.file).map_err(|error| format!("cannot wait for signals: {error}"))?;
         upkeep::start(&app);
         announce(&format!("tollgate ready http={address}\n"));
         warnings.iter().for_each(|warning| warn!("{warning}"));
