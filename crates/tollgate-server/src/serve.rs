@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
+use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -67,7 +68,11 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     log::start(&log, log_format);
     let clock: Arc<dyn Clock> = if store.coarse_clock { Arc::new(CoarseClock) } else { Arc::new(TokioClock) };
     let app = Arc::new(App::new(origin.clone(), config, clock)?);
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let mut runtime = match workers {
+        // One thread needs none of what several need to share their work.
+        Some(1) => runtime::Builder::new_current_thread(),
+        _ => runtime::Builder::new_multi_thread(),
+    };
     workers.map(|workers| runtime.worker_threads(workers));
     let runtime = runtime.enable_all().build().map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {

@@ -108,11 +108,21 @@ fn left(server: &Server, client: &str) -> Value {
 
 #[test]
 fn an_operators_day() {
-    let file = directory("operator-day").join("tollgate.toml");
+    day("2");
+}
+
+#[test]
+fn an_operators_day_with_one_thread() {
+    day("1");
+}
+
+fn day(workers: &str) {
+    let file = directory(&format!("operator-day-{workers}")).join("tollgate.toml");
     let name = file.to_str().unwrap().to_owned();
     fs::write(&file, rules("1000/hour fixed")).unwrap();
     assert!(tollgate(&["validate", &name]).status.success());
-    let start = || Server::logging(Command::new(TOLLGATE).args(["serve", "--config", &name]));
+    let start =
+        || Server::logging(Command::new(TOLLGATE).args(["serve", "--workers", workers, "--config", &name]));
     let mut server = start();
     let address = server.address.clone();
     let traffic = Traffic::default();
