@@ -23,8 +23,17 @@ pub const CLIENT: &str = "client";
 pub struct Request<'a> {
     attributes: Attributes<'a>,
     cost: u64,
-    only: Option<&'a str>,
-    own: bool,
+    scope: Scope<'a>,
+}
+
+/// Which rules are looked at. One value, so that it takes one comparison to know that it is all of
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope<'a> {
+    All,
+    Only(&'a str),
+    Own,
+    OwnOnly(&'a str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +46,13 @@ impl<'a> Request<'a> {
     /// A request with these attributes. Of one that is listed twice, the first counts.
     #[must_use]
     pub const fn new(attributes: &'a [(&'a str, &'a str)]) -> Self {
-        Self { attributes: Attributes::Listed(attributes), cost: 1, only: None, own: false }
+        Self { attributes: Attributes::Listed(attributes), cost: 1, scope: Scope::All }
     }
 
     /// A request of `client`: the attribute [`CLIENT`] and no other.
     #[must_use]
     pub const fn client(client: &'a str) -> Self {
-        Self { attributes: Attributes::Client(client), cost: 1, only: None, own: false }
+        Self { attributes: Attributes::Client(client), cost: 1, scope: Scope::All }
     }
 
     /// What it costs instead of 1. A cost of 0 asks without taking.
@@ -62,7 +71,7 @@ impl<'a> Request<'a> {
     /// Looks at no rule but the one of this name.
     #[must_use]
     pub const fn only(mut self, rule: &'a str) -> Self {
-        self.only = Some(rule);
+        self.scope = if self.is_own() { Scope::OwnOnly(rule) } else { Scope::Only(rule) };
         self
     }
 
@@ -85,7 +94,10 @@ impl<'a> Request<'a> {
     /// ```
     #[must_use]
     pub const fn own(mut self) -> Self {
-        self.own = true;
+        self.scope = match self.scope {
+            Scope::All | Scope::Own => Scope::Own,
+            Scope::Only(rule) | Scope::OwnOnly(rule) => Scope::OwnOnly(rule),
+        };
         self
     }
 
@@ -114,11 +126,20 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) const fn is_own(&self) -> bool {
-        self.own
+        matches!(self.scope, Scope::Own | Scope::OwnOnly(_))
+    }
+
+    /// Whether all rules are looked at.
+    #[inline]
+    pub(crate) const fn is_unscoped(&self) -> bool {
+        matches!(self.scope, Scope::All)
     }
 
     pub(crate) const fn only_rule(&self) -> Option<&'a str> {
-        self.only
+        match self.scope {
+            Scope::Only(rule) | Scope::OwnOnly(rule) => Some(rule),
+            Scope::All | Scope::Own => None,
+        }
     }
 }
 

@@ -118,7 +118,7 @@ impl RuleSet {
         &'a self,
         request: &Request<'_>,
     ) -> Option<(usize, &'a Rule, Limits)> {
-        if let (true, [rule], None, false) = (self.plain, &*self.rules, request.only_rule(), request.is_own())
+        if let (true, [rule], true) = (self.plain, &*self.rules, request.is_unscoped())
             && (rule.key.is_empty() || (rule.by_client && request.only_client().is_some()))
         {
             return Some((0, rule, rule.limits));
