@@ -153,7 +153,8 @@ impl MemoryStore {
     }
 
     /// Keeps at most this many keys: combinations of a rule and what it counts by. A table full of
-    /// busy keys denies or pools new ones; it never forgets a busy key.
+    /// busy keys denies or pools new ones; it never forgets a busy key. The one budget of a
+    /// rule that counts by nothing comes on top, so that a flood of clients cannot crowd it out.
     #[must_use]
     pub const fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = keys;
@@ -287,13 +288,15 @@ impl MemoryStore {
         self.shards.iter().map(sweep).fold(0, u64::saturating_add)
     }
 
-    /// Makes room for `keys` more keys, if there is any.
-    fn promise(&self, keys: u64, room: Room) -> bool {
+    /// Makes room for `keys` more keys, if there is any for the `bounded` ones among them.
+    fn promise(&self, keys: u64, bounded: u64) -> bool {
         if keys == 0 {
             return true;
         }
-        let most = if room == Room::Bounded { self.max_keys } else { u64::MAX };
-        let fits = |live: u64| live.checked_add(keys).filter(|sum| *sum <= most);
+        let fits = |live: u64| {
+            let has_room = bounded == 0 || live.saturating_add(bounded) <= self.max_keys;
+            live.checked_add(keys).filter(|_| has_room)
+        };
         self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 

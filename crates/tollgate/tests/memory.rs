@@ -146,6 +146,39 @@ fn e5_a_flood_neither_grows_the_table_nor_frees_a_busy_key_nor_lets_anyone_excee
 }
 
 #[test]
+fn e5_a_budget_for_everyone_has_room_in_a_table_that_is_full() {
+    for on_full in [OnFull::Deny, OnFull::Pool] {
+        let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+        let rules = [
+            Rule::new("per-client", Limit::fixed_window(1_000, 60 * MINUTE)).key(["client"]),
+            Rule::new("global", Limit::per(5, SECOND)),
+        ];
+        let store = MemoryStore::new().max_keys(100).on_full(on_full);
+        let builder = Limiter::builder(RuleSet::new(rules).unwrap()).store(store).clock(clock.clone());
+        let limiter = builder.build().unwrap();
+        // The global budget turns idle again and again, and the table fills with busy clients.
+        for client in 0..100_u64 {
+            assert!(limiter.check(client).unwrap().allowed());
+            clock.advance(SECOND);
+            limiter.store().reclaim(tollgate::Clock::now(&clock));
+        }
+        assert_eq!(limiter.stats().live_keys, Some(100), "all of them clients");
+        let known: Vec<bool> = (0..6).map(|_| limiter.check(0_u64).unwrap().allowed()).collect();
+        assert_eq!(
+            known,
+            [true, true, true, true, true, false],
+            "{on_full:?}: what is known goes on, five at a time"
+        );
+        clock.advance(SECOND);
+        let refused = limiter.check("new").unwrap();
+        let global = refused.limits().iter().find(|report| report.rule.as_str() == "global").unwrap();
+        assert!(global.outcome.allowed(), "{on_full:?}: it is not the global budget that denies");
+        assert_eq!(refused.allowed(), on_full == OnFull::Pool);
+        assert!(limiter.stats().live_keys <= Some(102), "{:?}", limiter.stats());
+    }
+}
+
+#[test]
 fn e5_a_sweep_of_everything_forgets_what_has_been_idle_for_long_enough_and_nothing_else() {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
     let rules = RuleSet::new([Rule::new("r", Limit::per_second(1)).key(["client"])]).unwrap();

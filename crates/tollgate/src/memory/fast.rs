@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::hash::Id;
 use super::shard::{Found, Shard, WIDEST};
 use super::table::prefetch;
-use super::{MemoryStore, Room, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, shard_of};
+use super::{MemoryStore, SWEPT_BY_EACH, SWEPT_BY_NEW, in_order, shard_of};
 use crate::meter::Numbers;
 use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
@@ -145,7 +145,7 @@ impl MemoryStore {
         decide: impl FnOnce(Limits, &mut [u64], Timestamp) -> Option<u64>,
     ) -> Option<Timestamp> {
         let Slot { id, home, limits, width } = *slot;
-        if shard.find(id, home, Some(width)) != Found::Nowhere || !self.promise(1, Room::Bounded) {
+        if shard.find(id, home, Some(width)) != Found::Nowhere || !self.promise(1, 1) {
             return None;
         }
         let mut fresh = [0; WIDEST];

@@ -7,7 +7,7 @@
 
 use super::hash::Id;
 use super::shard::{Found, Shard, WIDEST, packed_idle_at};
-use super::{MemoryStore, Room, in_order, shard_of};
+use super::{MemoryStore, in_order, shard_of};
 use crate::sync::Spin;
 use crate::sync::atomic::Ordering;
 use crate::{Limits, RuleName, Timestamp};
@@ -104,7 +104,7 @@ impl MemoryStore {
         let found = shard.find(id, home, Some(width));
         let mut words = [0; WIDEST];
         match found {
-            Found::Nowhere if self.promise(1, Room::Bounded) => {}
+            Found::Nowhere if self.promise(1, 0) => {}
             Found::Nowhere | Found::Whole => return None,
             Found::Packed { .. } => {
                 words[..width].copy_from_slice(shard.packed(width, id, home, limits)?);

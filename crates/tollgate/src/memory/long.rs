@@ -74,7 +74,8 @@ impl MemoryStore {
         let mut sorted: SmallVec<[(Group, Charge<'a>, usize); 4]> = SmallVec::new();
         for (charge, index) in charges.iter().zip(0..) {
             let group = self.group(charge, charge.key.subject());
-            let group = if pools(&group) { self.group(charge, POOLED) } else { group };
+            let pooled = group.global.is_none() && pools(&group);
+            let group = if pooled { self.group(charge, POOLED) } else { group };
             sorted.push((group, *charge, index));
         }
         sorted.sort_by_key(|(group, charge, _)| (group.shard, group.id, charge.key.place()));
@@ -114,21 +115,28 @@ impl MemoryStore {
         }
         let found: SmallVec<[Found; 4]> = groups.iter().map(|group| locked.find(group)).collect();
         let new = to_u64(found.iter().filter(|found| **found == Found::Nowhere).count());
-        let is_new = |group: usize| found[group] == Found::Nowhere;
+        // The budgets of everyone are few, and never turned away: the table may be full of others.
+        let is_new = |group: usize| found[group] == Found::Nowhere && groups[group].global.is_none();
+        let bounded = to_u64((0..groups.len()).filter(|group| is_new(*group)).count());
         let keeps_new = match op {
             Op::Refund | Op::Reset | Op::Settle { .. } | Op::Peek => false,
             Op::Block { until } => until > now,
-            _ => room != Room::None,
+            _ => true,
         };
         // Without room a new key is denied, and nothing is taken from the others either. But one that is
         // only watched denies nobody.
         let denied =
             room == Room::None && merged.iter().any(|(group, charge)| is_new(*group) && !charge.shadow);
         let op = if denied { Op::Peek } else { op };
-        let promised = if keeps_new { new } else { 0 };
+        let promised = match room {
+            _ if !keeps_new || op == Op::Peek => 0,
+            Room::None => new.saturating_sub(bounded),
+            _ => new,
+        };
         // A peek keeps nothing, but it says what a check would: that there is no room, if there is none.
-        let has_room = op != Op::Peek || room != Room::Bounded || self.has_room_for(new);
-        if !has_room || !self.promise(promised, room) {
+        let has_room = op != Op::Peek || room != Room::Bounded || self.has_room_for(bounded);
+        let bounded = if room == Room::Bounded { bounded } else { 0 };
+        if !has_room || !self.promise(promised, bounded) {
             return None;
         }
         let mut cells: SmallVec<[Cells; 4]> =
@@ -152,11 +160,11 @@ impl MemoryStore {
                 .for_each(|(answer, _)| answer.refuse(now));
         }
         let mut kept: u64 = 0;
-        for ((group, found), mut cells) in groups.iter().zip(&found).zip(cells) {
+        for (((group, found), mut cells), index) in groups.iter().zip(&found).zip(cells).zip(0..) {
             if op.is_request() || op == Op::Reset {
                 cells.truncate(group.limits.len());
             }
-            if room == Room::None && *found == Found::Nowhere {
+            if room == Room::None && is_new(index) {
                 continue;
             }
             // Storing one key may move others of the same shard.
