@@ -1,0 +1,84 @@
+//! The name of a budget in Redis: `tollgate:{alice}:per-client:0`.
+//!
+//! Printable, so that an operator can read it, and injective, so that no client can spell another's. The braces are the
+//! hash tag: a Cluster keeps all budgets of one subject in one slot, where one script decides them together. Budgets of
+//! everyone have the subject `*`, which no client can spell, and share a slot too.
+
+use std::fmt::Write as _;
+
+use tollgate::Key;
+
+/// How many slots a Cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The name of `key`, and its slot.
+pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
+    let mut name = String::with_capacity(prefix.len() + 64);
+    name.push_str(prefix);
+    name.push_str(":{");
+    let tag_start = name.len();
+    for (value, index) in key.values().zip(0..) {
+        if index > 0 {
+            name.push(',');
+        }
+        value.iter().for_each(|byte| push_byte(&mut name, *byte));
+    }
+    if name.len() == tag_start {
+        name.push('*');
+    }
+    let slot = slot_of(&name.as_bytes()[tag_start..]);
+    let _ = write!(name, "}}:{}:{}", key.rule().as_str(), key.place());
+    (name, slot)
+}
+
+/// A byte as it is if it is printable and means nothing here, and escaped otherwise.
+fn push_byte(name: &mut String, byte: u8) {
+    match byte {
+        b'{' | b'}' | b'%' | b',' | b'*' => {
+            let _ = write!(name, "%{byte:02X}");
+        }
+        0x21..=0x7e => name.push(char::from(byte)),
+        _ => {
+            let _ = write!(name, "%{byte:02X}");
+        }
+    }
+}
+
+/// The slot of a hash tag: CRC-16/XMODEM, as the Cluster specification has it.
+pub(crate) fn slot_of(tag: &[u8]) -> u16 {
+    let crc = tag.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+/// A name with this slot, for asking its node something.
+pub(crate) fn name_in(prefix: &str, slot: u16) -> String {
+    let tag = (0_u32..).map(|number| format!("probe-{number}")).find(|tag| slot_of(tag.as_bytes()) == slot);
+    format!("{prefix}:{{{}}}", tag.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b5_no_client_can_spell_anothers_budget() {
+        let mut name = String::new();
+        "a},*b%{é\n ".bytes().for_each(|byte| push_byte(&mut name, byte));
+        assert_eq!(name, "a%7D%2C%2Ab%25%7B%C3%A9%0A%20");
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot_of(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"foo"), 12_182);
+        for slot in [0, 1, 9_999, SLOTS - 1] {
+            let name = name_in("t", slot);
+            let tag = name.strip_prefix("t:{").and_then(|rest| rest.strip_suffix('}')).unwrap();
+            assert_eq!(slot_of(tag.as_bytes()), slot);
+        }
+    }
+}

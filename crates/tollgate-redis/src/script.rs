@@ -1,0 +1,199 @@
+//! The script that decides: its source, a call of it, and its answer.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use redis::{Cmd, Script, Value};
+use smallvec::SmallVec;
+use tollgate::{Answer, Charge, HoldId, Limits, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Verdict};
+
+use crate::limit::Text;
+
+/// The whole script. It restates the core's arithmetic file by file; `tests/truth.rs` holds the two together.
+pub(crate) const SOURCE: &str = concat!(
+    include_str!("script/head.lua"),
+    include_str!("script/short.lua"),
+    include_str!("script/algorithm.lua"),
+    include_str!("script/fixed_window.lua"),
+    include_str!("script/sliding_window.lua"),
+    include_str!("script/sliding_log.lua"),
+    include_str!("script/token_bucket.lua"),
+    include_str!("script/reserve.lua"),
+    include_str!("script/cell.lua"),
+    include_str!("script/transact.lua"),
+);
+
+/// What Redis knows it by.
+static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
+
+/// The latest time the script can count from: with a hundred years added it is still exact in a double.
+const LATEST: u64 = 1 << 52;
+
+/// The largest cost the script can tell apart; no limit admits as much.
+const DEAREST: u64 = 1 << 51;
+
+/// How the script is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// One of the store's.
+    Op(Op),
+    /// Take, and say what it takes to undo it.
+    Try,
+    /// Undo a `Try`, charge by charge: until when what it drew is in use, 0 if it drew nothing.
+    Undo,
+    /// Count an attempt that was denied elsewhere, where attempts count.
+    Refuse,
+}
+
+/// Where the time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// The server's own clock.
+    Server,
+    /// The caller's readings; keys outlive their idling by so long, because nobody knows how that clock goes on.
+    Caller(Duration),
+}
+
+/// One charge of a call: the name of its key, and what it is charged.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) key: String,
+    pub(crate) slot: u16,
+    pub(crate) limits: Limits,
+    pub(crate) place: u16,
+    pub(crate) cost: u64,
+    /// The rule's number in this request, from 1.
+    pub(crate) rule: usize,
+    pub(crate) shadow: bool,
+}
+
+impl Line {
+    pub(crate) fn new(prefix: &str, charge: &Charge<'_>, rule: usize) -> Self {
+        let (key, slot) = crate::key::name_of(prefix, &charge.key);
+        let Charge { limits, cost, shadow, .. } = *charge;
+        Self { key, slot, limits, place: charge.key.place(), cost, rule, shadow }
+    }
+}
+
+/// What the script answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) now: Timestamp,
+    pub(crate) answers: SmallVec<[Answer; 4]>,
+    /// For each charge of a [`Verb::Try`], what undoes it.
+    pub(crate) drawn: SmallVec<[u64; 4]>,
+}
+
+/// The call as a command: by its hash, or in full for a server that does not have it.
+pub(crate) fn command(
+    verb: Verb,
+    lines: &[Line],
+    drawn: &[u64],
+    now: Timestamp,
+    time: Time,
+    in_full: bool,
+) -> Result<Cmd, StoreError> {
+    let mut command = Cmd::with_capacity(9 + 4 * lines.len(), 128 + 64 * lines.len());
+    match in_full {
+        true => command.arg("EVAL").arg(SOURCE),
+        false => command.arg("EVALSHA").arg(SHA1.as_str()),
+    };
+    command.arg(lines.len());
+    for line in lines {
+        command.arg(&line.key);
+    }
+    command.arg(word(verb)?);
+    match time {
+        Time::Server => command.arg("").arg(0),
+        Time::Caller(grace) => command.arg(micros(now)).arg(millis(grace)),
+    };
+    for line in lines {
+        let limit = &line.limits.as_slice()[usize::from(line.place)];
+        let rule = i64::try_from(line.rule).unwrap_or(i64::MAX);
+        command.arg(Text(limit).to_string()).arg(line.cost.min(DEAREST));
+        command.arg(if line.shadow { -rule } else { rule });
+    }
+    match verb {
+        Verb::Op(Op::Block { until }) => command.arg(span(until, now)),
+        Verb::Op(Op::Reserve { hold: HoldId(hold), expires_at, firm }) => {
+            command.arg(format!("{hold:x}")).arg(span(expires_at, now)).arg(u8::from(firm))
+        }
+        Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
+        Verb::Undo => command.arg(drawn),
+        _ => &mut command,
+    };
+    Ok(command)
+}
+
+fn word(verb: Verb) -> Result<&'static str, StoreError> {
+    Ok(match verb {
+        Verb::Op(op) => match op {
+            Op::Take | Op::Peek | Op::Refund | Op::Penalise | Op::Reset => op.verb(),
+            Op::Block { .. } | Op::Reserve { .. } | Op::Settle { .. } => op.verb(),
+            _ => return Err(StoreError::Unsupported { verb: op.verb() }),
+        },
+        Verb::Try => "try",
+        Verb::Undo => "undo",
+        Verb::Refuse => "refuse",
+    })
+}
+
+/// A moment in whole microseconds.
+pub(crate) fn micros(at: Timestamp) -> u64 {
+    (at.as_nanos() / 1_000).min(LATEST)
+}
+
+/// How long from `now` to `until`, in microseconds, rounded up. Sent as a span because the server's clock may differ.
+fn span(until: Timestamp, now: Timestamp) -> u64 {
+    let until = until.as_nanos().div_ceil(1_000);
+    let most = u64::try_from(MAX_SPAN.as_micros()).unwrap_or(u64::MAX);
+    until.saturating_sub(now.as_nanos() / 1_000).min(most)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Reads the script's answer to `charges` charges.
+pub(crate) fn reply(value: &Value, charges: usize) -> Result<Reply, StoreError> {
+    let number = |value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    let numbers: Option<SmallVec<[i64; 25]>> = match value {
+        Value::Array(values) => values.iter().map(number).collect(),
+        _ => None,
+    };
+    let numbers = numbers.as_deref().and_then(<[i64]>::split_first);
+    let Some((now, (rest, []))) = numbers.map(|(now, rest)| (now, rest.as_chunks::<6>())) else {
+        return Err(StoreError::Unavailable { reason: format!("the script answered {value:?}") });
+    };
+    if rest.len() != charges {
+        let reason = format!("the script answered {} of {charges} charges", rest.len());
+        return Err(StoreError::Unavailable { reason });
+    }
+    let answer = |numbers: &[i64; 6]| {
+        let [wait, remaining, reset_at, grows_at, units, held] = *numbers;
+        let verdict = match u64::try_from(wait) {
+            Ok(0) => Verdict::Allowed,
+            Ok(wait) => Verdict::Denied { retry_after: Duration::from_micros(wait) },
+            Err(_) => Verdict::Never,
+        };
+        let outcome = Outcome {
+            verdict,
+            remaining: remaining.unsigned_abs(),
+            reset_at: moment(reset_at),
+            grows_at: moment(grows_at),
+        };
+        Answer { outcome, units: units.unsigned_abs(), held: held == 1 }
+    };
+    Ok(Reply {
+        now: moment(*now),
+        answers: rest.iter().map(answer).collect(),
+        drawn: rest.iter().map(|[.., units, _]| units.unsigned_abs()).collect(),
+    })
+}
+
+fn moment(micros: i64) -> Timestamp {
+    Timestamp::from_nanos(micros.unsigned_abs().saturating_mul(1_000))
+}

@@ -1,0 +1,64 @@
+-- floor(a * b / c) and what is left over, exactly, for whole a, b < 2^53 and c <= 2^52 where the answer is below
+-- 2^53. (% and floor(x / y) of whole numbers below 2^53 are exact in doubles.)
+local function muldiv(a, b, c)
+  local product = a * b
+  if product < 9007199254740992 then
+    return floor(product / c), product % c
+  end
+  -- Long division, bit by bit. The whole multiples of c in b come out first, so that what is carried stays below c.
+  local quotient, rest = 0, 0
+  local whole = a * floor(b / c)
+  b = b % c
+  local bit = 1
+  while bit * 2 <= a do
+    bit = bit * 2
+  end
+  while bit >= 1 do
+    quotient, rest = quotient * 2, rest * 2
+    if rest >= c then
+      quotient, rest = quotient + 1, rest - c
+    end
+    if a >= bit then
+      a, rest = a - bit, rest + b
+      if rest >= c then
+        quotient, rest = quotient + 1, rest - c
+      end
+    end
+    bit = bit / 2
+  end
+  return quotient + whole, rest
+end
+
+-- The algorithms, each made when it is first needed: what it knows of a limit `l` and a client's state `s`. Every
+-- function but `roll` expects a state that was rolled to the same `now`. Fields of a limit that all have: `capacity`,
+-- and `counts` if denied attempts count.
+local makers, made = {}, {}
+
+local function algorithm(kind)
+  local known = made[kind]
+  if not known then
+    known = makers[kind]()
+    made[kind] = known
+    -- A client who has just taken `used` units, or everything if that is more.
+    known.with_used = function(l, now, used)
+      local s = known.fresh()
+      used = min(used, l.capacity)
+      if used > 0 then
+        known.take(l, s, now, used)
+      end
+      return s
+    end
+    -- Gives back up to `units` of what was drawn together, when all that was in use was to have come back at `lapse`
+    -- microseconds and `nanos` nanoseconds.
+    known.give_held = known.give_held or function(l, s, now, units, lapse)
+      if now < lapse then
+        known.give(l, s, now, units)
+      end
+    end
+    -- When all that is in use will have come back, in microseconds and nanoseconds.
+    known.lapse = known.lapse or function(l, s, now)
+      return known.available_at(l, s, now, l.capacity), 0
+    end
+  end
+  return known
+end

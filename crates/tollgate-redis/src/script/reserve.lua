@@ -1,0 +1,98 @@
+-- Token bucket with a reserve: two buckets, the sustained one drawn on first, the other for what it does not have.
+makers.r = function()
+  local A, B = {}, algorithm('b')
+
+  function A.parse(text)
+    local capacity, token, parts, step, rest = match(text, '^r (%d+) (%d+) (%d+) (%d+) (.+)$')
+    local l = { sustained = B.of(capacity, token, parts, step), reserve = B.of(match(rest, '^(%d+) (%d+) (%d+) (%d+)$')) }
+    l.capacity = l.sustained.capacity + l.reserve.capacity
+    return l
+  end
+
+  function A.fresh()
+    return { sustained = B.fresh(), reserve = B.fresh() }
+  end
+
+  function A.copy(s)
+    local sustained, reserve = s.sustained, s.reserve
+    return {
+      sustained = { full = sustained.full, rest = sustained.rest },
+      reserve = { full = reserve.full, rest = reserve.rest },
+    }
+  end
+
+  function A.load(text)
+    local sustained, reserve = match(text, '^(%d+ %d+) (%d+ %d+)$')
+    return { sustained = B.load(sustained), reserve = B.load(reserve) }
+  end
+
+  function A.save(s)
+    return B.save(s.sustained) .. ' ' .. B.save(s.reserve)
+  end
+
+  function A.roll(l, s, now)
+    B.roll(l.sustained, s.sustained, now)
+    B.roll(l.reserve, s.reserve, now)
+  end
+
+  function A.available(l, s, now)
+    return B.available(l.sustained, s.sustained, now) + B.available(l.reserve, s.reserve, now)
+  end
+
+  -- Of all ways to split `units` between the two, the one that is ready first: where the two meet.
+  function A.available_at(l, s, now, units)
+    local function from_sustained(share)
+      return B.available_at(l.sustained, s.sustained, now, share)
+    end
+    local function from_reserve(share)
+      return B.available_at(l.reserve, s.reserve, now, units - share)
+    end
+    local function ready(share)
+      return max(from_sustained(share), from_reserve(share))
+    end
+    local low = min(B.available(l.sustained, s.sustained, now), units)
+    low = max(low, units - l.reserve.capacity)
+    local high = units - B.available(l.reserve, s.reserve, now)
+    high = max(min(high, l.sustained.capacity), low)
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if from_sustained(middle) >= from_reserve(middle) then
+        high = middle
+      else
+        low = middle + 1
+      end
+    end
+    if low >= 1 and units - (low - 1) <= l.reserve.capacity then
+      return min(ready(low), ready(low - 1))
+    end
+    return ready(low)
+  end
+
+  function A.take(l, s, now, units)
+    local sustained = min(units, B.available(l.sustained, s.sustained, now))
+    B.take(l.sustained, s.sustained, now, sustained)
+    B.take(l.reserve, s.reserve, now, units - sustained)
+  end
+
+  -- What was drawn last comes back first.
+  function A.give(l, s, now, units)
+    local reserve = min(units, B.used(l.reserve, s.reserve, now))
+    B.give(l.reserve, s.reserve, now, reserve)
+    B.give(l.sustained, s.sustained, now, units - reserve)
+  end
+
+  -- Bucket by bucket, unless one has become too small for what was in use.
+  function A.adopt(l, old, s, now)
+    local used = min(old.capacity - A.available(old, s, now), l.capacity)
+    local adopted = {
+      sustained = B.adopt(l.sustained, old.sustained, s.sustained, now),
+      reserve = B.adopt(l.reserve, old.reserve, s.reserve, now),
+    }
+    if l.capacity - A.available(l, adopted, now) == used then
+      return adopted
+    end
+    return A.with_used(l, now, used)
+  end
+
+  return A
+end

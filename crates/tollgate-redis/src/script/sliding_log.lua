@@ -1,0 +1,181 @@
+-- Sliding log. The one state that is not a string but a list: first what a string would hold, then the time and the
+-- cost of every admitted request of the last period, oldest first. Entries are numbered from 1 as the list has them and
+-- read when they are looked at; `head` to `tail` are the ones that still count, and the first `kept` are in the list
+-- just as they are here.
+makers.l = function()
+  local A = {}
+
+  function A.parse(text)
+    local limit, period = match(text, '^l (%d+) (%d+)$')
+    return { capacity = tonumber(limit), period = tonumber(period), list = true }
+  end
+
+  function A.fresh()
+    return { head = 1, tail = 0, kept = 0, stored = 0, used = 0, at = {}, cost = {} }
+  end
+
+  function A.load(text, key)
+    local stored, used = match(text, '^(%d+) (%d+)$')
+    local s = A.fresh()
+    s.key, s.stored, s.used = key, tonumber(stored), tonumber(used)
+    s.tail, s.kept = s.stored, s.stored
+    return s
+  end
+
+  function A.save(s)
+    return format('%d %.0f', s.tail - s.head + 1, s.used)
+  end
+
+  -- The time and the cost of entry `i`.
+  local function entry(s, i)
+    if not s.at[i] then
+      local last = (i == s.stored) and i or min(i + 31, s.kept)
+      local numbers = redis.call('LRANGE', s.key, 2 * i - 1, 2 * last)
+      for j = i, last do
+        s.at[j] = tonumber(numbers[2 * (j - i) + 1])
+        s.cost[j] = tonumber(numbers[2 * (j - i) + 2])
+      end
+    end
+    return s.at[i], s.cost[i]
+  end
+
+  -- Entry `i` has to be written again.
+  local function touch(s, i)
+    s.kept = min(s.kept, i - 1)
+  end
+
+  local function clear(s)
+    s.head, s.tail, s.kept, s.used = 1, 0, 0, 0
+  end
+
+  function A.copy(s)
+    local copy = {}
+    for name, value in pairs(s) do
+      copy[name] = value
+    end
+    copy.at, copy.cost = {}, {}
+    for i = s.head, s.tail do
+      copy.at[i], copy.cost[i] = entry(s, i)
+    end
+    return copy
+  end
+
+  function A.roll(l, s, now)
+    if s.tail >= s.head and entry(s, s.tail) > now + LATE then
+      clear(s)
+      A.take(l, s, now, l.capacity)
+    end
+    while s.tail >= s.head do
+      local at, cost = entry(s, s.head)
+      if now - at < l.period then
+        break
+      end
+      s.used, s.head = s.used - cost, s.head + 1
+    end
+  end
+
+  function A.available(l, s)
+    return max(l.capacity - s.used, 0)
+  end
+
+  function A.available_at(l, s, now, units)
+    if s.tail >= s.head and units >= l.capacity then
+      return max(entry(s, s.tail) + l.period, now)
+    end
+    local free, ready, i = A.available(l, s), now, s.head
+    while free < units and i <= s.tail do
+      local at, cost = entry(s, i)
+      free, ready, i = free + cost, at + l.period, i + 1
+    end
+    return ready
+  end
+
+  function A.take(l, s, now, units)
+    s.used = s.used + units
+    if s.tail >= s.head and entry(s, s.tail) >= now then
+      s.cost[s.tail] = s.cost[s.tail] + units
+      touch(s, s.tail)
+    else
+      s.tail = s.tail + 1
+      s.at[s.tail], s.cost[s.tail] = now, units
+      touch(s, s.tail)
+    end
+  end
+
+  function A.give(l, s, now, units)
+    while s.tail >= s.head do
+      local _, cost = entry(s, s.tail)
+      touch(s, s.tail)
+      if cost > units then
+        s.cost[s.tail], s.used = cost - units, s.used - units
+        return
+      end
+      units, s.used, s.tail = units - cost, s.used - cost, s.tail - 1
+    end
+  end
+
+  -- What a shorter period would have let lapse lapses together, as late as it can; what a smaller limit has no room for
+  -- goes, the oldest first.
+  function A.adopt(l, old, s, now)
+    if l.period < old.period then
+      local oldest = min(max(now - l.period, 0) + 1, now)
+      for i = s.head, s.tail do
+        local at = entry(s, i)
+        s.at[i] = max(at, oldest)
+      end
+      s.kept = 0
+    end
+    while s.used > l.capacity do
+      local excess = s.used - l.capacity
+      local _, cost = entry(s, s.head)
+      if cost > excess then
+        for i = s.head, s.tail do
+          entry(s, i)
+        end
+        s.cost[s.head], s.used, s.kept = cost - excess, l.capacity, 0
+      else
+        s.used, s.head = s.used - cost, s.head + 1
+      end
+    end
+    return s
+  end
+
+  -- Writes `text` and what has changed of the entries. What Redis may refuse for want of memory comes first, so that
+  -- nothing is lost if it does.
+  function A.write(s, cell, text)
+    local key, renewed = cell.key, s.kept < s.head
+    local pushed = {}
+    if not renewed then
+      redis.call('LSET', key, 0, text)
+      if s.kept < s.stored then
+        redis.call('LTRIM', key, 0, 2 * s.kept)
+      end
+    else
+      if cell.text and not cell.list then
+        redis.call('APPEND', key, '')
+        redis.call('DEL', key)
+      end
+      pushed[1] = text
+    end
+    for i = max(s.kept + 1, s.head), s.tail do
+      pushed[#pushed + 1] = format('%.0f', s.at[i])
+      pushed[#pushed + 1] = format('%.0f', s.cost[i])
+      if #pushed >= 2000 then
+        redis.call('RPUSH', key, unpack(pushed))
+        pushed = {}
+      end
+    end
+    if pushed[1] then
+      redis.call('RPUSH', key, unpack(pushed))
+    end
+    local dropped = 2 * (s.head - 1)
+    if renewed and cell.list then
+      redis.call('LTRIM', key, 2 * s.stored + 1, -1)
+    elseif not renewed and dropped > 0 then
+      redis.call('LSET', key, dropped, text)
+      redis.call('LTRIM', key, dropped, -1)
+    end
+  end
+
+  return A
+end
