@@ -20,7 +20,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tollgate::{Clock as _, StoreError, TokioClock};
+use tollgate::{Clock as _, StoreError, Timestamp, TokioClock};
 
 use crate::key::{SLOTS, name_in};
 use crate::target::Dialer;
@@ -31,8 +31,10 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(150);
 /// How long making a connection may take.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long the connection waits for answers that nobody else waits for any more.
+/// How long a Cluster's connections wait for an answer. (A single server's does not time out by itself: callers do.)
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Who waits for less does not mean to wait.
+const PATIENCE: Duration = Duration::from_millis(5);
 /// So many requests in a row, given up unanswered, shut the gate. One alone may be a caller who left.
 const MISSES: u32 = 3;
 /// How many ranges of slots a Cluster is watched in.
@@ -129,7 +131,7 @@ impl Link {
     /// Sends a command to whoever has `slot`, and waits for the answer.
     pub(crate) async fn send(self: &Arc<Self>, slot: u16, command: &Cmd) -> Result<Value, Failure> {
         let gate = self.gate(slot);
-        let mut flight = Flight { link: self, slot, landed: false };
+        let mut flight = Flight { link: self, slot, since: TokioClock.now(), landed: false };
         let connection = self.connection(gate, slot).await;
         let answer = match connection {
             Ok(connection) => ask(connection, command).await,
@@ -236,7 +238,7 @@ impl Link {
     async fn dial(&self) -> RedisResult<Connection> {
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(DIAL_TIMEOUT))
-            .set_response_timeout(Some(ANSWER_TIMEOUT));
+            .set_response_timeout(None);
         Ok(match &self.dialer {
             Dialer::Single(client) => {
                 Connection::Server(client.get_multiplexed_async_connection_with_config(&settings).await?)
@@ -277,12 +279,14 @@ async fn keep(link: std::sync::Weak<Link>, slot: u16) {
 struct Flight<'a> {
     link: &'a Arc<Link>,
     slot: u16,
+    since: Timestamp,
     landed: bool,
 }
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        if self.landed {
+        // Who did not wait for an answer did not miss one.
+        if self.landed || TokioClock.now().since(self.since) < PATIENCE {
             return;
         }
         let misses = self.link.gate(self.slot).misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);

@@ -154,8 +154,8 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads the script's answer to `charges` charges.
-pub(crate) fn reply(value: &Value, charges: usize) -> Result<Reply, StoreError> {
+/// Reads the script's answer.
+pub(crate) fn reply(value: &Value, lines: &[Line]) -> Result<Reply, StoreError> {
     let number = |value: &Value| match value {
         Value::Int(number) => Some(*number),
         _ => None,
@@ -168,11 +168,11 @@ pub(crate) fn reply(value: &Value, charges: usize) -> Result<Reply, StoreError> 
     let Some((now, (rest, []))) = numbers.map(|(now, rest)| (now, rest.as_chunks::<6>())) else {
         return Err(StoreError::Unavailable { reason: format!("the script answered {value:?}") });
     };
-    if rest.len() != charges {
-        let reason = format!("the script answered {} of {charges} charges", rest.len());
+    if rest.len() != lines.len() {
+        let reason = format!("the script answered {} of {} charges", rest.len(), lines.len());
         return Err(StoreError::Unavailable { reason });
     }
-    let answer = |numbers: &[i64; 6]| {
+    let answer = |(numbers, line): (&[i64; 6], &Line)| {
         let [wait, remaining, reset_at, grows_at, units, held] = *numbers;
         let verdict = match u64::try_from(wait) {
             Ok(0) => Verdict::Allowed,
@@ -185,11 +185,13 @@ pub(crate) fn reply(value: &Value, charges: usize) -> Result<Reply, StoreError> 
             reset_at: moment(reset_at),
             grows_at: moment(grows_at),
         };
-        Answer { outcome, units: units.unsigned_abs(), held: held == 1 }
+        // What a settlement lacks includes what the script was not even asked for.
+        let beyond = if held == 1 { line.cost.saturating_sub(DEAREST) } else { 0 };
+        Answer { outcome, units: units.unsigned_abs().saturating_add(beyond), held: held == 1 }
     };
     Ok(Reply {
         now: moment(*now),
-        answers: rest.iter().map(answer).collect(),
+        answers: rest.iter().zip(lines).map(answer).collect(),
         drawn: rest.iter().map(|[.., units, _]| units.unsigned_abs()).collect(),
     })
 }

@@ -269,7 +269,7 @@ impl Shared {
             answer => answer,
         };
         match answer {
-            Ok(value) => reply(&value, lines.len()),
+            Ok(value) => reply(&value, lines),
             Err(Failure::Store(error)) => Err(error),
             Err(Failure::NoScript) => Err(StoreError::Unavailable { reason: "it loses the script".into() }),
         }

@@ -1,0 +1,244 @@
+//! The script against the core: the same requests at the same times, equal answers to the unit and the microsecond.
+
+mod common;
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::Redis;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::{
+    Answer, Applied, Charge, Error, Limit, MemoryStore, Meter, Op, Outcome, Request, Rule, RuleSet, SECOND, Store,
+    StoreError, Timestamp, Verdict,
+};
+use tollgate_redis::RedisStore;
+use tollgate_testkit::{World, any_limit, run};
+
+fn redis() -> &'static Redis {
+    static REDIS: OnceLock<Redis> = OnceLock::new();
+    REDIS.get_or_init(|| Redis::start(&[]))
+}
+
+/// How many answers were compared.
+static COMPARED: AtomicU64 = AtomicU64::new(0);
+
+/// Asks both, and both must say the same.
+struct Twin {
+    redis: RedisStore,
+    memory: MemoryStore,
+}
+
+impl Store for Twin {
+    fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Applied, StoreError>> + Send {
+        async move {
+            let got = self.redis.apply(op, charges, now).await?;
+            let expected = self.memory.apply(op, charges, now).await?;
+            let what = || format!("{op:?} of {charges:?} at {now:?}");
+            assert_eq!(got.now, expected.now, "{}", what());
+            for (got, expected) in got.answers.iter().zip(&expected.answers) {
+                COMPARED.fetch_add(1, Ordering::Relaxed);
+                if matches!(op, Op::Settle { .. }) && !got.held {
+                    // Nothing was done, under a limit that may be an older one: an idle key does not remember another.
+                    assert_eq!((got.units, got.held), (expected.units, expected.held), "{}", what());
+                    continue;
+                }
+                assert_eq!(*got, Answer { outcome: coarse(expected.outcome), ..*expected }, "{}", what());
+            }
+            Ok(got)
+        }
+    }
+
+    fn accepts(&self, limit: &Limit) -> Result<(), Error> {
+        self.redis.accepts(limit)
+    }
+}
+
+/// An outcome as a clock of microseconds sees it: what is promised never comes early.
+fn coarse(outcome: Outcome) -> Outcome {
+    let up = |at: Timestamp| Timestamp::from_nanos(at.as_nanos().div_ceil(1_000) * 1_000);
+    let verdict = match outcome.verdict {
+        Verdict::Denied { retry_after } => Verdict::Denied {
+            retry_after: Duration::from_micros(u64::try_from(retry_after.as_nanos().div_ceil(1_000)).unwrap()),
+        },
+        verdict => verdict,
+    };
+    Outcome { verdict, reset_at: up(outcome.reset_at), grows_at: up(outcome.grows_at), ..outcome }
+}
+
+/// Limits with the small numbers of the laws, and some whose numbers are as large as they come.
+fn wide_limit() -> impl Strategy<Value = Limit> {
+    let large = [
+        "1234567/d",
+        "999999999999999/d sliding",
+        "1000003/d sliding",
+        "123456789/36500d fixed aligned",
+        "700000000/s",
+        "1/365d",
+        "5000/36500d sliding",
+        "99991 refill 7/d",
+        "40 refill 13 every 7us",
+        "1000000 refill 999983 every 86399s reserve 12345 refill 17/s",
+        "7 refill 7/min reserve 3 refill 1/h",
+        "500/7s log",
+    ];
+    let large: Vec<Limit> = large.iter().map(|notation| notation.parse().unwrap()).collect();
+    prop_oneof![3 => any_limit(Duration::from_micros(1)), 1 => prop::sample::select(large)]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Check(u64),
+    Peek(u64),
+    Refund(u64),
+    Penalise(u64),
+    Block(Duration),
+    Reset,
+    Reserve(u64, Duration),
+    /// The oldest reservation that is left, at this cost.
+    Settle(u64),
+    /// The rules from the second list, or back.
+    Change,
+}
+
+fn any_cost() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => Just(1), 1 => Just(0), 4 => 1..12_u64, 1 => 1..1_000_000_000_u64, 1 => Just(tollgate::MAX_COUNT)]
+}
+
+fn any_span() -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(0), 0..10_u64, 0..2_000_000_u64, 0..100_000_000_u64, 0..200_000_000_000_u64].prop_map(Duration::from_micros)
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => any_cost().prop_map(Step::Check),
+        1 => any_cost().prop_map(Step::Peek),
+        2 => any_cost().prop_map(Step::Refund),
+        2 => any_cost().prop_map(Step::Penalise),
+        1 => any_span().prop_map(Step::Block),
+        1 => Just(Step::Reset),
+        3 => (any_cost(), any_span()).prop_map(|(cost, ttl)| Step::Reserve(cost, ttl)),
+        2 => any_cost().prop_map(Step::Settle),
+        1 => Just(Step::Change),
+    ]
+}
+
+/// One to three rules of one to three limits, keyed or for all, some that only watch, some with a cost of their own; and
+/// the same with other limits. (Of a limit that was gone in between, a store may or may not remember something.)
+fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
+    let limits = prop::collection::vec((wide_limit(), wide_limit()), 1..=3);
+    let rule = (limits, prop::bool::weighted(0.7), 1..4_u64, prop::bool::weighted(0.2));
+    prop::collection::vec(rule, 1..=3).prop_map(|rules| {
+        let build = |(index, limits, keyed, cost, shadow): (usize, Vec<Limit>, bool, u64, bool)| {
+            let rule = Rule::new(&format!("rule-{index}"), limits).cost(cost);
+            let rule = if keyed { rule.key(["client"]) } else { rule };
+            if shadow { rule.shadow() } else { rule }
+        };
+        let both = rules.into_iter().enumerate().map(|(index, (limits, keyed, cost, shadow))| {
+            let (one, other) = limits.into_iter().unzip();
+            (build((index, one, keyed, cost, shadow)), build((index, other, keyed, cost, shadow)))
+        });
+        both.unzip()
+    })
+}
+
+/// Runs a property. `TOLLGATE_CASES` makes it a campaign.
+fn property<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, law: impl Fn(T) -> Result<(), TestCaseError>) {
+    let cases = std::env::var("TOLLGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(600);
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    if let Err(broken) = TestRunner::new(config).run(&strategy, law) {
+        panic!("{broken}");
+    }
+}
+
+/// The clock only goes forward here: which idle keys are still there to be seen from before shows when it goes back.
+#[test]
+fn b10_every_verb_on_every_limit_says_what_the_memory_store_says() {
+    let steps = prop::collection::vec((any_step(), any_span(), prop::bool::ANY), 1..120);
+    property((any_rules(), steps), |((rules, other), steps)| {
+        let twin = Twin { redis: redis().store(), memory: MemoryStore::new().log_ceiling(10_000) };
+        let world = World::new(twin, rules.clone());
+        let limiter = &world.limiter;
+        let mut changed = false;
+        let mut reserved = Vec::new();
+        for (step, wait, waits) in steps {
+            if waits {
+                world.clock.advance(wait);
+            }
+            let request = |cost: u64| Request::client("a").cost(cost);
+            match step {
+                Step::Check(cost) => drop(run(limiter.check_async(request(cost)))),
+                Step::Peek(cost) => drop(run(limiter.peek(request(cost)))),
+                Step::Refund(cost) => drop(run(limiter.refund(request(cost)))),
+                Step::Penalise(cost) => drop(run(limiter.penalise(request(cost)))),
+                Step::Block(span) => drop(run(limiter.block("a", world.now().saturating_add(span)))),
+                Step::Reset => drop(run(limiter.reset("a"))),
+                Step::Reserve(cost, ttl) => {
+                    if let Ok(reservation) = run(limiter.reserve(request(cost), ttl)) {
+                        reserved.push(reservation);
+                    }
+                }
+                Step::Settle(cost) => {
+                    if !reserved.is_empty() {
+                        let _ = run(reserved.remove(0).settle(cost));
+                    }
+                }
+                Step::Change => {
+                    changed = !changed;
+                    let rules = if changed { &other } else { &rules };
+                    limiter.set_rules(RuleSet::new(rules.clone()).unwrap()).unwrap();
+                    // An idle key may or may not remember the limit it had, until it is next asked.
+                    run(limiter.check_async(request(0))).unwrap();
+                }
+            }
+        }
+        for reservation in reserved {
+            reservation.leave();
+        }
+        Ok(())
+    });
+    eprintln!("{} answers compared", COMPARED.load(Ordering::Relaxed));
+}
+
+#[test]
+fn b10_one_limit_at_any_times_says_what_the_core_says() {
+    let back = prop_oneof![8 => Just(0), 2 => 0..2_000_000_u64, 1 => 0..100_000_000_u64];
+    let step = (any_cost(), any_span(), back, 0..10_u8);
+    let steps = prop::collection::vec(step, 1..120);
+    property((wide_limit(), steps), |(limit, steps)| {
+        let world = World::new(redis().store(), [Rule::new("r", limit).key(["client"])]);
+        let mut meter = Meter::new(limit);
+        for (cost, wait, back, verb) in steps {
+            // A store forgets what is idle.
+            if meter.is_idle(world.now()) {
+                meter = Meter::new(limit);
+            }
+            world.clock.advance(wait);
+            world.clock.set(world.now().saturating_sub(Duration::from_micros(back)));
+            let (now, request) = (world.now(), Request::client("a").cost(cost));
+            match verb {
+                0 => {
+                    run(world.limiter.refund(request)).unwrap();
+                    meter.give(now, cost);
+                }
+                1 => {
+                    let taken = run(world.limiter.penalise(request)).unwrap();
+                    prop_assert_eq!(taken, meter.penalise(now, cost));
+                }
+                _ => {
+                    let decision = world.check(request);
+                    prop_assert_eq!(decision.limits()[0].outcome, coarse(meter.decide(now, cost)), "{} at {:?}", limit, now);
+                }
+            }
+        }
+        prop_assert!(world.now() > Timestamp::EPOCH.saturating_add(SECOND));
+        Ok(())
+    });
+}
