@@ -149,6 +149,9 @@ impl Denial {
             if let Verdict::Denied { retry_after } = &mut answer.outcome.verdict {
                 *retry_after = retry_after.saturating_sub(passed);
             }
+            // What is whole already is so at any later time too.
+            answer.outcome.reset_at = answer.outcome.reset_at.max(now);
+            answer.outcome.grows_at = answer.outcome.grows_at.max(now);
             answer
         };
         Applied { now, answers: self.applied.answers.iter().map(later).collect() }

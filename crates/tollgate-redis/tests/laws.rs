@@ -1,11 +1,12 @@
-//! The laws over a real Redis: every one over a single server, and all of them over a Cluster.
+//! The laws over a real Redis: one server, a Cluster of three masters with replicas, a master that Sentinels watch.
 
 mod common;
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Cluster, Redis};
+use common::{Cluster, Redis, Watched, direct};
+use tollgate_redis::RedisStore;
 use tollgate_testkit::Laws;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -16,4 +17,38 @@ fn redis() -> &'static Redis {
     REDIS.get_or_init(|| Redis::start(&[]))
 }
 
+fn in_cluster() -> RedisStore {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(Cluster::start).store()
+}
+
+fn watched() -> RedisStore {
+    static WATCHED: OnceLock<Watched> = OnceLock::new();
+    direct(&WATCHED.get_or_init(Watched::start).url()).build().unwrap()
+}
+
 tollgate_testkit::conformance!(single, || redis().store(), resolution = MICROSECOND);
+tollgate_testkit::conformance!(cluster, in_cluster, resolution = MICROSECOND, together, cases = 24);
+tollgate_testkit::conformance!(sentinel, watched, resolution = MICROSECOND, together, cases = 24);
+
+/// Denials that are remembered here, not asked for. (The numbers of limits that did not deny are then those of when
+/// Redis was asked, so the laws that compare them are left out.)
+#[test]
+fn a_store_that_remembers_denials_keeps_the_laws() {
+    let remembering = || {
+        let store = direct(&redis().url()).remember_denials(Duration::from_secs(3600));
+        store.build().unwrap()
+    };
+    let laws = Laws::new(remembering).resolution(MICROSECOND).cases(100);
+    laws.b1_never_too_many();
+    laws.b2_denial_is_free();
+    laws.b3_remaining_is_true();
+    laws.b4_retry_after_is_exact();
+    laws.b5_keys_are_islands();
+    laws.b7_time_may_misbehave();
+    laws.b8_the_same_key_twice_is_charged_once();
+    laws.b9_racing_threads_admit_exactly_the_limit();
+    laws.b11_changing_a_limit_keeps_history();
+    laws.c5_reservations_live_in_the_store();
+    laws.c5_blocks_live_in_the_store();
+}

@@ -11,8 +11,8 @@ use common::Redis;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{
-    Answer, Applied, Charge, Error, Limit, MemoryStore, Meter, Op, Outcome, Request, Rule, RuleSet, SECOND, Store,
-    StoreError, Timestamp, Verdict,
+    Answer, Applied, Charge, Error, Limit, MemoryStore, Meter, Op, Outcome, Request, Rule, RuleSet, SECOND,
+    Store, StoreError, Timestamp, Verdict,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::{World, any_limit, run};
@@ -66,7 +66,9 @@ fn coarse(outcome: Outcome) -> Outcome {
     let up = |at: Timestamp| Timestamp::from_nanos(at.as_nanos().div_ceil(1_000) * 1_000);
     let verdict = match outcome.verdict {
         Verdict::Denied { retry_after } => Verdict::Denied {
-            retry_after: Duration::from_micros(u64::try_from(retry_after.as_nanos().div_ceil(1_000)).unwrap()),
+            retry_after: Duration::from_micros(
+                u64::try_from(retry_after.as_nanos().div_ceil(1_000)).unwrap(),
+            ),
         },
         verdict => verdict,
     };
@@ -113,7 +115,8 @@ fn any_cost() -> impl Strategy<Value = u64> {
 }
 
 fn any_span() -> impl Strategy<Value = Duration> {
-    prop_oneof![Just(0), 0..10_u64, 0..2_000_000_u64, 0..100_000_000_u64, 0..200_000_000_000_u64].prop_map(Duration::from_micros)
+    prop_oneof![Just(0), 0..10_u64, 0..2_000_000_u64, 0..100_000_000_u64, 0..200_000_000_000_u64]
+        .prop_map(Duration::from_micros)
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -150,7 +153,10 @@ fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
 }
 
 /// Runs a property. `TOLLGATE_CASES` makes it a campaign.
-fn property<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, law: impl Fn(T) -> Result<(), TestCaseError>) {
+fn property<T: std::fmt::Debug>(
+    strategy: impl Strategy<Value = T>,
+    law: impl Fn(T) -> Result<(), TestCaseError>,
+) {
     let cases = std::env::var("TOLLGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(600);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     if let Err(broken) = TestRunner::new(config).run(&strategy, law) {
@@ -234,7 +240,13 @@ fn b10_one_limit_at_any_times_says_what_the_core_says() {
                 }
                 _ => {
                     let decision = world.check(request);
-                    prop_assert_eq!(decision.limits()[0].outcome, coarse(meter.decide(now, cost)), "{} at {:?}", limit, now);
+                    prop_assert_eq!(
+                        decision.limits()[0].outcome,
+                        coarse(meter.decide(now, cost)),
+                        "{} at {:?}",
+                        limit,
+                        now
+                    );
                 }
             }
         }

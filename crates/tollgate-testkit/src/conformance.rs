@@ -5,7 +5,9 @@
 ///
 /// A store whose time is coarser than a nanosecond says so: `conformance!(name, make, resolution =
 /// Duration::from_micros(1))`. Of a plain [`Counter`](tollgate::Counter), `conformance!(name,
-/// counter = make)` tests the laws that it can keep; there `make` is handed the clock.
+/// counter = make)` tests the laws that it can keep; there `make` is handed the clock. Where what a store
+/// needs is slow to set up, `conformance!(name, make, resolution = …, together, cases = 32)` is one
+/// test with all the laws, over so many cases each.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, counter = $make:expr) => {
@@ -20,7 +22,15 @@ macro_rules! conformance {
         $crate::conformance!($name, $make, resolution = ::std::time::Duration::from_nanos(1));
     };
     ($name:ident, $make:expr, resolution = $resolution:expr) => {
-        $crate::conformance!(@tests $name, $crate::Laws::new($make).resolution($resolution), [
+        $crate::conformance!(@all tests $name, $crate::Laws::new($make).resolution($resolution));
+    };
+    ($name:ident, $make:expr, resolution = $resolution:expr, together, cases = $cases:expr) => {
+        $crate::conformance!(
+            @all together $name, $crate::Laws::new($make).resolution($resolution).cases($cases)
+        );
+    };
+    (@all $mode:ident $name:ident, $laws:expr) => {
+        $crate::conformance!(@$mode $name, $laws, [
             b1_never_too_many,
             b2_denial_is_free,
             b3_remaining_is_true,
@@ -39,6 +49,21 @@ macro_rules! conformance {
             c5_reservations_live_in_the_store,
             c5_blocks_live_in_the_store,
         ]);
+    };
+    (@together $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {
+        mod $name {
+            #[allow(unused_imports, reason = "the expressions name what is around the macro")]
+            use super::*;
+
+            #[test]
+            fn keeps_every_law() {
+                let laws = $laws;
+                $(
+                    eprintln!(stringify!($law));
+                    laws.$law();
+                )*
+            }
+        }
     };
     (@tests $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {
         mod $name {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tollgate::{Counter, CounterStore, HOUR, Limit, ManualClock, Request, Rule};
 
 use crate::bound::{Admitted, check_windows};
-use crate::laws::{property, race};
+use crate::laws::{CASES, property, race};
 use crate::oracle::{Oracle, Verb};
 use crate::world::{CLIENTS, START, World, runtime};
 use crate::{Step, steps};
@@ -39,7 +39,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
 
     /// B1. No schedule gets more through than the limit's definition allows.
     pub fn b1_never_too_many(&self) {
-        property(limit_and_steps(), |(limit, steps)| {
+        property(CASES, limit_and_steps(), |(limit, steps)| {
             let world = self.world(limit);
             let mut admitted: [Admitted; 3] = Default::default();
             Self::replay(&world, &steps, |step, decision| {
@@ -56,7 +56,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
 
     /// B5. What others do changes nothing for a client.
     pub fn b5_keys_are_islands(&self) {
-        property(limit_and_steps(), |(limit, steps)| {
+        property(CASES, limit_and_steps(), |(limit, steps)| {
             let crowd = self.world(limit);
             let alone = CLIENTS.map(|_| self.world(limit));
             for step in &steps {
@@ -72,7 +72,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
     /// B6. Whatever the counter forgets, the verdicts and what is left are those of an oracle that
     /// forgets nothing.
     pub fn b6_forgetting_is_invisible(&self) {
-        property(limit_and_steps(), |(limit, steps)| {
+        property(CASES, limit_and_steps(), |(limit, steps)| {
             let world = self.world(limit);
             let mut oracle = Oracle::new(&[rule(limit)], std::time::Duration::from_nanos(1));
             for step in &steps {

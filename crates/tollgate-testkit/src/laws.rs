@@ -24,18 +24,20 @@ pub(crate) use together::race;
 pub struct Laws<F> {
     make: F,
     tick: Duration,
+    cases: u32,
 }
 
 /// The cases that a law is run over, unless `PROPTEST_CASES` says otherwise.
-const CASES: u32 = 256;
+pub(crate) const CASES: u32 = 256;
 
 pub(crate) fn property<T: std::fmt::Debug>(
+    cases: u32,
     strategy: impl Strategy<Value = T>,
     law: impl Fn(T) -> Result<(), TestCaseError>,
 ) {
     let mut config = Config::default();
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = CASES;
+        config.cases = cases;
     }
     config.max_global_rejects = config.cases.saturating_mul(50);
     config.source_file = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/src/laws.rs"));
@@ -74,7 +76,7 @@ fn counts_denied(limit: &Limit) -> bool {
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// The laws over stores that `make` makes, each fresh and empty.
     pub const fn new(make: F) -> Self {
-        Self { make, tick: Duration::from_nanos(1) }
+        Self { make, tick: Duration::from_nanos(1), cases: CASES }
     }
 
     /// The store's resolution in time: limits and schedules keep to multiples of it.
@@ -82,6 +84,22 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     pub const fn resolution(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
+    }
+
+    /// How many random cases a law is run over, unless `PROPTEST_CASES` says otherwise: 256 if not
+    /// said here.
+    #[must_use]
+    pub const fn cases(mut self, cases: u32) -> Self {
+        self.cases = cases;
+        self
+    }
+
+    fn property<T: std::fmt::Debug>(
+        &self,
+        strategy: impl Strategy<Value = T>,
+        law: impl Fn(T) -> Result<(), TestCaseError>,
+    ) {
+        property(self.cases, strategy, law);
     }
 
     fn world(&self, rules: impl IntoIterator<Item = Rule>) -> World<S> {
@@ -121,7 +139,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
 
     /// B1. No schedule gets more through than the limit's definition allows, in any span.
     pub fn b1_never_too_many(&self) {
-        property(self.limit_and_steps(60), |(limit, steps)| {
+        self.property(self.limit_and_steps(60), |(limit, steps)| {
             let world = self.world([per_client(limit)]);
             let mut admitted: [Admitted; 3] = Default::default();
             Self::replay(&world, &steps, |step, decision| {
@@ -150,7 +168,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// B2. Whoever is denied may hammer as much as they like: every other outcome is the same as if
     /// they had not.
     pub fn b2_denial_is_free(&self) {
-        property(self.limit_and_steps(40), |(limit, steps)| {
+        self.property(self.limit_and_steps(40), |(limit, steps)| {
             prop_assume!(!counts_denied(&limit));
             let (calm, hammered) = (self.world([per_client(limit)]), self.world([per_client(limit)]));
             for step in &steps {
@@ -176,7 +194,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     pub fn b3_remaining_is_true(&self) {
         let tick = self.tick;
         let world = self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 30)));
-        property(world, |(rules, steps)| {
+        self.property(world, |(rules, steps)| {
             let enforcing = rules.iter().any(|rule| !rule.is_shadow());
             let world = self.world(rules);
             let mut last = None;
@@ -201,7 +219,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         let tick = self.tick;
         let world =
             self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 30), 1..30_u64));
-        property(world, |(rules, steps, cost)| {
+        self.property(world, |(rules, steps, cost)| {
             let world = self.world(rules);
             Self::replay(&world, &steps, |_, _| ());
             // Empty it first, so that most requests are denied, and now and then let a little come back.
@@ -234,7 +252,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
 
     /// B5. What others do, even others who look alike, changes nothing for a client.
     pub fn b5_keys_are_islands(&self) {
-        property(self.limit_and_steps(40), |(limit, steps)| {
+        self.property(self.limit_and_steps(40), |(limit, steps)| {
             let crowd = self.world([per_client(limit)]);
             let alone = CLIENTS.map(|_| self.world([per_client(limit)]));
             for step in &steps {
@@ -253,7 +271,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
 
     /// B6. Forgetting a key as soon as it is idle changes no later outcome.
     pub fn b6_forgetting_is_invisible(&self) {
-        property(self.limit_and_steps(40), |(limit, steps)| {
+        self.property(self.limit_and_steps(40), |(limit, steps)| {
             let (keeps, forgets) = (self.world([per_client(limit)]), self.world([per_client(limit)]));
             for step in &steps {
                 keeps.clock.advance(step.wait);

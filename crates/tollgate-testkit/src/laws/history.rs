@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::{Error, HOUR, Limit, MINUTE, Request, Rule, RuleSet, SECOND, Store, Timestamp};
 
-use super::{Laws, full_refill, per_client, property};
+use super::{Laws, full_refill, per_client};
 use crate::oracle::{Expected, Oracle, Verb};
 use crate::world::{CLIENTS, run};
 use crate::{any_limit, steps};
@@ -26,7 +26,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             let verbs = prop::collection::vec(verb.clone(), 40);
             (Just(rules), steps(tick, period, 40), verbs)
         });
-        property(script, |(rules, steps, verbs)| {
+        self.property(script, |(rules, steps, verbs)| {
             let mut oracle = Oracle::new(&rules, tick);
             let keyed_only = |verb: Verb| {
                 verb == Verb::Penalise && rules.iter().any(|rule| rule.key_attributes().is_empty())
@@ -75,7 +75,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             (any_limit(tick), any_limit(tick), any_limit(tick)).prop_flat_map(move |(one, two, three)| {
                 (Just([one, two, three]), steps(tick, full_refill(&one), 20))
             });
-        property(script, |(limits, steps)| {
+        self.property(script, |(limits, steps)| {
             let world = self.world([per_client(limits[0])]);
             Self::replay(&world, &steps, |_, _| ());
             let mut used = limits[0].capacity() - world.peek("a").remaining();

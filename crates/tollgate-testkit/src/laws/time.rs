@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::{Limit, MINUTE, ManualClock, Request, SECOND, Store, Timestamp};
 
-use super::{Laws, full_refill, per_client, property};
+use super::{Laws, full_refill, per_client};
 use crate::world::{World, runtime};
 use crate::{any_limit, most_on_path};
 
@@ -22,7 +22,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         ];
         let walk = prop::collection::vec((jump, 0..5_u64), 1..60);
         let tick = self.tick;
-        property((any_limit(tick), walk), |(limit, walk)| {
+        self.property((any_limit(tick), walk), |(limit, walk)| {
             let world = self.world([per_client(limit)]);
             let (mut forward, mut wild_steps, mut admitted, mut newest) = (Duration::ZERO, 0, 0, world.now());
             for ((nanos, back), cost) in walk {
@@ -59,7 +59,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// B7. What was written by a wild reading counts as exactly empty when the clock is right
     /// again, not as a fresh budget; and one full refill later the client is whole again.
     pub fn b7_a_wild_reading_locks_nobody_out_for_longer_than_one_refill(&self) {
-        property((any_limit(self.tick), 2..100_000_u64), |(limit, ahead_secs)| {
+        self.property((any_limit(self.tick), 2..100_000_u64), |(limit, ahead_secs)| {
             let world = self.world([per_client(limit)]);
             let right = world.now();
             world.clock.advance(full_refill(&limit) + Duration::from_secs(ahead_secs));

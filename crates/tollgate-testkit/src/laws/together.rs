@@ -12,7 +12,7 @@ use tollgate::{
     SystemClock, Timestamp,
 };
 
-use super::{Laws, counts_denied, per_client, property};
+use super::{Laws, counts_denied, per_client};
 use crate::steps;
 use crate::world::{CLIENTS, World, run, runtime};
 
@@ -24,7 +24,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     pub fn b8_all_or_nothing(&self) {
         let tick = self.tick;
         let world = self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 40)));
-        property(world, |(rules, steps)| {
+        self.property(world, |(rules, steps)| {
             prop_assume!(!rules.iter().flat_map(Rule::limits).any(counts_denied));
             let world = self.world(rules);
             for step in &steps {

@@ -1,0 +1,105 @@
+//! B9 across processes: eight of them race for a thousand units by the server's clock, and get exactly a thousand.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Command, Stdio};
+
+use common::{Cluster, Redis, unique};
+use tollgate::{HOUR, Limit, Limiter, MINUTE, Rule, RuleSet, TokioClock};
+use tollgate_redis::RedisStore;
+
+const PROCESSES: usize = 8;
+const UNITS: u64 = 1_000;
+
+/// What each of the processes does: this same test, told by its environment where and under which limit.
+async fn racer(url: &str, prefix: &str, limit: &str) -> u64 {
+    let limit: Limit = limit.parse().unwrap();
+    let rules = RuleSet::new([
+        Rule::new("per-client", [limit, Limit::fixed_window(UNITS * 10, HOUR)]).key(["client"])
+    ]);
+    let store = RedisStore::builder(url).unwrap().prefix(prefix).build().unwrap();
+    let limiter =
+        Limiter::builder(rules.unwrap()).store(store).clock(TokioClock).deadline(MINUTE).build().unwrap();
+    assert!(limiter.peek("a").await.unwrap().allowed());
+    println!("ready");
+    let mut go = String::new();
+    std::io::stdin().read_line(&mut go).unwrap();
+    let tasks: Vec<_> = (0..16)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..UNITS / 16 {
+                    let decision = limiter.check_async("a").await.unwrap();
+                    assert!(!decision.degraded());
+                    admitted += u64::from(decision.allowed());
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.unwrap();
+    }
+    admitted
+}
+
+fn race(test: &str, url: &str, limit: &str) {
+    let prefix = format!("race-{}", unique());
+    let mut racers: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+            command.env("TOLLGATE_RACE", format!("{url} {prefix} {limit}"));
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut outputs: Vec<_> =
+        racers.iter_mut().map(|racer| BufReader::new(racer.stdout.take().unwrap())).collect();
+    for output in &mut outputs {
+        let ready = output.lines().map_while(Result::ok).any(|line| line.ends_with("ready"));
+        assert!(ready, "a process that is ready says so");
+    }
+    racers.iter_mut().for_each(|racer| writeln!(racer.stdin.as_mut().unwrap(), "go").unwrap());
+    let mut admitted = 0;
+    for (mut racer, mut output) in racers.into_iter().zip(outputs) {
+        let mut said = String::new();
+        output.read_to_string(&mut said).unwrap();
+        assert!(racer.wait().unwrap().success(), "{said}");
+        let count =
+            said.lines().find_map(|line| line.split("admitted=").nth(1)).unwrap_or_else(|| panic!("{said}"));
+        admitted += count.trim().parse::<u64>().unwrap();
+    }
+    assert_eq!(admitted, UNITS, "{limit}");
+}
+
+/// Whether this process is one of the racers: then it has raced.
+fn is_racer() -> bool {
+    let Ok(race) = std::env::var("TOLLGATE_RACE") else { return false };
+    let [url, prefix, limit] = *race.splitn(3, ' ').collect::<Vec<_>>() else { panic!("{race}") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    println!("admitted={}", runtime.block_on(racer(url, prefix, limit)));
+    true
+}
+
+#[test]
+fn b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_that() {
+    if is_racer() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let test = "b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_that";
+    for limit in ["1000/365d fixed", "1000/365d sliding", "1000/365d log", "1000/365d"] {
+        race(test, &redis.url(), limit);
+    }
+}
+
+#[test]
+fn b9_eight_processes_race_in_a_cluster() {
+    if is_racer() {
+        return;
+    }
+    race("b9_eight_processes_race_in_a_cluster", &Cluster::start().url(), "1000/365d");
+}
