@@ -150,7 +150,7 @@ impl Link {
             }
             Err(error) if error.kind() == ServerErrorKind::NoScript.into() => Err(Failure::NoScript),
             Err(error) => {
-                let reason = error.to_string();
+                let reason = in_words(&error);
                 if is_lasting(&error) {
                     self.shut(slot, reason.clone());
                 }
@@ -267,7 +267,7 @@ async fn keep(link: std::sync::Weak<Link>, slot: u16) {
                 link.connection.send_modify(|_| ());
                 return;
             }
-            Err(error) => link.shut(slot, error.to_string()),
+            Err(error) => link.shut(slot, in_words(&error)),
         }
         drop(link);
         attempt = attempt.wrapping_add(1);
@@ -309,6 +309,14 @@ async fn within<T>(span: Duration, work: impl Future<Output = RedisResult<T>>) -
 
 fn silence() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "it does not answer").into()
+}
+
+/// The error as Redis itself puts it, if it is one of its own.
+fn in_words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
 }
 
 /// Whether the next request would fail the same way: then it is not worth trying.

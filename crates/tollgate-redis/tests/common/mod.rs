@@ -16,7 +16,7 @@ pub(crate) struct Redis {
     process: Option<Process>,
     pub(crate) port: u16,
     pub(crate) directory: PathBuf,
-    arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
 }
 
 /// A name that no other test of this or another process uses.
@@ -54,6 +54,7 @@ impl Redis {
     pub(crate) fn run(&mut self) -> bool {
         let mut arguments =
             ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"].map(str::to_owned).to_vec();
+        arguments.extend(["--repl-diskless-sync-delay", "0"].map(str::to_owned));
         if !self.arguments.iter().any(|argument| argument == "--tls-port") {
             arguments.extend(["--port".to_owned(), self.port.to_string()]);
         }
@@ -105,11 +106,13 @@ impl Process {
         let mut log = BufReader::new(shell.stdout.take().unwrap()).lines().map_while(Result::ok);
         let id = log.next().unwrap();
         let word = |line: &String| {
-            ["Ready to accept", "+monitor", "Failed", "FATAL"].iter().any(|word| line.contains(word))
+            ["Ready to accept", "Loading RDB", "+monitor", "Failed", "FATAL"]
+                .iter()
+                .any(|word| line.contains(word))
         };
         let last = log.find(word).expect("redis-server is installed and says something");
         let process = Self { shell, id };
-        (last.contains("Ready") || last.contains("+monitor")).then_some(process)
+        (!last.contains("Failed") && !last.contains("FATAL")).then_some(process)
     }
 
     fn signal(&self, signal: &str) {
@@ -267,7 +270,7 @@ fn sentinel(master: u16) -> Redis {
     let file = directory.join("sentinel.conf");
     let settings = format!(
         "sentinel monitor main 127.0.0.1 {master} 2\nsentinel down-after-milliseconds main 500\n\
-         sentinel failover-timeout main 3000\nsentinel parallel-syncs main 1\n"
+         sentinel failover-timeout main 1000\nsentinel parallel-syncs main 1\n"
     );
     loop {
         std::fs::write(&file, &settings).unwrap();

@@ -45,7 +45,8 @@ impl RuleSet {
     }
 
     /// One rule, `per-client`, with this limit for each client.
-    pub(crate) fn per_client(limit: Limit) -> Self {
+    #[must_use]
+    pub fn per_client(limit: Limit) -> Self {
         let rules = vec![Rule::new("per-client", limit).key([crate::request::CLIENT])];
         Self::plain_or_not(rules)
     }
