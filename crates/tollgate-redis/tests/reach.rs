@@ -1,0 +1,208 @@
+//! How a real Redis is reached, and what is found there: TLS, users, databases, prefixes, names, expiry, the clock.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{Redis, until};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
+use tollgate::{
+    Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND,
+    Timestamp, TokioClock,
+};
+use tollgate_redis::RedisStore;
+use tollgate_testkit::run;
+
+fn limiter(store: RedisStore, limit: Limit) -> Limiter<RedisStore> {
+    let builder = Limiter::builder(RuleSet::per_client(limit)).store(store).clock(TokioClock);
+    builder.deadline(10 * SECOND).build().unwrap()
+}
+
+/// A check that Redis itself decides.
+fn check(limiter: &Limiter<RedisStore>, client: &str) -> Decision {
+    let decision = run(limiter.check_async(client)).unwrap();
+    assert!(!decision.degraded(), "{:?}", limiter.store().status());
+    decision
+}
+
+fn open(url: &str) -> Limiter<RedisStore> {
+    limiter(RedisStore::open(url).unwrap(), Limit::fixed_window(10, HOUR))
+}
+
+#[test]
+fn a_user_may_only_do_what_the_script_does_to_keys_with_its_prefix() {
+    let redis = Redis::start(&["--requirepass", "everything"]);
+    let root =
+        |arguments: &[&str]| redis.cli(&[&["--no-auth-warning", "-a", "everything"], arguments].concat());
+    // What docs/fleet.md tells operators to allow.
+    let commands = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush";
+    let mut acl = vec!["acl", "setuser", "tollgate", "on", ">p@ss:w/rd", "~tollgate:*", "-@all"];
+    acl.extend(commands.split(' '));
+    assert_eq!(root(&acl), "OK");
+    let url = format!("redis://tollgate:p%40ss%3Aw%2Frd@127.0.0.1:{}", redis.port);
+    for limit in ["10/h fixed", "10/h sliding", "10/h log", "10/h", "5 refill 5/h reserve 5 refill 1/h"] {
+        let limiter = limiter(RedisStore::open(&url).unwrap(), limit.parse().unwrap());
+        assert!(check(&limiter, "a").allowed(), "{limit}");
+        assert!(run(limiter.reset("a")).is_ok());
+        let reservation = run(limiter.reserve(Request::client("a").cost(3), MINUTE)).unwrap();
+        assert_eq!(run(reservation.settle(1)).unwrap().shortfall, 0);
+    }
+    let elsewhere = RedisStore::builder(&url).unwrap().prefix("other").build().unwrap();
+    assert!(run(limiter(elsewhere, Limit::per_second(1)).check_async("a")).unwrap().degraded());
+    for wrong in [format!("redis://tollgate:wrong@127.0.0.1:{}", redis.port), redis.url()] {
+        let limiter = open(&wrong);
+        assert!(run(limiter.check_async("a")).unwrap().degraded());
+        let why = limiter.store().status().down.unwrap();
+        assert!(!why.contains("wrong@"), "{why}");
+    }
+}
+
+#[test]
+fn databases_and_prefixes_are_apart() {
+    let redis = Redis::start(&[]);
+    let third = open(&format!("{}/3", redis.url()));
+    assert_eq!(check(&third, "alice").remaining(), 9);
+    assert_eq!(check(&open(&redis.url()), "alice").remaining(), 9);
+    let other = RedisStore::builder(&redis.url()).unwrap().prefix("staging").build().unwrap();
+    assert_eq!(check(&limiter(other, Limit::fixed_window(10, HOUR)), "alice").remaining(), 9);
+    assert_eq!(redis.cli(&["-n", "3", "keys", "tollgate:*per-client*"]), "tollgate:{alice}:per-client:0");
+    assert_eq!(redis.cli(&["keys", "staging:*per-client*"]), "staging:{alice}:per-client:0");
+}
+
+#[test]
+fn a_socket_in_the_file_system() {
+    let socket = std::env::temp_dir().join(format!("tollgate-{}.sock", common::unique()));
+    let _redis = Redis::start(&["--unixsocket", socket.to_str().unwrap()]);
+    assert!(check(&open(&format!("unix://{}", socket.display())), "a").allowed());
+}
+
+/// A certificate for `127.0.0.1` and its key, as files.
+fn certificate(directory: &Path, name: &str, issuer: &CertifiedIssuer<'_, KeyPair>) -> (PathBuf, PathBuf) {
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, issuer).unwrap();
+    let (at, key_at) = (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
+    std::fs::write(&at, certificate.pem()).unwrap();
+    std::fs::write(&key_at, key.serialize_pem()).unwrap();
+    (at, key_at)
+}
+
+#[test]
+fn tls_with_a_certificate_on_each_side() {
+    let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", common::unique()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "the issuer");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let ca = directory.join("ca.pem");
+    std::fs::write(&ca, issuer.pem()).unwrap();
+    let (server, server_key) = certificate(&directory, "server", &issuer);
+    let (client, client_key) = certificate(&directory, "client", &issuer);
+    let [ca, server, server_key, client, client_key] =
+        [ca, server, server_key, client, client_key].map(|path| path.display().to_string());
+    let settings =
+        ["--port", "0", "--tls-port", "PORT", "--tls-cert-file", &server, "--tls-key-file", &server_key];
+    let redis = Redis::start(&[&settings[..], &["--tls-ca-cert-file", &ca]].concat());
+    let host = format!("127.0.0.1:{}", redis.port);
+    assert!(check(&open(&format!("rediss://{host}?ca={ca}&cert={client}&key={client_key}")), "a").allowed());
+    let refused = [
+        format!("rediss://{host}?ca={ca}"),
+        format!("rediss://{host}?cert={client}&key={client_key}"),
+        format!("redis://{host}"),
+    ];
+    for url in refused {
+        let limiter = open(&url);
+        assert!(run(limiter.check_async("a")).unwrap().degraded(), "{url}");
+        assert!(limiter.store().status().down.is_some());
+    }
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+#[test]
+fn b6_a_key_is_gone_when_its_client_is_idle() {
+    let redis = Redis::start(&[]);
+    let limits = ["5/100ms fixed", "5/50ms sliding", "5/100ms log", "5/100ms", "3/100ms burst 5"];
+    for limit in limits {
+        let limiter = limiter(RedisStore::open(&redis.url()).unwrap(), limit.parse().unwrap());
+        assert_eq!(check(&limiter, "a").remaining(), 4);
+        let left: i64 = redis.cli(&["pttl", "tollgate:{a}:per-client:0"]).parse().unwrap();
+        assert!((1..=101).contains(&left) || left == -2, "{limit}: {left} ms");
+        until("it is gone", || redis.cli(&["exists", "tollgate:{a}:per-client:0"]) == "0");
+        assert_eq!(check(&limiter, "a").remaining(), 4, "{limit}");
+        run(limiter.refund("a")).unwrap();
+        assert_eq!(redis.cli(&["exists", "tollgate:{a}:per-client:0"]), "0", "{limit}: given back whole");
+    }
+    let limiter = limiter(RedisStore::open(&redis.url()).unwrap(), "5/10ms".parse().unwrap());
+    run(limiter.block("a", TokioClock.now().saturating_add(HOUR))).unwrap();
+    let left: i64 = redis.cli(&["pttl", "tollgate:{a}:per-client:0"]).parse().unwrap();
+    assert!(left > 3_500_000, "a block is not idle: {left}");
+}
+
+#[test]
+fn the_time_is_the_servers_whatever_the_callers_clock_says() {
+    let redis = Redis::start(&[]);
+    let wrong = ManualClock::at(Timestamp::from_secs(1_000_000_000));
+    let store = RedisStore::builder(&redis.url()).unwrap().remember_denials(Duration::ZERO).build().unwrap();
+    let rules = RuleSet::per_client(Limit::fixed_window(2, HOUR));
+    let astray = Limiter::builder(rules.clone()).store(store.clone()).clock(wrong.clone()).build().unwrap();
+    let right = Limiter::builder(rules).store(store).clock(TokioClock).deadline(10 * SECOND).build().unwrap();
+    let first = run(astray.check_async("a")).unwrap();
+    wrong.advance(100 * HOUR);
+    let second = run(right.check_async("a")).unwrap();
+    let third = run(astray.check_async("a")).unwrap();
+    assert!(first.allowed() && second.allowed() && !third.allowed());
+    assert!(first.now() <= second.now() && second.now() <= third.now());
+    assert!(third.now().since(first.now()) < MINUTE);
+    // A block is for so long, and until a time only by the server's clock.
+    run(astray.block("b", wrong.now().saturating_add(HOUR))).unwrap();
+    let blocked = run(right.peek("b")).unwrap();
+    let wait = blocked.verdict().retry_after().unwrap();
+    assert!(wait > HOUR - MINUTE && wait <= HOUR, "{wait:?}");
+}
+
+#[test]
+fn names_in_redis_are_readable_and_no_two_budgets_share_one() {
+    let redis = Redis::start(&[]);
+    let rules = RuleSet::new([
+        Rule::new("global", Limit::per(100, HOUR)),
+        Rule::new("per client", [Limit::per(10, HOUR), Limit::fixed_window(20, HOUR)]).key(["client"]),
+        Rule::new("both", Limit::per(10, HOUR)).key(["client", "path"]),
+    ]);
+    let store = RedisStore::open(&redis.url()).unwrap();
+    let limiter = Limiter::builder(rules.unwrap())
+        .store(store)
+        .clock(TokioClock)
+        .deadline(10 * SECOND)
+        .build()
+        .unwrap();
+    for (client, path) in [("*", "/"), ("a,b", "c"), ("a", "b,c"), ("2001:db8::/64", "/x")] {
+        let attributes = [("client", client), ("path", path)];
+        assert!(!run(limiter.check_async(Request::new(&attributes))).unwrap().degraded());
+    }
+    let names = redis.cli(&["keys", "tollgate:*:*:[0-9]"]);
+    let mut names: Vec<&str> = names.lines().collect();
+    names.sort_unstable();
+    let expected = [
+        "tollgate:{%2A,/}:both:0",
+        "tollgate:{%2A}:per client:0",
+        "tollgate:{%2A}:per client:1",
+        "tollgate:{*}:global:0",
+        "tollgate:{2001:db8::/64,/x}:both:0",
+        "tollgate:{2001:db8::/64}:per client:0",
+        "tollgate:{2001:db8::/64}:per client:1",
+        "tollgate:{a%2Cb,c}:both:0",
+        "tollgate:{a%2Cb}:per client:0",
+        "tollgate:{a%2Cb}:per client:1",
+        "tollgate:{a,b%2Cc}:both:0",
+        "tollgate:{a}:per client:0",
+        "tollgate:{a}:per client:1",
+    ];
+    assert_eq!(names, expected);
+}
