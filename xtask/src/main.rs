@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
+cargo xtask truth N  the Redis script against the core, N random schedules of each kind instead of 1000
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's, under wrk
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let done = match arguments.as_slice() {
         ["test"] => test(),
         ["laws", cases] => laws(cases),
+        ["truth", cases] => truth(cases),
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => bench(&["instructions"]),
@@ -76,7 +78,9 @@ fn set_up() -> Result<(), String> {
     // Its packages are installed by the tests that need them.
     install_unless(&["python3", "-m", "venv", "--help"], "python3-venv")?;
     // It checks the unit that the server is packaged with.
-    install_unless(&["systemd-analyze", "--version"], "systemd")
+    install_unless(&["systemd-analyze", "--version"], "systemd")?;
+    // Tests start servers of their own, on free ports.
+    install_unless(&["redis-server", "--version"], "redis-server")
 }
 
 fn laws(cases: &str) -> Result<(), String> {
@@ -92,6 +96,13 @@ fn laws(cases: &str) -> Result<(), String> {
         "exact_rates",
     ]);
     run("the laws", laws.env("PROPTEST_CASES", cases))
+}
+
+fn truth(cases: &str) -> Result<(), String> {
+    set_up()?;
+    let mut truth = in_workspace("cargo");
+    truth.args(["test", "--package", "tollgate-redis", "--test", "truth", "--", "--nocapture"]);
+    run("the script against the core", truth.env("TOLLGATE_CASES", cases))
 }
 
 /// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.

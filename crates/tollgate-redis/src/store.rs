@@ -9,7 +9,7 @@ use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
 use crate::denials::Denials;
 use crate::link::{Change, Failure, Link, Tell};
 use crate::script::{Line, Reply, Time, Verb, command, reply};
-use crate::target::Target;
+use crate::target::{Target, masked};
 use crate::{limit, slots};
 
 /// Keeps what has been drawn in Redis, Valkey, a Sentinel's master or a Cluster, for as many processes as share it.
@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     log_ceiling: u64,
     denials: Option<Denials>,
     cluster: bool,
+    address: String,
 }
 
 /// How the store is.
@@ -60,6 +61,7 @@ pub struct Status {
 /// Puts a [`RedisStore`] together.
 pub struct RedisStoreBuilder {
     target: Target,
+    address: String,
     prefix: String,
     time: Time,
     log_ceiling: u64,
@@ -102,12 +104,19 @@ impl RedisStore {
     pub fn builder(url: &str) -> Result<RedisStoreBuilder, Error> {
         Ok(RedisStoreBuilder {
             target: Target::parse(url)?,
+            address: masked(url),
             prefix: "tollgate".into(),
             time: Time::Server,
             log_ceiling: 10_000,
             remember_denials: Duration::from_secs(1),
             tell: None,
         })
+    }
+
+    /// Its URL, without the password: for people to read.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.shared.address
     }
 
     /// How it is, without asking it.
@@ -174,7 +183,7 @@ impl RedisStoreBuilder {
     /// # Errors
     /// [`Error::InvalidConfig`] for a setting that cannot be.
     pub fn build(self) -> Result<RedisStore, Error> {
-        let Self { target, prefix, time, log_ceiling, remember_denials, tell } = self;
+        let Self { target, address, prefix, time, log_ceiling, remember_denials, tell } = self;
         if prefix.is_empty()
             || prefix.contains(['{', '}'])
             || !prefix.bytes().all(|byte| byte.is_ascii_graphic())
@@ -185,7 +194,9 @@ impl RedisStoreBuilder {
         let cluster = target.is_cluster();
         let link = Arc::new(Link::new(target.dialer()?, prefix.clone(), tell));
         let denials = (!remember_denials.is_zero()).then(|| Denials::new(remember_denials));
-        Ok(RedisStore { shared: Arc::new(Shared { link, prefix, time, log_ceiling, denials, cluster }) })
+        Ok(RedisStore {
+            shared: Arc::new(Shared { link, prefix, time, log_ceiling, denials, cluster, address }),
+        })
     }
 }
 

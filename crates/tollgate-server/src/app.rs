@@ -3,15 +3,18 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
+use futures_util::future::join_all;
 use tollgate::{
-    AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, RuleSet,
+    AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, RuleSet, SECOND,
     StoreError, Timestamp, TokioClock,
 };
 use tracing::{error, info, warn};
 
+use crate::backend::Backend;
 use crate::config::{Config, Faults, Fixed, Origin, Settings};
 use crate::metrics::Metrics;
 use crate::secret::Secret;
@@ -29,7 +32,7 @@ const LOGGED_BYTES_MAX: usize = 64;
 
 /// The limiter and all that is known around it.
 pub struct App {
-    pub(crate) limiter: Limiter,
+    pub(crate) limiter: Limiter<Backend>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) top: Arc<Top>,
@@ -77,9 +80,13 @@ impl App {
         let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
         let limiter = Limiter::builder(rules.clone())
-            .store(fixed.store.build())
+            .store(fixed.store.build().map_err(|error| error.to_string())?)
             .clock(Arc::clone(&clock))
-            .observer(Watcher(Arc::clone(&top)))
+            .observer(Watcher {
+                top: Arc::clone(&top),
+                quiet_until: AtomicU64::new(0),
+                untold: AtomicU64::new(0),
+            })
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
             .build()
@@ -108,21 +115,40 @@ impl App {
         self.settings().admin_token.is_none().then(|| self.made_up.reveal())
     }
 
+    /// Decides a request, if the store answers at once.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub(crate) fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
+        let began = STOPWATCH.now();
+        let decision = self.limiter.check_now(request)?;
+        self.metrics.store.observe(STOPWATCH.now().since(began), 1);
+        Some(decision)
+    }
+
     /// Decides a request.
     ///
     /// # Errors
-    /// As [`Limiter::check`].
-    pub(crate) fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        let began = STOPWATCH.now();
-        let decision = self.limiter.check(request);
-        self.metrics.store.observe(STOPWATCH.now().since(began), 1);
-        decision
+    /// As [`Limiter::check_async`].
+    pub(crate) async fn check(&self, request: impl AsRequest + Copy) -> Result<Decision, Error> {
+        match self.check_now(request) {
+            Some(decision) => decision,
+            None => self.timed(self.limiter.check_async(request)).await,
+        }
     }
 
-    /// Decides several requests, and hands on each decision.
-    pub(crate) fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
+    /// Decides several requests in their order, and hands on each decision. Where the store has to be waited for,
+    /// they are all under way together.
+    pub(crate) async fn check_many<R: AsRequest + Copy>(
+        &self,
+        requests: &[R],
+        mut each: impl FnMut(Result<Decision, Error>),
+    ) {
         let began = STOPWATCH.now();
-        self.limiter.check_many(requests, each);
+        if !self.limiter.check_many_now(requests, &mut each) {
+            let checks = requests.iter().map(|request| self.limiter.check_async(*request));
+            join_all(checks).await.into_iter().for_each(each);
+        }
         self.metrics.store.observe(STOPWATCH.now().since(began), requests.len());
     }
 
@@ -298,14 +324,31 @@ fn is_per_client(rules: &RuleSet, name: &str) -> bool {
 }
 
 /// Sees every decision once, whatever protocol it was asked for in.
-struct Watcher(Arc<Top>);
+struct Watcher {
+    top: Arc<Top>,
+    /// Failures come in thousands, and a line for each would be a failure of its own: until this moment they are only
+    /// counted.
+    quiet_until: AtomicU64,
+    untold: AtomicU64,
+}
+
+/// How often the store's failures are told at most.
+const QUIET: Duration = SECOND;
 
 impl Observer for Watcher {
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
-        self.0.count(request, decision);
+        self.top.count(request, decision);
     }
 
     fn store_failed(&self, error: &StoreError) {
-        warn!(%error, "the store failed");
+        let (now, until) = (STOPWATCH.now(), self.quiet_until.load(Ordering::Relaxed));
+        let next = now.saturating_add(QUIET).as_nanos();
+        let told = now.as_nanos() >= until
+            && self.quiet_until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let failures = self.untold.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if told {
+            self.untold.fetch_sub(failures, Ordering::Relaxed);
+            warn!(%error, failures, "the store failed; decisions follow on_store_error");
+        }
     }
 }

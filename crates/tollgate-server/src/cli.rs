@@ -45,6 +45,7 @@ Examples:
   tollgate serve                                       10 per 60 s per client
   tollgate serve --limit \"100/s burst 200\"             a token bucket instead
   tollgate serve --http 127.0.0.1:0                    on a free port; the ready line says which
+  tollgate serve --redis redis://127.0.0.1:6379        with other servers, one budget for all
   tollgate serve --config /etc/tollgate/tollgate.toml  rules and settings from a file
   TOLLGATE_STORE_MAX_KEYS=5000000 tollgate serve       any setting of the file, from the environment
 
@@ -62,15 +63,17 @@ for stop_delay.")]
         /// [default: 10/60s fixed]
         #[arg(long)]
         limit: Option<Limit>,
-        /// Not built yet, as are the next four
+        /// Share budgets through Redis or Valkey: redis://[user:password@]host[:port][/database], rediss:// for TLS,
+        /// redis+sentinel://h1,h2/service or redis+cluster://h1,h2
+        #[arg(long, value_name = "URL")]
+        redis: Option<String>,
+        /// Not built yet, as are the next three
         #[arg(long, hide = true, value_parser = only_off)]
         grpc: Option<String>,
         #[arg(long, hide = true, value_parser = only_off)]
         resp: Option<String>,
         #[arg(long, hide = true, value_parser = not_yet)]
         data: Option<String>,
-        #[arg(long, hide = true, value_parser = not_yet)]
-        redis: Option<String>,
         #[arg(long, hide = true, value_parser = not_yet)]
         envoy_config: Option<String>,
         /// How many threads answer [default: one for each processor]
@@ -137,9 +140,9 @@ Examples:
 pub fn run() -> ExitCode {
     let done = match Cli::parse().command {
         None => Ok(Cli::command().render_help().to_string()),
-        Some(Command::Serve { config, http, limit, workers, .. }) => {
-            let flags =
-                Flags { http, limit, workers: workers.and_then(|workers| usize::try_from(workers).ok()) };
+        Some(Command::Serve { config, http, limit, workers, redis, .. }) => {
+            let workers = workers.and_then(|workers| usize::try_from(workers).ok());
+            let flags = Flags { http, limit, workers, redis };
             serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| String::new())
         }
         Some(Command::Check { client, server, cost, cacert }) => {

@@ -15,6 +15,7 @@ use tollgate::{FailurePolicy, Limit, RuleSet, SECOND};
 use tollgate_http::{ForwardedBy, HeaderStyle, Headers, Identity, Proxies};
 use toml::de::DeTable;
 
+use crate::backend::Backend;
 use crate::secret::Secret;
 use crate::tls;
 
@@ -114,6 +115,8 @@ pub struct Flags {
     pub limit: Option<Limit>,
     /// How many threads answer.
     pub workers: Option<usize>,
+    /// Where Redis is.
+    pub redis: Option<String>,
 }
 
 /// Where a configuration comes from, so that it can be read again.
@@ -179,9 +182,11 @@ impl Origin {
         let mut root = Section::root(source, table);
         let mut server = root.section("server");
         let settings = self.settings(source, &mut server);
-        let store = store::read(root.section("store"));
+        let store = store::read(root.section("store"), self.flags.redis.as_deref());
         let fixed = self.fixed(source, server, store);
-        let rules = rules::read(source, &mut root, self.flags.limit, &fixed.store.build());
+        // What is wrong with the store has been noted; rules are then read as for memory.
+        let backend = fixed.store.build().unwrap_or_else(|_| Backend::Memory(Box::default()));
+        let rules = rules::read(source, &mut root, self.flags.limit, &backend);
         root.finish();
         Config { warnings: self.misspelt(source), fixed, settings, rules, text: String::new() }
     }

@@ -195,8 +195,9 @@ impl Server {
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
         let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
         let entry = log.then(|| Entry::new(&self.app, &request, peer));
-        let mut response = if short {
-            at_once(&self.app, request.uri()).map(|body| Either::Left(Full::new(body)))
+        let at_once = if short { at_once(&self.app, request.uri()) } else { None };
+        let mut response = if let Some(response) = at_once {
+            response.map(|body| Either::Left(Full::new(body)))
         } else {
             let request_id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
             let span = info_span!("request", request_id);

@@ -7,6 +7,7 @@
 
 mod app;
 pub mod ask;
+mod backend;
 pub mod cli;
 pub mod config;
 mod connection;
@@ -22,5 +23,6 @@ mod top;
 mod upkeep;
 
 pub use app::App;
+pub use backend::Backend;
 pub use secret::Secret;
 pub use serve::{serve, serve_until_signal};

@@ -10,6 +10,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use tollgate::MemoryStats;
+use tollgate_redis::Status;
+
 use crate::app::App;
 use crate::latency::Latency;
 
@@ -90,7 +93,7 @@ struct Scrape(Arc<App>);
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let App { limiter, metrics, started_at, .. } = &*self.0;
-        let (stats, memory) = (limiter.stats(), limiter.store().memory_stats());
+        let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut page = Page(encoder);
         page.gauge(
@@ -120,18 +123,12 @@ impl Collector for Scrape {
 
         page.counter("store_errors", "How often the store failed", alone(stats.store_errors))?;
         page.histogram("store_duration_seconds", "How long the store took", [(Vec::new(), &metrics.store)])?;
-        page.gauge("live_keys", "Keys in use", alone(memory.live))?;
-        page.counter(
-            "keys_reclaimed",
-            "Keys forgotten because they had turned idle",
-            alone(memory.reclaimed),
-        )?;
-        page.counter("keys_refused", "Requests of new keys denied for lack of room", alone(memory.refused))?;
-        page.counter(
-            "keys_pooled",
-            "Requests of new keys in a shared budget for lack of room",
-            alone(memory.pooled),
-        )?;
+        if let Some(memory) = limiter.store().memory_stats() {
+            page.memory(&memory)?;
+        }
+        if let Some(redis) = limiter.store().as_redis() {
+            page.redis(&redis.status())?;
+        }
 
         let requests =
             ROUTES.iter().zip(&metrics.requests).map(|(route, latency)| (vec![("route", *route)], latency));
@@ -166,6 +163,28 @@ fn alone<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
+    fn memory(&mut self, memory: &MemoryStats) -> fmt::Result {
+        self.gauge("live_keys", "Keys in use", alone(memory.live))?;
+        let help = "Keys forgotten because they had turned idle";
+        self.counter("keys_reclaimed", help, alone(memory.reclaimed))?;
+        let help = "Requests of new keys denied for lack of room";
+        self.counter("keys_refused", help, alone(memory.refused))?;
+        let help = "Requests of new keys in a shared budget for lack of room";
+        self.counter("keys_pooled", help, alone(memory.pooled))
+    }
+
+    fn redis(&mut self, redis: &Status) -> fmt::Result {
+        let up = u64::from(redis.down.is_none());
+        self.gauge(
+            "redis_up",
+            "0 while Redis, or part of a Cluster, is not asked because it failed",
+            alone(up),
+        )?;
+        self.counter("redis_trips", "How often that has begun", alone(redis.trips))?;
+        let help = "Requests denied without asking Redis, which had just denied the same";
+        self.counter("denials_remembered", help, alone(redis.remembered_denials))
+    }
+
     fn counter<'a>(
         &mut self,
         name: &str,

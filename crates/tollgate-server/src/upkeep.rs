@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tollgate::Clock as _;
+use tollgate::{Clock as _, Store as _};
 use tracing::{debug, info};
 
 use crate::app::{App, STOPWATCH};
@@ -16,9 +16,11 @@ pub(crate) fn start(app: &Arc<App>) {
         while let Some(interval) = app.upgrade().map(|app| app.fixed().store.sweep_interval) {
             STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(interval)).await;
             let Some(app) = app.upgrade() else { return };
+            // Redis forgets by itself.
+            let Some(store) = app.limiter.store().as_memory() else { return };
             // Requests sweep in passing, where they come; this takes the rest, a few slots at a time.
-            app.limiter.store().sweep_all(app.clock.now());
-            let memory = app.limiter.store().memory_stats();
+            store.sweep_all(app.clock.now());
+            let memory = store.memory_stats();
             let swept = memory.reclaimed.saturating_sub(reclaimed);
             reclaimed = memory.reclaimed;
             if swept > 0 {

@@ -86,9 +86,17 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[server]\nworkers = 0", "2:11", "from 1 to 1024"),
         ("[server]\nworkers = 100_000", "2:11", "from 1 to 1024"),
         ("[server]\nlog = \"nonsense=loud\"", "2:7", "info"),
-        ("[store]\nkind = \"redis\"", "2:8", "write \"memory\""),
+        ("[store]\nkind = \"disk\"", "2:8", "write \"memory\" or \"redis\""),
+        ("[store]\nkind = \"redis\"", "2:8", "add url = \"redis://127.0.0.1:6379\""),
+        ("[store]\nkind = \"redis\"\nurl = \"http://h\"", "3:7", "redis+cluster://"),
+        ("[store]\nkind = \"redis\"\nurl = \"redis://h\"\nprefix = \"a{b\"", "4:10", "braces"),
+        (
+            "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[[rule]]\nname = \"r\"\nlimit = \"1/1500ns fixed\"",
+            "6:9",
+            "microseconds",
+        ),
         ("[store]\nkind = \"rediss\"", "2:8", "did you mean \"redis\"?"),
-        ("[store]\nurl = \"redis://127.0.0.1\"", "2:7", "leave it out"),
+        ("[store]\nurl = \"redis://127.0.0.1\"", "2:7", "add that, or leave it out"),
         ("[store]\nmax_keys = 0", "2:12", "at least 1"),
         ("[store]\nmax_keys = -5", "2:12", "write a whole number"),
         ("[store]\nlocal_share = 1.5", "2:15", "at most 1"),
@@ -161,7 +169,7 @@ fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
     let environment: HashMap<String, String> =
         environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     let flags =
-        Flags { http: Some("127.0.0.1:3".into()), limit: Some("7/s".parse().unwrap()), workers: None };
+        Flags { http: Some("127.0.0.1:3".into()), limit: Some("7/s".parse().unwrap()), ..Flags::default() };
     let config = Origin { file: Some(file.clone()), environment: environment.clone(), flags }.load().unwrap();
     assert_eq!((config.fixed.http.as_str(), config.fixed.workers), ("127.0.0.1:3", Some(1)));
     assert_eq!(config.fixed.timeout, Duration::from_secs(2));

@@ -167,10 +167,13 @@ fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
     assert!(code == Some(2) && complaint.contains("did you mean \"minute\"?"), "{complaint}");
     let (code, _, complaint) = tollgate(&["serve", "--limit", "100_000_000/day log"]);
     assert!(code == Some(2) && complaint.contains("log_ceiling"), "{complaint}");
-    for flag in ["--data", "--redis", "--envoy-config", "--grpc", "--resp"] {
+    for flag in ["--data", "--envoy-config", "--grpc", "--resp"] {
         let (code, _, complaint) = tollgate(&["serve", flag, "x"]);
         assert!(code == Some(2) && complaint.contains("yet; leave it out"), "{complaint}");
     }
+    let (code, _, complaint) = tollgate(&["serve", "--redis", "redis://user:hunter2@a,b"]);
+    assert!(code == Some(2) && complaint.contains("one host"), "{complaint}");
+    assert!(!complaint.contains("hunter2"), "{complaint}");
     let taken = Server::start(&["--grpc", "off"]);
     let (code, _, complaint) = tollgate(&["serve", "--http", &taken.address]);
     assert!(code == Some(2) && complaint.contains("choose another address with --http"), "{complaint}");

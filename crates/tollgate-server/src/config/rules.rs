@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use tollgate::{
-    CLIENT, Error, FailurePolicy, Limit, MINUTE, MemoryStore, Override, Rule, RuleSet, Store as _,
-};
+use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, RuleSet, Store as _};
 
 use super::reader::{At, Section, Source};
 use super::{Fault, POLICIES, nearest, place};
+use crate::backend::Backend;
 
 /// What each client may do if nothing else is said.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
@@ -17,7 +16,7 @@ pub(super) fn read(
     source: &Source<'_>,
     root: &mut Section<'_>,
     limit: Option<Limit>,
-    store: &MemoryStore,
+    store: &Backend,
 ) -> RuleSet {
     let sections = root.sections("rule");
     if let (Some(_), Some((_, heading))) = (limit, sections.first()) {
@@ -67,7 +66,7 @@ fn rule(
     source: &Source<'_>,
     section: &mut Section<'_>,
     heading: &Range<usize>,
-    store: &MemoryStore,
+    store: &Backend,
     name: Option<&At<String>>,
 ) -> Option<Rule> {
     let limits = limits(section, heading, store);
@@ -99,7 +98,7 @@ fn replacement(
     section: &mut Section<'_>,
     heading: &Range<usize>,
     named: &[(String, Range<usize>)],
-    store: &MemoryStore,
+    store: &Backend,
 ) -> Option<Override> {
     let rule = section.get::<String>("rule");
     let limits = limits(section, heading, store);
@@ -134,7 +133,7 @@ fn replacement(
 }
 
 /// The limits of a rule or an override, each of which the store can keep.
-fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &MemoryStore) -> Option<Vec<Limit>> {
+fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) -> Option<Vec<Limit>> {
     let limits = section.list::<Limit>("limit");
     if section.span("limit").is_none() {
         let fault = Fault::new("there is no limit", "add `limit = \"100/s\"`, or alike");

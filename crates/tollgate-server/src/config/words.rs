@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate::{Algorithm, Bucket, Limit, OnFull, Rule, RuleSet, format_duration};
+use tollgate::{Algorithm, Bucket, Limit, Rule, RuleSet, format_duration};
 
 use super::Config;
 
@@ -14,12 +14,7 @@ impl fmt::Display for Config {
             "Answers on {scheme}://{}, at most {} connections.",
             self.fixed.http, self.fixed.max_connections
         )?;
-        let store = &self.fixed.store;
-        let full = match store.on_full {
-            OnFull::Deny => "a new one is denied",
-            OnFull::Pool => "new ones share one budget",
-        };
-        writeln!(f, "Keeps up to {} keys in memory; when all are in use, {full}.", store.max_keys)?;
+        writeln!(f, "{}", self.fixed.store)?;
         match self.settings.admin_token {
             Some(_) => writeln!(f, "Administration needs the configured token.")?,
             None => writeln!(

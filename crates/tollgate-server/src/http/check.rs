@@ -1,5 +1,6 @@
 //! Checks: one, by path or by attributes, or many.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -184,18 +185,33 @@ impl From<&Report> for LimitAnswer {
     )
 )]
 pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
-    at_once(&app, &uri).map(Body::from)
+    let answer = match asked(&uri) {
+        Ok((client, cost)) => told(&app, app.check(Request::client(&client).cost(cost)).await),
+        Err(mistake) => mistake.into_bytes(),
+    };
+    answer.map(Body::from)
 }
 
-/// The same, for who does not need a router to find it.
-pub(crate) fn at_once(app: &App, uri: &Uri) -> http::Response<Bytes> {
-    decided(app, uri).unwrap_or_else(Mistake::into_bytes)
+/// The same, for who does not need a router to find it: if the store answers at once.
+pub(crate) fn at_once(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
+    Some(match asked(uri) {
+        Ok((client, cost)) => told(app, app.check_now(Request::client(&client).cost(cost))?),
+        Err(mistake) => mistake.into_bytes(),
+    })
 }
 
-fn decided(app: &App, uri: &Uri) -> Result<http::Response<Bytes>, Mistake> {
+/// Who, and for how much.
+fn asked(uri: &Uri) -> Result<(Cow<'_, str>, u64), Mistake> {
     let client = client(uri.path().strip_prefix("/check/").unwrap_or_default())?;
-    let cost = cost(uri.query().unwrap_or_default())?;
-    let decision = app.check(Request::client(&client).cost(cost)).map_err(|error| Mistake::of(&error))?;
+    Ok((client, cost(uri.query().unwrap_or_default())?))
+}
+
+fn told(app: &App, decision: Result<Decision, Error>) -> http::Response<Bytes> {
+    decided(app, decision).unwrap_or_else(Mistake::into_bytes)
+}
+
+fn decided(app: &App, decision: Result<Decision, Error>) -> Result<http::Response<Bytes>, Mistake> {
+    let decision = decision.map_err(|error| Mistake::of(&error))?;
     let headers = &app.settings().headers;
     if !decision.allowed() {
         return Ok(denied(&decision, headers));
@@ -259,10 +275,11 @@ pub(super) async fn batch(
                 }
             } else {
                 let mut refused = None;
-                app.check_many(&turn.iter().collect::<Vec<_>>(), |decision| match decision {
+                let each = |decision| match decision {
                     Ok(decision) => results.push(Answer::from(&decision)),
                     Err(error) => refused = Some(error),
-                });
+                };
+                app.check_many(&turn.iter().collect::<Vec<_>>(), each).await;
                 // Everything that could be refused has been looked at before.
                 refused.map_or(Ok(()), |error| Err(Mistake::of(&error)))?;
             }
@@ -273,7 +290,7 @@ pub(super) async fn batch(
 }
 
 async fn decide(app: &App, check: &Check) -> Result<Decision, Mistake> {
-    let decision = if check.peek { app.timed(app.limiter.peek(check)).await } else { app.check(check) };
+    let decision = if check.peek { app.timed(app.limiter.peek(check)).await } else { app.check(check).await };
     decision.map_err(|error| Mistake::of(&error))
 }
 

@@ -7,8 +7,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
-use tollgate::{Counts, Request};
+use tokio::time::timeout;
+use tollgate::Counts;
 use tollgate_http::millis_ceil;
+use tollgate_redis::RedisStore;
 use utoipa::ToSchema;
 
 use super::document::{Guarded, Mistaken};
@@ -38,14 +40,20 @@ pub(super) struct Stats {
     uptime_ms: u64,
     total: CountsAnswer,
     rules: Vec<RuleStats>,
-    /// Keys in use.
-    live_keys: u64,
-    /// Keys forgotten because they had turned idle.
-    reclaimed_keys: u64,
+    /// Where state is kept: memory or redis.
+    store: &'static str,
+    /// Keys in use, if they are in memory.
+    live_keys: Option<u64>,
+    /// Keys in memory forgotten because they had turned idle.
+    reclaimed_keys: Option<u64>,
     /// Requests of new keys denied because every slot was busy.
-    refused: u64,
+    refused: Option<u64>,
     /// Requests of new keys that shared a budget because every slot was busy.
-    pooled: u64,
+    pooled: Option<u64>,
+    /// Why the store is not asked at the moment, if it is not.
+    store_down: Option<String>,
+    /// Requests denied without asking Redis.
+    remembered_denials: Option<u64>,
     store_errors: u64,
 }
 
@@ -108,9 +116,11 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mist
     if !app.is_ready() {
         return not_ready("the server is about to stop; ask another");
     }
-    let asked = app.limiter.peek(Request::client("readyz").cost(0)).await;
-    if asked.map_or(true, |decision| decision.degraded()) {
-        return not_ready("the store does not answer; the log has the reason");
+    if let Some(redis) = app.limiter.store().as_redis() {
+        let answered = timeout(app.fixed().store.deadline, redis.ping()).await;
+        if !matches!(answered, Ok(Ok(()))) {
+            return not_ready("the store does not answer; the log has the reason");
+        }
     }
     Ok(ok(&Status { status: "ready" }))
 }
@@ -142,6 +152,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
 )]
 pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
     let (stats, memory) = (app.limiter.stats(), app.limiter.store().memory_stats());
+    let redis = app.limiter.store().as_redis().map(RedisStore::status);
     let rule = |(rule, counts): &(tollgate::RuleName, Counts)| RuleStats {
         rule: rule.as_str(),
         counts: counts.into(),
@@ -151,10 +162,13 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
         uptime_ms: millis_ceil(app.clock.now().since(app.started_at)),
         total: (&stats.total).into(),
         rules: stats.rules.iter().map(rule).collect(),
-        live_keys: memory.live,
-        reclaimed_keys: memory.reclaimed,
-        refused: memory.refused,
-        pooled: memory.pooled,
+        live_keys: memory.map(|memory| memory.live),
+        reclaimed_keys: memory.map(|memory| memory.reclaimed),
+        refused: memory.map(|memory| memory.refused),
+        pooled: memory.map(|memory| memory.pooled),
+        store: app.limiter.store().kind(),
+        store_down: redis.as_ref().and_then(|redis| redis.down.clone()),
+        remembered_denials: redis.map(|redis| redis.remembered_denials),
         store_errors: stats.store_errors,
     })
 }

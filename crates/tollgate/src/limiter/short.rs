@@ -54,8 +54,41 @@ impl Limiter {
     /// });
     /// assert_eq!(allowed, [true, true, true, false]);
     /// ```
-    pub fn check_many<R: AsRequest>(&self, requests: &[R], mut each: impl FnMut(Result<Decision, Error>)) {
-        let store = &self.shared.store;
+    pub fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
+        self.check_batches(&self.shared.store, requests, each);
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// What [`check_async`](Self::check_async) would answer, if the store is one that answers at
+    /// once: `None` if it has to be waited for.
+    ///
+    /// # Errors
+    /// As [`check_async`](Self::check_async).
+    #[inline]
+    pub fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
+        let store = self.shared.store.as_memory()?;
+        Some(request.with_request(|request| self.check_request(store, &request)))
+    }
+
+    /// As [`check_many`](Limiter::check_many), if the store is one that answers at once: else says
+    /// `false`, and nothing was asked.
+    pub fn check_many_now<R: AsRequest>(
+        &self,
+        requests: &[R],
+        each: impl FnMut(Result<Decision, Error>),
+    ) -> bool {
+        let Some(store) = self.shared.store.as_memory() else { return false };
+        self.check_batches(store, requests, each);
+        true
+    }
+
+    fn check_batches<R: AsRequest>(
+        &self,
+        store: &MemoryStore,
+        requests: &[R],
+        mut each: impl FnMut(Result<Decision, Error>),
+    ) {
         for batch in requests.chunks(BATCH) {
             let active = self.shared.rules.load();
             let mut aims: SmallVec<[Option<Aimed<'_>>; BATCH]> = SmallVec::new();
@@ -75,19 +108,6 @@ impl Limiter {
                 }
             }
         }
-    }
-}
-
-impl<S: Store> Limiter<S> {
-    /// What [`check_async`](Self::check_async) would answer, if the store is one that answers at
-    /// once: `None` if it has to be waited for.
-    ///
-    /// # Errors
-    /// As [`check_async`](Self::check_async).
-    #[inline]
-    pub fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
-        let store = self.shared.store.as_memory()?;
-        Some(request.with_request(|request| self.check_request(store, &request)))
     }
 
     fn check_request(&self, store: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
