@@ -10,6 +10,8 @@ mod instructions;
 mod latency;
 mod layers;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod rivals;
 mod server;
 mod table;
@@ -30,9 +32,11 @@ fn main() {
             instructions::run(case, checks.parse().expect("a number of checks"))
         }
         ["only", wanted] => println!("{}", times(wanted).markdown()),
-        ["server"] => servers(),
+        ["server"] => section("## Servers", &server::table(root())),
+        #[cfg(feature = "redis")]
+        ["redis"] => section("## Redis", &redis::table()),
         ["bare", address] => server::serve_bare(address),
-        _ => eprintln!("usage: tollgate-bench [instructions | server | only PART-OF-A-CASE'S-NAME]"),
+        _ => eprintln!("usage: tollgate-bench [instructions | server | redis | only PART-OF-A-CASE'S-NAME]"),
     }
 }
 
@@ -50,23 +54,34 @@ fn everything() {
         instructions::table(),
     );
     println!("{report}");
-    write(RESULTS, &format!("{report}\n{}", results().1));
+    let kept = OTHERS.map(|heading| part(&results(), heading)).concat();
+    write(RESULTS, &format!("{report}\n{kept}"));
 }
 
-/// The servers' part of the results, anew.
-fn servers() {
-    let table = server::table(root());
+/// A part of the results that is measured by itself, anew.
+fn section(heading: &str, table: &str) {
     println!("{}\n\n{table}", table::machine());
-    write(RESULTS, &format!("{}\n\n{table}", results().0.trim_end()));
+    let text = results();
+    let old = part(&text, heading);
+    let text = if old.is_empty() { format!("{}\n\n{table}", text.trim_end()) } else { text.replace(&old, &format!("{}\n\n", table.trim_end())) };
+    write(RESULTS, &format!("{}\n", text.trim_end()));
 }
+
+/// What is measured by commands of their own.
+const OTHERS: [&str; 2] = ["## Servers", "## Redis"];
 
 const RESULTS: &str = "bench/RESULTS.md";
 
-/// The results as they stand: what is measured in this process, and of servers.
-fn results() -> (String, String) {
-    let text = std::fs::read_to_string(root().join(RESULTS)).unwrap_or_default();
-    let (here, there) = text.split_at(text.find("## Servers").unwrap_or(text.len()));
-    (here.to_owned(), there.to_owned())
+/// The results as they stand.
+fn results() -> String {
+    std::fs::read_to_string(root().join(RESULTS)).unwrap_or_default()
+}
+
+/// What stands under a heading, with it.
+fn part(text: &str, heading: &str) -> String {
+    let Some(start) = text.find(heading) else { return String::new() };
+    let end = text[start + 3..].find("\n## ").map_or(text.len(), |end| start + 3 + end + 1);
+    text[start..end].to_owned()
 }
 
 fn root() -> &'static Path {

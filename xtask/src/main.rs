@@ -11,6 +11,7 @@ cargo xtask truth N  the Redis script against the core, N random schedules of ea
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's, under wrk
+  --redis            a node with a real Redis beside redis-benchmark and a rival's
   --instructions     counts instructions with callgrind instead, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg anew";
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => bench(&["instructions"]),
         ["bench", "--server"] => bench_servers(),
+        ["bench", "--redis"] => bench_redis(),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
     };
@@ -113,6 +115,16 @@ fn bench(arguments: &[&str]) -> Result<(), String> {
         in_workspace("cargo")
             .args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--"])
             .args(arguments),
+    )
+}
+
+/// A node beside others that ask the same Redis. A rival needs a C++ compiler and libclang to be built, and minutes.
+fn bench_redis() -> Result<(), String> {
+    install_unless(&["redis-server", "--version"], "redis-server")?;
+    install_unless(&["sh", "-c", "ls /usr/lib/llvm-*/lib/libclang.so /usr/lib/llvm-*/lib/libclang-*.so"], "libclang-dev")?;
+    cargo(
+        "bench",
+        &["run", "--release", "--manifest-path", "bench/Cargo.toml", "--features", "redis", "--", "redis"],
     )
 }
 

@@ -17,4 +17,5 @@ mod store;
 mod target;
 
 pub use link::Change;
+pub use script::SCRIPT;
 pub use store::{RedisStore, RedisStoreBuilder, Status};

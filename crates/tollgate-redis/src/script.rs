@@ -9,8 +9,9 @@ use tollgate::{Answer, Charge, HoldId, Limits, MAX_SPAN, Op, Outcome, StoreError
 
 use crate::limit::Text;
 
-/// The whole script. It restates the core's arithmetic file by file; `tests/truth.rs` holds the two together.
-pub(crate) const SOURCE: &str = concat!(
+/// The whole script, for who wants to read it, or load it before anyone asks. It restates the core's arithmetic file by
+/// file, and tests hold the two together.
+pub const SCRIPT: &str = concat!(
     include_str!("script/head.lua"),
     include_str!("script/short.lua"),
     include_str!("script/algorithm.lua"),
@@ -24,7 +25,7 @@ pub(crate) const SOURCE: &str = concat!(
 );
 
 /// What Redis knows it by.
-static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
+static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 /// The latest time the script can count from: with a hundred years added it is still exact in a double.
 const LATEST: u64 = 1 << 52;
@@ -95,7 +96,7 @@ pub(crate) fn command(
 ) -> Result<Cmd, StoreError> {
     let mut command = Cmd::with_capacity(9 + 4 * lines.len(), 128 + 64 * lines.len());
     match in_full {
-        true => command.arg("EVAL").arg(SOURCE),
+        true => command.arg("EVAL").arg(SCRIPT),
         false => command.arg("EVALSHA").arg(SHA1.as_str()),
     };
     command.arg(lines.len());

@@ -27,7 +27,8 @@ use crate::{Error, Key, Limit, Limits, MemoryStore, Outcome, Timestamp};
 /// the other verbs leave the limit as it is.
 ///
 /// **Time.** `now` is the caller's reading. A store with a clock of its own may use that instead,
-/// and says in [`Applied::now`] which time it used. Readings may repeat, jump and go back.
+/// and says in [`Applied::now`] which time it used; the times in an [`Op`] then mean as long from
+/// that as they are from `now`. Readings may repeat, jump and go back.
 ///
 /// **Forgetting.** A key with nothing in use, no block and no reservation may be forgotten at any
 /// time; any other may not.

@@ -186,3 +186,32 @@ fn c6_who_is_let_through_has_been_charged_even_if_the_reservation_was_lost_on_th
     assert_eq!((decision.allowed(), decision.remaining()), (true, 9));
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 9);
 }
+
+/// A store with a clock of its own, which is an hour ahead.
+struct Ahead(MemoryStore);
+
+impl Store for Ahead {
+    async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
+        let op = match op {
+            Op::Reserve { hold, expires_at, firm } => {
+                Op::Reserve { hold, expires_at: expires_at.saturating_add(HOUR), firm }
+            }
+            op => op,
+        };
+        self.0.apply(op, charges, now.saturating_add(HOUR)).await
+    }
+}
+
+#[test]
+fn c6_a_store_with_another_clock_does_not_make_anyone_wait_longer() {
+    let clock = ManualClock::at(START);
+    let rules = RuleSet::per_client(Limit::per_second(1));
+    let limiter =
+        Limiter::builder(rules).store(Ahead(MemoryStore::new())).clock(clock.clone()).build().unwrap();
+    let mut first = wait(&limiter, "a", 1, later(2 * SECOND));
+    assert!(admitted(&mut first));
+    let mut second = wait(&limiter, "a", 1, later(2 * SECOND));
+    assert!(poll(&mut second).is_pending(), "it is not too late for a second");
+    clock.advance(SECOND);
+    assert!(admitted(&mut second));
+}

@@ -47,6 +47,7 @@ impl<S: Store> Limiter<S> {
                 // Should this be cancelled on the way to the store, what it took comes back when the hold
                 // expires.
                 let ttl = self.shared.deadline.saturating_add(SECOND);
+                let asked_at = clock.now();
                 let reservation = self.hold(plan.clone(), cost, ttl, false).await?;
                 let decision = reservation.decision();
                 let Verdict::Denied { retry_after } = decision.verdict() else {
@@ -55,7 +56,8 @@ impl<S: Store> Limiter<S> {
                         None => continue,
                     }
                 };
-                let at = decision.now().saturating_add(retry_after);
+                // By this clock: the store may decide by another.
+                let at = asked_at.saturating_add(retry_after);
                 if at > deadline || decision.degraded() {
                     break decision.clone();
                 }
