@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Redis, until};
+use common::{Cluster, Redis, until};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -32,15 +32,16 @@ fn open(url: &str) -> Limiter<RedisStore> {
     limiter(RedisStore::open(url).unwrap(), Limit::fixed_window(10, HOUR))
 }
 
+/// What docs/fleet.md tells operators to allow.
+const COMMANDS: &str = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush";
+
 #[test]
 fn a_user_may_only_do_what_the_script_does_to_keys_with_its_prefix() {
     let redis = Redis::start(&["--requirepass", "everything"]);
     let root =
         |arguments: &[&str]| redis.cli(&[&["--no-auth-warning", "-a", "everything"], arguments].concat());
-    // What docs/fleet.md tells operators to allow.
-    let commands = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush";
     let mut acl = vec!["acl", "setuser", "tollgate", "on", ">p@ss:w/rd", "~tollgate:*", "-@all"];
-    acl.extend(commands.split(' '));
+    acl.extend(COMMANDS.split(' '));
     assert_eq!(root(&acl), "OK");
     let url = format!("redis://tollgate:p%40ss%3Aw%2Frd@127.0.0.1:{}", redis.port);
     for limit in ["10/h fixed", "10/h sliding", "10/h log", "10/h", "5 refill 5/h reserve 5 refill 1/h"] {
@@ -58,6 +59,21 @@ fn a_user_may_only_do_what_the_script_does_to_keys_with_its_prefix() {
         let why = limiter.store().status().down.unwrap();
         assert!(!why.contains("wrong@"), "{why}");
     }
+}
+
+#[test]
+fn in_a_cluster_a_user_also_asks_where_the_slots_are() {
+    let cluster = Cluster::start();
+    // As docs/fleet.md has it.
+    let commands = format!("{COMMANDS} +cluster|slots +cluster|shards +asking +readonly");
+    for node in &cluster.nodes {
+        let mut acl = vec!["acl", "setuser", "tollgate", "on", ">secret", "~tollgate:*", "-@all"];
+        acl.extend(commands.split(' '));
+        assert_eq!(node.cli(&acl), "OK");
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://tollgate:secret@");
+    let limiter = open(&url);
+    (0..20).for_each(|client| assert!(check(&limiter, &format!("client-{client}")).allowed()));
 }
 
 #[test]
