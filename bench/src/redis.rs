@@ -122,7 +122,7 @@ async fn theirs(limiter: &AsyncRateLimiter, requests: u64) -> f64 {
     rate(TOGETHER, requests, async |client| {
         let values = HashMap::from([("client".to_owned(), format!("{client:012}"))]);
         let context = Context::from(values);
-        let answer = limiter.check_rate_limited_and_update(&namespace, &context, 1, false).await.expect("an answer");
+        let answer = limiter.check_rate_limited_and_update(&namespace, &context, 1).await.expect("an answer");
         assert!(!answer.limited);
     })
     .await

@@ -121,7 +121,10 @@ fn bench(arguments: &[&str]) -> Result<(), String> {
 /// A node beside others that ask the same Redis. A rival needs a C++ compiler and libclang to be built, and minutes.
 fn bench_redis() -> Result<(), String> {
     install_unless(&["redis-server", "--version"], "redis-server")?;
-    install_unless(&["sh", "-c", "ls /usr/lib/llvm-*/lib/libclang.so /usr/lib/llvm-*/lib/libclang-*.so"], "libclang-dev")?;
+    install_unless(
+        &["sh", "-c", "ls /usr/lib/llvm-*/lib/libclang.so /usr/lib/llvm-*/lib/libclang-*.so"],
+        "libclang-dev",
+    )?;
     cargo(
         "bench",
         &["run", "--release", "--manifest-path", "bench/Cargo.toml", "--features", "redis", "--", "redis"],

@@ -19,16 +19,18 @@ use crate::limit::counts_denied;
 
 /// How many denials are remembered.
 const MOST: usize = 65_536;
-/// Among how many counters the changes to clients are divided. Two that share one only ask Redis once more.
-const COUNTERS: usize = 4_096;
+/// Among how many counters the changes of budgets are divided. Where two share one, a change of either ends what is
+/// remembered of both, and Redis is asked once more.
+const COUNTERS: usize = 65_536;
 
 /// The denials that a store remembers.
 #[derive(Debug)]
 pub(crate) struct Denials {
-    kept: Cache<Box<[u8]>, Arc<Denial>>,
+    /// By a keyed hash of the request, so that long names take no more room than short ones.
+    kept: Cache<u128, Arc<Denial>>,
     /// How often something was done to the clients of each counter.
     changes: Box<[AtomicU64]>,
-    hasher: RandomState,
+    hashers: [RandomState; 2],
     longest: Duration,
     served: AtomicU64,
 }
@@ -44,12 +46,11 @@ struct Denial {
     applied: Applied,
 }
 
-/// What identifies a request here.
-pub(crate) type Identity = SmallVec<[u8; 128]>;
+type Encoded = SmallVec<[u8; 128]>;
 
 /// A request as it was before it was sent: what a denial of it is remembered under.
 pub(crate) struct Asked {
-    identity: Identity,
+    identity: u128,
     changes: SmallVec<[u64; 4]>,
 }
 
@@ -58,7 +59,7 @@ impl Denials {
         Self {
             kept: Cache::new(MOST),
             changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
-            hasher: RandomState::new(),
+            hashers: [RandomState::new(), RandomState::new()],
             longest,
             served: AtomicU64::new(0),
         }
@@ -71,19 +72,21 @@ impl Denials {
 
     /// What identifies a request, and what has been done to its budgets so far.
     pub(crate) fn identify(&self, charges: &[Charge<'_>]) -> Asked {
-        let mut identity = Identity::new();
+        let mut encoded = Encoded::new();
         for charge in charges {
-            charge.key.encode(&mut identity);
-            identity.extend_from_slice(&charge.cost.to_le_bytes());
-            identity.push(u8::from(charge.shadow));
+            charge.key.encode(&mut encoded);
+            encoded.extend_from_slice(&charge.cost.to_le_bytes());
+            encoded.push(u8::from(charge.shadow));
         }
+        let [one, other] = self.hashers.each_ref().map(|hasher| hasher.hash_one(encoded.as_slice()));
+        let identity = u128::from(one) << 64 | u128::from(other);
         let changes = charges.iter().map(|charge| self.counter(charge).load(Ordering::Acquire)).collect();
         Asked { identity, changes }
     }
 
     /// The answer to a request, if it is known to be denied still.
     pub(crate) fn find(&self, asked: &Asked, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
-        let denial = self.kept.get(asked.identity.as_slice())?;
+        let denial = self.kept.get(&asked.identity)?;
         let counted = denial.changes.iter().zip(&asked.changes);
         let unchanged = counted.into_iter().all(|(then, now)| then.is_none_or(|then| then == *now));
         let same_limits = charges.iter().map(|charge| charge.limits).eq(denial.limits.iter().copied());
@@ -121,22 +124,41 @@ impl Denials {
             limits: charges.iter().map(|charge| charge.limits).collect(),
             applied: applied.clone(),
         };
-        self.kept.insert(asked.identity.into_boxed_slice(), Arc::new(denial));
+        self.kept.insert(asked.identity, Arc::new(denial));
     }
 
-    /// These budgets have changed: no denial of theirs holds any more.
-    pub(crate) fn forget(&self, charges: &[Charge<'_>]) {
-        for charge in charges {
-            self.counter(charge).fetch_add(1, Ordering::AcqRel);
-        }
+    /// These budgets are about to change: when what this returns is dropped, no denial of theirs holds any more.
+    pub(crate) const fn forget_when_dropped<'a>(&'a self, charges: &'a [Charge<'a>]) -> Changed<'a> {
+        Changed { denials: self, charges }
     }
 
     fn counter(&self, charge: &Charge<'_>) -> &AtomicU64 {
-        let mut encoded = Identity::new();
+        let mut encoded = Encoded::new();
         charge.key.encode(&mut encoded);
-        let hash = self.hasher.hash_one(encoded.as_slice());
+        let hash = self.hashers[0].hash_one(encoded.as_slice());
         let index = usize::try_from(hash).unwrap_or(usize::MAX) % COUNTERS;
         &self.changes[index]
+    }
+}
+
+/// Budgets that change.
+pub(crate) struct Changed<'a> {
+    denials: &'a Denials,
+    charges: &'a [Charge<'a>],
+}
+
+impl Changed<'_> {
+    /// They did not.
+    pub(crate) const fn nothing(&mut self) {
+        self.charges = &[];
+    }
+}
+
+impl Drop for Changed<'_> {
+    fn drop(&mut self) {
+        for charge in self.charges {
+            self.denials.counter(charge).fetch_add(1, Ordering::AcqRel);
+        }
     }
 }
 

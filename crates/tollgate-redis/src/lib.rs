@@ -7,6 +7,7 @@
 //! [`RedisStore`] is a [`Store`](tollgate::Store): everything a [`Limiter`](tollgate::Limiter) can do, it can do with
 //! this one.
 
+mod connection;
 mod denials;
 mod key;
 mod limit;

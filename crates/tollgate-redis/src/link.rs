@@ -3,66 +3,58 @@
 //! Requests are written one after the other and answered in that order, so those that are under way together share
 //! round trips. What goes wrong is seen in three ways, and each leads to the same state, *shut*: the connection breaks;
 //! Redis says that it cannot (loading, read-only, out of memory, no permission); or several requests in a row have been
-//! given up by their callers unanswered. While shut, requests fail at once, without a connection to wait for. Meanwhile a *keeper* tries every
-//! [`PROBE_INTERVAL`] whether a write succeeds: on the connection there is, which may merely have hung, and then on a
-//! new one, whose address a Sentinel may give anew. The first success opens it again.
+//! given up by their callers unanswered. While shut, requests fail at once. Meanwhile a *keeper* tries, every
+//! [`PROBE_INTERVAL`], whether the script runs: on the connection there is, which may merely have hung, and then on a
+//! new one. The first success opens it again, unless it was open for a moment only just before: then it takes longer.
 //!
 //! In a Cluster one dead master must not cost the others their traffic, so there every range of slots has its own gate.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use redis::aio::MultiplexedConnection;
-use redis::cluster_async::ClusterConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tollgate::{Clock as _, StoreError, Timestamp, TokioClock};
 
+use crate::connection::{Connection, Dialer, in_words, is_lasting, within};
 use crate::key::{SLOTS, name_in};
-use crate::target::Dialer;
+use crate::script::probe;
 
-/// How often a shut gate is tried: recovery is noticed within this and the time-outs below, well within a second.
+/// How often a shut gate is tried: recovery is noticed within this and the time-outs of a probe and a dial.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a probe may take.
+/// How long a probe may take at least; as long as a request may, if that is longer.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(150);
-/// How long making a connection may take.
-pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long a Cluster's connections wait for an answer. (A single server's does not time out by itself: callers do.)
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A gate that shuts again this soon after it was opened stays shut for longer.
+const MOMENT: Duration = Duration::from_secs(1);
+/// How much longer at most: twice as long each time, so many times.
+const PATIENT_AT_MOST: u32 = 2;
 /// Who waits for less does not mean to wait.
-const PATIENCE: Duration = Duration::from_millis(5);
+const IMPATIENT: Duration = Duration::from_millis(1);
 /// So many requests in a row, given up unanswered, shut the gate. One alone may be a caller who left.
 const MISSES: u32 = 3;
 /// How many ranges of slots a Cluster is watched in.
-const RANGES: u16 = 128;
+const RANGES: u16 = 32;
 /// A Cluster's client finds its own way again; this often it is nevertheless made anew.
-const REDIAL_EVERY: u32 = 20;
+const REDIAL_EVERY: u32 = 5;
 
 /// A change that an operator wants to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Redis is of no use for now, and requests no longer wait for it.
+    /// Redis, or a part of a Cluster, is of no use for now, and requests no longer wait for it.
     Down {
         /// Why.
         reason: String,
     },
-    /// It is back.
+    /// All of it is back.
     Back,
 }
 
 /// Whom to tell of a [`Change`].
 pub(crate) type Tell = Box<dyn Fn(&Change) + Send + Sync>;
-
-#[derive(Clone)]
-enum Connection {
-    Server(MultiplexedConnection),
-    Cluster(ClusterConnection),
-}
 
 /// Why a request was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,13 +73,24 @@ struct Gate {
     shut: ArcSwapOption<String>,
     /// Whether a keeper is at work.
     kept: AtomicBool,
+    /// When it was last opened, in nanoseconds, and how often in a row it was shut again within a [`MOMENT`].
+    opened_at: AtomicU64,
+    relapses: AtomicU32,
 }
 
 pub(crate) struct Link {
     dialer: Dialer,
     prefix: String,
+    /// How long a probe may take.
+    patience: Duration,
     connection: watch::Sender<Option<Connection>>,
+    /// Held by whoever makes a connection, so that nobody else does.
+    dialling: tokio::sync::Mutex<()>,
+    /// How often that has been tried.
+    dials: AtomicU64,
     gates: Box<[Gate]>,
+    /// How many gates are shut.
+    shut: AtomicU32,
     trips: AtomicU64,
     tell: Option<Tell>,
 }
@@ -99,13 +102,17 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    pub(crate) fn new(dialer: Dialer, prefix: String, tell: Option<Tell>) -> Self {
+    pub(crate) fn new(dialer: Dialer, prefix: String, deadline: Duration, tell: Option<Tell>) -> Self {
         let gates = if matches!(dialer, Dialer::Cluster(_)) { RANGES } else { 1 };
         Self {
             dialer,
             prefix,
+            patience: deadline.max(PROBE_TIMEOUT),
             connection: watch::Sender::new(None),
+            dialling: tokio::sync::Mutex::new(()),
+            dials: AtomicU64::new(0),
             gates: (0..gates).map(|_| Gate::default()).collect(),
+            shut: AtomicU32::new(0),
             trips: AtomicU64::new(0),
             tell,
         }
@@ -116,7 +123,7 @@ impl Link {
         self.gates.iter().find_map(|gate| gate.shut.load().as_deref().cloned())
     }
 
-    /// How often a gate has been shut.
+    /// How often it has come to that.
     pub(crate) fn trips(&self) -> u64 {
         self.trips.load(Ordering::Relaxed)
     }
@@ -132,9 +139,8 @@ impl Link {
     pub(crate) async fn send(self: &Arc<Self>, slot: u16, command: &Cmd) -> Result<Value, Failure> {
         let gate = self.gate(slot);
         let mut flight = Flight { link: self, slot, since: TokioClock.now(), landed: false };
-        let connection = self.connection(gate, slot).await;
-        let answer = match connection {
-            Ok(connection) => ask(connection, command).await,
+        let answer = match self.connection(gate, slot).await {
+            Ok(connection) => connection.ask(command).await,
             Err(failure) => {
                 flight.landed = true;
                 return Err(failure);
@@ -159,20 +165,13 @@ impl Link {
         }
     }
 
-    /// Whether a write succeeds.
+    /// Whether the script runs.
     pub(crate) async fn ping(self: &Arc<Self>) -> Result<(), StoreError> {
-        match self.send(0, &self.write_to(0)).await {
+        match self.send(0, &probe(&name_in(&self.prefix, 0))).await {
             Ok(_) => Ok(()),
             Err(Failure::Store(error)) => Err(error),
-            Err(Failure::NoScript) => unreachable!("a SET needs no script"),
+            Err(Failure::NoScript) => unreachable!("it is sent whole"),
         }
-    }
-
-    /// The least that shows whether the node of a slot is of use.
-    fn write_to(&self, slot: u16) -> Cmd {
-        let mut write = redis::cmd("SET");
-        write.arg(name_in(&self.prefix, slot)).arg(1).arg("PX").arg(1_000);
-        write
     }
 
     /// The connection, made first if there has never been one.
@@ -180,6 +179,8 @@ impl Link {
         let mut changes = None;
         loop {
             if let Some(why) = &*gate.shut.load() {
+                // The one who was at it may have ended with its runtime.
+                self.keep(slot);
                 let reason = format!("not tried, because {why}");
                 return Err(Failure::Store(StoreError::Unavailable { reason }));
             }
@@ -199,80 +200,106 @@ impl Link {
     fn shut(self: &Arc<Self>, slot: u16, reason: String) {
         let gate = self.gate(slot);
         if gate.shut.swap(Some(Arc::new(reason.clone()))).is_none() {
-            self.trips.fetch_add(1, Ordering::Relaxed);
-            self.tell.iter().for_each(|tell| tell(&Change::Down { reason: reason.clone() }));
+            let open_for =
+                TokioClock.now().since(Timestamp::from_nanos(gate.opened_at.load(Ordering::Relaxed)));
+            match open_for < MOMENT {
+                true => gate.relapses.fetch_add(1, Ordering::Relaxed),
+                false => gate.relapses.swap(0, Ordering::Relaxed),
+            };
+            if self.shut.fetch_add(1, Ordering::AcqRel) == 0 {
+                self.trips.fetch_add(1, Ordering::Relaxed);
+                self.tell.iter().for_each(|tell| tell(&Change::Down { reason: reason.clone() }));
+            }
         }
         self.connection.send_modify(|_| ());
         self.keep(slot);
     }
 
-    /// Sees to it that somebody tries this slot's gate. (Where there is no runtime any more, nobody does.)
+    fn open(&self, gate: &Gate) {
+        gate.misses.store(0, Ordering::Relaxed);
+        gate.opened_at.store(TokioClock.now().as_nanos(), Ordering::Relaxed);
+        if gate.shut.swap(None).is_some() && self.shut.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.tell.iter().for_each(|tell| tell(&Change::Back));
+        }
+        self.connection.send_modify(|_| ());
+    }
+
+    /// Sees to it that somebody tries this slot's gate. (Where there is no runtime, the next request that has one does.)
     fn keep(self: &Arc<Self>, slot: u16) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.gate(slot).kept.swap(true, Ordering::AcqRel) {
-            runtime.spawn(keep(Arc::downgrade(self), slot));
+            runtime.spawn(keep(Keeping { link: Arc::downgrade(self), slot }));
         }
     }
 
-    /// Whether a write succeeds, on the connection there is or on a new one.
-    async fn probe(&self, slot: u16, attempt: u32) -> RedisResult<()> {
-        let write = self.write_to(slot);
+    /// Whether the script runs, on the connection there is or on a new one.
+    async fn probe(&self, command: &Cmd, attempt: u32) -> RedisResult<()> {
+        let dials = self.dials.load(Ordering::Acquire);
         let known = self.connection.borrow().clone();
-        let redial = match &known {
-            Some(Connection::Cluster(_)) => attempt % REDIAL_EVERY == REDIAL_EVERY - 1,
-            _ => true,
-        };
-        let mut outcome = Err(silence());
         if let Some(known) = known {
-            outcome = within(PROBE_TIMEOUT, ask(known, &write)).await.map(drop);
+            let redial = matches!(known, Connection::Server(_)) || attempt % REDIAL_EVERY == REDIAL_EVERY - 1;
+            let outcome = within(self.patience, known.ask(command)).await;
+            if outcome.is_ok() || !redial {
+                return outcome.map(drop);
+            }
         }
-        if outcome.is_err() && redial {
-            let dialled = within(DIAL_TIMEOUT, self.dial()).await?;
-            within(PROBE_TIMEOUT, ask(dialled.clone(), &write)).await?;
-            self.connection.send_replace(Some(dialled));
-            outcome = Ok(());
-        }
-        outcome
+        // One at a time: whoever waited for another's attempt makes do with what came of it.
+        let _dialling = self.dialling.lock().await;
+        let dialled = if self.dials.load(Ordering::Acquire) == dials {
+            let dialled = self.dialer.dial().await;
+            self.dials.fetch_add(1, Ordering::AcqRel);
+            dialled?
+        } else {
+            self.connection.borrow().clone().ok_or_else(no_connection)?
+        };
+        within(self.patience, dialled.clone().ask(command)).await?;
+        self.connection.send_replace(Some(dialled));
+        Ok(())
     }
+}
 
-    async fn dial(&self) -> RedisResult<Connection> {
-        let settings = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(DIAL_TIMEOUT))
-            .set_response_timeout(None);
-        Ok(match &self.dialer {
-            Dialer::Single(client) => {
-                Connection::Server(client.get_multiplexed_async_connection_with_config(&settings).await?)
-            }
-            Dialer::Sentinel(client) => {
-                let mut client = client.lock().await;
-                Connection::Server(client.get_async_connection_with_config(&settings).await?)
-            }
-            Dialer::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
-        })
+fn no_connection() -> redis::RedisError {
+    std::io::Error::new(std::io::ErrorKind::NotConnected, "there is no connection").into()
+}
+
+/// Who tries a gate. However it ends, somebody else may take over.
+struct Keeping {
+    link: Weak<Link>,
+    slot: u16,
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.gate(self.slot).kept.store(false, Ordering::Release);
+        }
     }
 }
 
 /// Tries a gate until it is open. Ends when nobody uses the link any more.
-async fn keep(link: std::sync::Weak<Link>, slot: u16) {
+async fn keep(keeping: Keeping) {
     let mut attempt = 0;
-    while let Some(link) = link.upgrade() {
-        match link.probe(slot, attempt).await {
-            Ok(()) => {
-                let gate = link.gate(slot);
-                gate.misses.store(0, Ordering::Relaxed);
-                gate.kept.store(false, Ordering::Release);
-                if gate.shut.swap(None).is_some() {
-                    link.tell.iter().for_each(|tell| tell(&Change::Back));
-                }
-                link.connection.send_modify(|_| ());
-                return;
-            }
-            Err(error) => link.shut(slot, in_words(&error)),
+    let mut command = None;
+    loop {
+        let Some(link) = keeping.link.upgrade() else { return };
+        let gate = link.gate(keeping.slot);
+        let relapses = gate.relapses.load(Ordering::Relaxed);
+        if attempt == 0 && relapses > 0 {
+            rest(PROBE_INTERVAL * 2_u32.pow(relapses.min(PATIENT_AT_MOST))).await;
+        }
+        let command = command.get_or_insert_with(|| probe(&name_in(&link.prefix, keeping.slot)));
+        match link.probe(command, attempt).await {
+            Ok(()) => return link.open(gate),
+            Err(error) => link.shut(keeping.slot, in_words(&error)),
         }
         drop(link);
         attempt = attempt.wrapping_add(1);
-        TokioClock.sleep_until(TokioClock.now().saturating_add(PROBE_INTERVAL)).await;
+        rest(PROBE_INTERVAL).await;
     }
+}
+
+async fn rest(span: Duration) {
+    TokioClock.sleep_until(TokioClock.now().saturating_add(span)).await;
 }
 
 /// A request under way. One that is dropped before it has landed was given up by its caller.
@@ -286,59 +313,12 @@ struct Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         // Who did not wait for an answer did not miss one.
-        if self.landed || TokioClock.now().since(self.since) < PATIENCE {
+        if self.landed || TokioClock.now().since(self.since) < IMPATIENT {
             return;
         }
         let misses = self.link.gate(self.slot).misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if misses >= MISSES {
             self.link.shut(self.slot, format!("{misses} requests in a row had no answer in time"));
-        }
-    }
-}
-
-async fn ask(connection: Connection, command: &Cmd) -> RedisResult<Value> {
-    match connection {
-        Connection::Server(mut connection) => command.query_async(&mut connection).await,
-        Connection::Cluster(mut connection) => command.query_async(&mut connection).await,
-    }
-}
-
-async fn within<T>(span: Duration, work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    timeout(span, work).await.unwrap_or_else(|_| Err(silence()))
-}
-
-fn silence() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::TimedOut, "it does not answer").into()
-}
-
-/// The error as Redis itself puts it, if it is one of its own.
-fn in_words(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
-    }
-}
-
-/// Whether the next request would fail the same way: then it is not worth trying.
-fn is_lasting(error: &RedisError) -> bool {
-    let states = [
-        "LOADING",
-        "READONLY",
-        "OOM",
-        "MASTERDOWN",
-        "CLUSTERDOWN",
-        "MISCONF",
-        "NOREPLICAS",
-        "NOAUTH",
-        "NOPERM",
-    ];
-    match error.code() {
-        Some(code) => states.contains(&code),
-        None => {
-            error.is_io_error()
-                || error.is_connection_dropped()
-                || error.is_timeout()
-                || error.is_cluster_error()
         }
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
-use tollgate::{Answer, Charge, HoldId, Limits, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Verdict};
+use tollgate::{
+    Answer, Charge, HoldId, Limit, Limits, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Verdict,
+};
 
 use crate::limit::Text;
 
@@ -40,7 +42,7 @@ pub(crate) enum Verb {
     Op(Op),
     /// Take, and say what it takes to undo it.
     Try,
-    /// Undo a `Try`, charge by charge: until when what it drew is in use, 0 if it drew nothing.
+    /// Undo a `Try`, by its tickets.
     Undo,
     /// Count an attempt that was denied elsewhere, where attempts count.
     Refuse,
@@ -74,6 +76,10 @@ impl Line {
         let Charge { limits, cost, shadow, .. } = *charge;
         Self { key, slot, limits, place: charge.key.place(), cost, rule, shadow }
     }
+
+    pub(crate) fn limit(&self) -> &'static Limit {
+        &self.limits.as_slice()[usize::from(self.place)]
+    }
 }
 
 /// What the script answered.
@@ -81,15 +87,15 @@ impl Line {
 pub(crate) struct Reply {
     pub(crate) now: Timestamp,
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// For each charge of a [`Verb::Try`], what undoes it.
-    pub(crate) drawn: SmallVec<[u64; 4]>,
+    /// For each charge of a [`Verb::Try`], what undoes it: nothing if it drew nothing.
+    pub(crate) tickets: Vec<String>,
 }
 
 /// The call as a command: by its hash, or in full for a server that does not have it.
 pub(crate) fn command(
     verb: Verb,
     lines: &[Line],
-    drawn: &[u64],
+    tickets: &[String],
     now: Timestamp,
     time: Time,
     in_full: bool,
@@ -109,9 +115,8 @@ pub(crate) fn command(
         Time::Caller(grace) => command.arg(micros(now)).arg(millis(grace)),
     };
     for line in lines {
-        let limit = &line.limits.as_slice()[usize::from(line.place)];
         let rule = i64::try_from(line.rule).unwrap_or(i64::MAX);
-        command.arg(Text(limit).to_string()).arg(line.cost.min(DEAREST));
+        command.arg(Text(line.limit()).to_string()).arg(line.cost.min(DEAREST));
         command.arg(if line.shadow { -rule } else { rule });
     }
     match verb {
@@ -120,10 +125,17 @@ pub(crate) fn command(
             command.arg(format!("{hold:x}")).arg(span(expires_at, now)).arg(u8::from(firm))
         }
         Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
-        Verb::Undo => command.arg(drawn),
+        Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
     Ok(command)
+}
+
+/// The script as it is tried: whole, so that it is there afterwards, on a key that is good for nothing else.
+pub(crate) fn probe(key: &str) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(SCRIPT).arg(1).arg(key).arg("take").arg("").arg(0).arg("f 1000000 1000000 0 0").arg(1).arg(1);
+    command
 }
 
 fn word(verb: Verb) -> Result<&'static str, StoreError> {
@@ -156,15 +168,20 @@ fn millis(span: Duration) -> u64 {
 }
 
 /// Reads the script's answer.
-pub(crate) fn reply(value: &Value, lines: &[Line]) -> Result<Reply, StoreError> {
+pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, StoreError> {
     let number = |value: &Value| match value {
         Value::Int(number) => Some(*number),
         _ => None,
     };
-    let numbers: Option<SmallVec<[i64; 25]>> = match value {
-        Value::Array(values) => values.iter().map(number).collect(),
+    let ticket = |value: &Value| match value {
+        Value::BulkString(ticket) => String::from_utf8(ticket.clone()).ok(),
         _ => None,
     };
+    let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
+    let ticketed = if verb == Verb::Try { lines.len() } else { 0 };
+    let (values, tickets) = values.split_at(values.len().saturating_sub(ticketed));
+    let numbers: Option<SmallVec<[i64; 25]>> = values.iter().map(number).collect();
+    let tickets: Option<Vec<String>> = tickets.iter().map(ticket).collect();
     let numbers = numbers.as_deref().and_then(<[i64]>::split_first);
     let Some((now, (rest, []))) = numbers.map(|(now, rest)| (now, rest.as_chunks::<6>())) else {
         return Err(StoreError::Unavailable { reason: format!("the script answered {value:?}") });
@@ -193,7 +210,7 @@ pub(crate) fn reply(value: &Value, lines: &[Line]) -> Result<Reply, StoreError> 
     Ok(Reply {
         now: moment(*now),
         answers: rest.iter().zip(lines).map(answer).collect(),
-        drawn: rest.iter().map(|[.., units, _]| units.unsigned_abs()).collect(),
+        tickets: tickets.unwrap_or_default(),
     })
 }
 

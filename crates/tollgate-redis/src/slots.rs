@@ -1,9 +1,10 @@
 //! Requests whose keys are in several slots of a Cluster, which no one script reaches.
 //!
-//! The slots are asked in order, those that enforce first, each atomically. If one denies, what the others before it drew is given back, exactly: only
-//! what is still in use, so that nobody gets more through than the limits say. In between, another process may see a
-//! denial that does not last; and a process that dies in between, or whose request runs out of time, leaves what it drew
-//! so far to come back as any other.
+//! The slots are asked in order, those that enforce first, each atomically. If one denies, what the others before it
+//! drew is given back, exactly: by a ticket that says what was drawn on, and only what is still in use of it, so that
+//! nobody gets more through than the limits say. In between, another process may see a denial that does not last; and a
+//! process that dies in between, or whose request runs out of time, leaves what it drew so far to come back as any
+//! other.
 
 use futures_util::future::try_join_all;
 use smallvec::SmallVec;
@@ -26,7 +27,7 @@ impl Group {
 
     /// Whether an attempt counts even if it is denied.
     fn counts(&self) -> bool {
-        self.lines.iter().any(|line| counts_denied(&line.limits.as_slice()[usize::from(line.place)]))
+        self.lines.iter().any(|line| counts_denied(line.limit()))
     }
 
     fn denies(&self, reply: &Reply) -> bool {
@@ -102,9 +103,11 @@ async fn undo(
     now: Timestamp,
 ) -> Result<Reply, StoreError> {
     let Op::Reserve { hold, .. } = op else {
-        return shared.run(Verb::Undo, &group.lines, &reply.drawn, now).await;
+        return shared.run(Verb::Undo, &group.lines, &reply.tickets, now).await;
     };
-    let free: Vec<Line> = group.lines.iter().map(|line| Line { cost: 0, ..line.clone() }).collect();
+    // What counts denied attempts keeps this one.
+    let cost = |line: &Line| if counts_denied(line.limit()) { line.cost } else { 0 };
+    let free: Vec<Line> = group.lines.iter().map(|line| Line { cost: cost(line), ..line.clone() }).collect();
     shared.run(Verb::Op(Op::Settle { hold }), &free, &[], now).await?;
     shared.run(Verb::Op(Op::Peek), &group.lines, &[], now).await
 }
@@ -131,5 +134,5 @@ fn together(groups: &[Group], replies: &[Reply], charges: usize) -> Reply {
             answers[*place] = Some(answer);
         }
     }
-    Reply { now: first, answers: answers.into_iter().flatten().collect(), drawn: SmallVec::new() }
+    Reply { now: first, answers: answers.into_iter().flatten().collect(), tickets: Vec::new() }
 }

@@ -62,6 +62,7 @@ pub struct Status {
 pub struct RedisStoreBuilder {
     target: Target,
     address: String,
+    deadline: Duration,
     prefix: String,
     time: Time,
     log_ceiling: u64,
@@ -105,6 +106,7 @@ impl RedisStore {
         Ok(RedisStoreBuilder {
             target: Target::parse(url)?,
             address: masked(url),
+            deadline: Duration::from_millis(50),
             prefix: "tollgate".into(),
             time: Time::Server,
             log_ceiling: 10_000,
@@ -130,7 +132,7 @@ impl RedisStore {
         }
     }
 
-    /// Asks Redis whether a write would succeed.
+    /// Asks Redis whether it would decide.
     ///
     /// # Errors
     /// Why it would not.
@@ -140,6 +142,14 @@ impl RedisStore {
 }
 
 impl RedisStoreBuilder {
+    /// How long a Redis that is well may take: 50 milliseconds unless said otherwise. It is the limiter that waits no
+    /// longer ([`deadline`](tollgate::LimiterBuilder::deadline)); here it tells a slow Redis from one that is away.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
     /// What all keys begin with: `tollgate` unless said otherwise. Stores with different prefixes know nothing of each
     /// other.
     #[must_use]
@@ -183,7 +193,7 @@ impl RedisStoreBuilder {
     /// # Errors
     /// [`Error::InvalidConfig`] for a setting that cannot be.
     pub fn build(self) -> Result<RedisStore, Error> {
-        let Self { target, address, prefix, time, log_ceiling, remember_denials, tell } = self;
+        let Self { target, address, deadline, prefix, time, log_ceiling, remember_denials, tell } = self;
         if prefix.is_empty()
             || prefix.contains(['{', '}'])
             || !prefix.bytes().all(|byte| byte.is_ascii_graphic())
@@ -192,7 +202,7 @@ impl RedisStoreBuilder {
             return Err(Error::InvalidConfig { field: "prefix", value: format!("{prefix:?}"), reason });
         }
         let cluster = target.is_cluster();
-        let link = Arc::new(Link::new(target.dialer()?, prefix.clone(), tell));
+        let link = Arc::new(Link::new(target.dialer()?, prefix.clone(), deadline, tell));
         let denials = (!remember_denials.is_zero()).then(|| Denials::new(remember_denials));
         Ok(RedisStore {
             shared: Arc::new(Shared { link, prefix, time, log_ceiling, denials, cluster, address }),
@@ -208,6 +218,8 @@ impl Store for RedisStore {
         if let Some(denied) = asked.as_ref().and_then(|asked| denials.find(asked, charges, now)) {
             return Ok(denied);
         }
+        // Whatever becomes of it, given up on the way included: Redis may have done it.
+        let mut changed = denials.forget_when_dropped(charges);
         let applied = shared.decide(op, charges, now).await;
         let denied = |applied: &Applied| {
             charges
@@ -216,9 +228,12 @@ impl Store for RedisStore {
                 .any(|(charge, answer)| !charge.shadow && !answer.outcome.allowed())
         };
         match (&applied, asked) {
-            (Ok(applied), Some(asked)) if denied(applied) => denials.keep(asked, charges, applied, now),
-            _ if op == Op::Peek => {}
-            _ => denials.forget(charges),
+            (Ok(applied), Some(asked)) if denied(applied) => {
+                changed.nothing();
+                denials.keep(asked, charges, applied, now);
+            }
+            _ if op == Op::Peek => changed.nothing(),
+            _ => {}
         }
         applied
     }
@@ -267,11 +282,11 @@ impl Shared {
         &self,
         verb: Verb,
         lines: &[Line],
-        drawn: &[u64],
+        tickets: &[String],
         now: Timestamp,
     ) -> Result<Reply, StoreError> {
         let slot = lines.first().map_or(0, |line| line.slot);
-        let send = async |in_full: bool| match command(verb, lines, drawn, now, self.time, in_full) {
+        let send = async |in_full: bool| match command(verb, lines, tickets, now, self.time, in_full) {
             Ok(command) => self.link.send(slot, &command).await,
             Err(error) => Err(Failure::Store(error)),
         };
@@ -280,7 +295,7 @@ impl Shared {
             answer => answer,
         };
         match answer {
-            Ok(value) => reply(&value, lines),
+            Ok(value) => reply(&value, verb, lines),
             Err(Failure::Store(error)) => Err(error),
             Err(Failure::NoScript) => Err(StoreError::Unavailable { reason: "it loses the script".into() }),
         }

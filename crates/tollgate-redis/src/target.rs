@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `rediss` instead of `redis` is TLS, checked against the machine's certificates or `?ca=FILE`, and with
-//! `&cert=FILE&key=FILE` the client shows one of its own. A user or password with `@`, `/` or `:` in it is
-//! percent-encoded.
+//! `&cert=FILE&key=FILE` the client shows one of its own. A user or password with `@`, `/`, `?` or `:` in it is
+//! percent-encoded. Sentinels that want a password of their own get `?sentinel_password=…`, and `&sentinel_user=…`.
 
 use std::fmt;
 
@@ -22,6 +22,8 @@ use redis::{
 };
 use tollgate::Error;
 
+use crate::connection::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, Dialer, in_words};
+
 /// What a URL says.
 #[derive(Clone)]
 pub(crate) struct Target {
@@ -31,6 +33,8 @@ pub(crate) struct Target {
     password: Option<String>,
     database: i64,
     tls: Option<TlsCertificates>,
+    /// Who the Sentinels want to know.
+    sentinel: (Option<String>, Option<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +54,6 @@ impl fmt::Debug for Target {
     }
 }
 
-/// How to get a connection.
-pub(crate) enum Dialer {
-    Single(Box<Client>),
-    /// Asks anew each time: the master may be another.
-    Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
-    Cluster(Box<ClusterClient>),
-}
-
 const USUAL_PORT: u16 = 6379;
 const USUAL_SENTINEL_PORT: u16 = 26_379;
 
@@ -66,10 +62,11 @@ impl Target {
         let fault = |reason| Error::InvalidConfig { field: "url", value: masked(url), reason };
         let (scheme, rest) = url.split_once("://").ok_or(fault("a URL such as redis://127.0.0.1:6379"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let query = Query::parse(query, scheme)?;
         if scheme == "unix" {
-            let (kind, tls) = (Kind::Unix, None);
-            let addresses = vec![(rest.to_owned(), 0)];
-            return Ok(Self { kind, addresses, user: None, password: None, database: 0, tls });
+            let (addresses, database) = (vec![(rest.to_owned(), 0)], 0);
+            let (kind, user, password, tls) = (Kind::Unix, None, None, None);
+            return Ok(Self { kind, addresses, user, password, database, tls, sentinel: (None, None) });
         }
         let (login, rest) = rest.rsplit_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -101,19 +98,22 @@ impl Target {
         if kind == Kind::Cluster && database != 0 {
             return Err(fault("without a database: a Cluster has only one"));
         }
-        let (user, password) = login.map_or((None, None), |login| match login.split_once(':') {
-            Some((user, password)) => (decoded(user).filter(|user| !user.is_empty()), decoded(password)),
-            None => (None, decoded(login)),
-        });
-        let tls = if secure { Some(certificates(query)?) } else { None };
-        if secure {
-            // The client asks for the process's choice, and where nobody has made one this is it.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+        let (user, password) = match login.map(|login| login.split_once(':')) {
+            None => (None, None),
+            Some(None) => {
+                return Err(fault(
+                    "with a password after the user, redis://user:password@host, or with neither",
+                ));
+            }
+            Some(Some((user, password))) => (decoded(user).ok(), decoded(password).ok()),
+        };
+        if login.is_some() && (user.is_none() || password.is_none()) {
+            return Err(fault("with a user and a password that are UTF-8 once they are percent-decoded"));
         }
-        if !secure && !query.is_empty() {
-            return Err(fault("without ?…: ca, cert and key belong to rediss://"));
-        }
-        Ok(Self { kind, addresses, user, password, database, tls })
+        let user = user.filter(|user| !user.is_empty());
+        let tls = if secure { Some(query.certificates()?) } else { None };
+        let sentinel = (query.sentinel_user, query.sentinel_password);
+        Ok(Self { kind, addresses, user, password, database, tls, sentinel })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -124,13 +124,18 @@ impl Target {
     pub(crate) fn dialer(&self) -> Result<Dialer, Error> {
         let wrong = |error: redis::RedisError| Error::InvalidConfig {
             field: "url",
-            value: error.to_string(),
+            value: in_words(&error),
             reason: "one that the Redis client understands",
         };
+        if self.tls.is_some() {
+            // The client asks for the process's choice, and where nobody has made one this is it.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         Ok(match &self.kind {
             Kind::Cluster => Dialer::Cluster(Box::new(self.cluster().map_err(wrong)?)),
             Kind::Sentinel { service } => {
-                Dialer::Sentinel(Box::new(tokio::sync::Mutex::new(self.sentinel(service).map_err(wrong)?)))
+                let one = |host| Ok(tokio::sync::Mutex::new(self.sentinel(host, service)?));
+                Dialer::Sentinel(self.addrs().into_iter().map(one).collect::<Result<_, _>>().map_err(wrong)?)
             }
             Kind::Single | Kind::Unix => {
                 let info = self.infos().map_err(wrong)?.remove(0);
@@ -176,19 +181,18 @@ impl Target {
     fn cluster(&self) -> redis::RedisResult<ClusterClient> {
         let mut builder = ClusterClientBuilder::new(self.infos()?)
             .tcp_settings(tcp())
-            .connection_timeout(crate::link::DIAL_TIMEOUT)
-            .response_timeout(crate::link::ANSWER_TIMEOUT)
-            .retries(3)
-            .min_retry_wait(5)
-            .max_retry_wait(50);
+            .connection_timeout(CONNECT_TIMEOUT)
+            .response_timeout(ANSWER_TIMEOUT)
+            // What was sent may have been executed.
+            .retries(0);
         if let Some(tls) = &self.tls {
             builder = builder.tls(TlsMode::Secure).certs(tls.clone());
         }
         builder.build()
     }
 
-    fn sentinel(&self, service: &str) -> redis::RedisResult<SentinelClient> {
-        let mut builder = SentinelClientBuilder::new(self.addrs(), service, SentinelServerType::Master)?
+    fn sentinel(&self, host: ConnectionAddr, service: &str) -> redis::RedisResult<SentinelClient> {
+        let mut builder = SentinelClientBuilder::new([host], service, SentinelServerType::Master)?
             .set_client_to_redis_db(self.database)
             .set_client_to_redis_tcp_settings(tcp())
             .set_client_to_sentinel_tcp_settings(tcp());
@@ -197,6 +201,13 @@ impl Target {
         }
         if let Some(password) = &self.password {
             builder = builder.set_client_to_redis_password(password);
+        }
+        let (user, password) = &self.sentinel;
+        if let Some(user) = user {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = password {
+            builder = builder.set_client_to_sentinel_password(password);
         }
         if let Some(tls) = &self.tls {
             builder = builder
@@ -227,48 +238,70 @@ fn address(text: &str, port: u16) -> Option<(String, u16)> {
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
-/// The files that a query names: `ca`, `cert` and `key`.
-fn certificates(query: &str) -> Result<TlsCertificates, Error> {
-    let read = |path: &str| {
-        std::fs::read(path).map_err(|error| Error::InvalidConfig {
-            field: "url",
-            value: format!("{path} ({error})"),
-            reason: "a readable PEM file",
-        })
-    };
-    let (mut ca, mut cert, mut key) = (None, None, None);
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("ca", path)) => ca = Some(read(path)?),
-            Some(("cert", path)) => cert = Some(read(path)?),
-            Some(("key", path)) => key = Some(read(path)?),
+/// What a URL says after its question mark.
+#[derive(Default)]
+struct Query {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    sentinel_user: Option<String>,
+    sentinel_password: Option<String>,
+}
+
+impl Query {
+    fn parse(text: &str, scheme: &str) -> Result<Self, Error> {
+        let mut query = Self::default();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let fault =
+                |reason| Error::InvalidConfig { field: "url", value: format!("…?{name}=…"), reason };
+            let (secure, sentinel) = (scheme.starts_with("rediss"), scheme.ends_with("+sentinel"));
+            let place = match name {
+                "ca" if secure => &mut query.ca,
+                "cert" if secure => &mut query.cert,
+                "key" if secure => &mut query.key,
+                "sentinel_user" if sentinel => &mut query.sentinel_user,
+                "sentinel_password" if sentinel => &mut query.sentinel_password,
+                "ca" | "cert" | "key" => {
+                    return Err(fault("without that, or rediss://: certificates belong to TLS"));
+                }
+                _ if sentinel => {
+                    return Err(fault("with ca, cert, key, sentinel_user or sentinel_password there"));
+                }
+                _ => return Err(fault("with ca=FILE, cert=FILE or key=FILE there, for rediss://")),
+            };
+            *place = Some(decoded(value).map_err(|()| fault("percent-encoded UTF-8"))?);
+        }
+        Ok(query)
+    }
+
+    fn certificates(&self) -> Result<TlsCertificates, Error> {
+        let read = |path: &Option<String>| match path {
+            Some(path) => std::fs::read(path).map(Some).map_err(|error| Error::InvalidConfig {
+                field: "url",
+                value: format!("{path} ({error})"),
+                reason: "a readable PEM file",
+            }),
+            None => Ok(None),
+        };
+        let client_tls = match (read(&self.cert)?, read(&self.key)?) {
+            (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
+            (None, None) => None,
             _ => {
-                let value = pair.to_owned();
+                let value = "…?cert=… or …?key=… alone".to_owned();
                 return Err(Error::InvalidConfig {
                     field: "url",
                     value,
-                    reason: "ca=FILE, cert=FILE or key=FILE",
+                    reason: "cert and key together, or neither",
                 });
             }
-        }
+        };
+        Ok(TlsCertificates { client_tls, root_cert: read(&self.ca)? })
     }
-    let client_tls = match (cert, key) {
-        (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
-        (None, None) => None,
-        _ => {
-            let value = query.to_owned();
-            return Err(Error::InvalidConfig {
-                field: "url",
-                value,
-                reason: "cert and key together, or neither",
-            });
-        }
-    };
-    Ok(TlsCertificates { client_tls, root_cert: ca })
 }
 
 /// The text that percent-encoding stands for, if it is text.
-fn decoded(text: &str) -> Option<String> {
+fn decoded(text: &str) -> Result<String, ()> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -278,30 +311,25 @@ fn decoded(text: &str) -> Option<String> {
             }
             _ => None,
         };
-        match escape {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &rest[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
+        bytes.push(escape.unwrap_or(*first));
+        rest = if escape.is_some() { &rest[3..] } else { tail };
     }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(bytes).map_err(drop)
 }
 
 /// The URL without what nobody should read in a log.
 pub(crate) fn masked(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    match rest.rsplit_once('@') {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, "?…"));
+    let rest = match rest.rsplit_once('@') {
         Some((login, rest)) => match login.split_once(':') {
-            Some((user, _)) => format!("{scheme}://{user}:***@{rest}"),
-            None => format!("{scheme}://***@{rest}"),
+            Some((user, _)) => format!("{user}:***@{rest}"),
+            None => format!("***@{rest}"),
         },
-        None => url.to_owned(),
-    }
+        None => rest.to_owned(),
+    };
+    let colon = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{colon}{rest}{query}")
 }
 
 #[cfg(test)]
@@ -327,6 +355,10 @@ mod tests {
         assert_eq!(sentinel.database, 2);
         assert!(parsed("redis+cluster://a,b:1,c").is_cluster());
         assert!(parsed("rediss://h").tls.is_some());
+        let guarded = parsed("redis+sentinel://s1/main?sentinel_user=watch&sentinel_password=p%26w").sentinel;
+        assert_eq!(guarded, (Some("watch".into()), Some("p&w".into())));
+        assert_eq!(masked("redis://app:secret@h/1?ca=secret"), "redis://app:***@h/1?…");
+        assert_eq!(masked("redis://h:1,g/1"), "redis://h:1,g/1");
         assert_eq!(parsed("unix:///run/redis.sock").kind, Kind::Unix);
     }
 
@@ -343,7 +375,13 @@ mod tests {
             ("redis://:secret@h/x", "number"),
             ("redis://:secret@h?ca=x", "rediss"),
             ("rediss://h?ca=/nowhere.pem", "/nowhere.pem"),
-            ("rediss://h?color=red", "color=red"),
+            ("rediss://h?password=secret", "password"),
+            ("redis://h?password=secret", "password"),
+            ("unix:///run/x.sock?pass=secret&db=3", "pass"),
+            ("rediss://:secret@h?cert=/nowhere.pem", "/nowhere.pem"),
+            ("default:secret@cache:6379", "such as redis://"),
+            ("redis://secret@h", "redis://user:password@host"),
+            ("redis://:secret%ff@h", "UTF-8"),
         ];
         for (url, hint) in wrong {
             let error = Target::parse(url).unwrap_err();

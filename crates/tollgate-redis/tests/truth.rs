@@ -13,7 +13,7 @@ use tollgate::{
     Answer, Applied, Charge, Error, Limit, MemoryStore, Meter, Op, Outcome, Request, Rule, RuleSet, SECOND,
     Store, StoreError, Timestamp, Verdict,
 };
-use tollgate_redis::RedisStore;
+use tollgate_redis::{RedisStore, SCRIPT};
 use tollgate_testkit::{World, any_limit, run};
 
 fn redis() -> &'static Redis {
@@ -154,6 +154,50 @@ fn property<T: std::fmt::Debug>(
     if let Err(broken) = TestRunner::new(config).run(&strategy, law) {
         panic!("{broken}");
     }
+}
+
+/// What undoes a take gives back to just what it drew on, whatever others have drawn since: calls of the script as a Cluster
+/// makes them when another slot denies.
+#[test]
+fn e3_undoing_a_take_gives_nobody_what_was_not_its_own() {
+    let redis = redis();
+    let key = format!("undo-{}", common::unique());
+    let call = |verb: &str, limit: &str, at: u64, cost: u64, ticket: Option<&str>| -> Vec<String> {
+        let key = format!("{{{key}}}:{limit}");
+        let (at, cost) = ((1_800_000_000_000_000 + at).to_string(), cost.to_string());
+        let mut arguments = vec!["eval", SCRIPT, "1", &key, verb, &at, "60000", limit, &cost, "1"];
+        arguments.extend(ticket);
+        redis.cli(&arguments).lines().map(str::to_owned).collect()
+    };
+    let admitted = |answer: &[String]| answer[1] == "0";
+    // Two a minute: B, C and D within a minute would be three.
+    let log = "l 2 60000000";
+    let ticket = call("try", log, 0, 1, None).pop().unwrap();
+    assert!(admitted(&call("take", log, 5_000, 1, None)), "B");
+    call("undo", log, 10_000, 1, Some(&ticket));
+    assert!(admitted(&call("take", log, 20_000, 1, None)), "C");
+    assert!(!admitted(&call("take", log, 60_000_000, 1, None)), "D");
+    assert!(admitted(&call("take", log, 60_005_000, 1, None)), "and B's has lapsed now");
+    // A sliding window, across the edge of its period: what was drawn before it is given back before it.
+    let sliding = "s 10 60000000 0";
+    let ticket = call("try", sliding, 59_000_000, 4, None).pop().unwrap();
+    assert_eq!(call("take", sliding, 60_000_000, 2, None)[2], "4");
+    assert_eq!(call("undo", sliding, 60_000_000, 4, Some(&ticket))[2], "8");
+    // A window that has opened anew owes nothing to the one before.
+    let fixed = "f 10 60000000 0 0";
+    let ticket = call("try", fixed, 0, 4, None).pop().unwrap();
+    assert_eq!(call("take", fixed, 60_000_000, 3, None)[2], "7");
+    assert_eq!(call("undo", fixed, 60_000_000, 4, Some(&ticket))[2], "7");
+    // A bucket of one a second: of four, two have come back by themselves.
+    let bucket = "b 10 1000000000 1000 0";
+    let ticket = call("try", bucket, 0, 4, None).pop().unwrap();
+    assert_eq!(call("take", bucket, 2_000_000, 5, None)[2], "3");
+    assert_eq!(call("undo", bucket, 2_000_000, 4, Some(&ticket))[2], "5");
+    // Two of the sustained bucket and three of its reserve, each to its own.
+    let reserve = "r 2 1000000000 1000 0 10 1000000000000 1000 0";
+    let ticket = call("try", reserve, 0, 5, None).pop().unwrap();
+    assert_eq!(call("take", reserve, 1_000_000, 4, None)[2], "4");
+    assert_eq!(call("undo", reserve, 1_000_000, 5, Some(&ticket))[2], "8");
 }
 
 /// The clock only goes forward here: which idle keys are still there to be seen from before shows when it goes back.

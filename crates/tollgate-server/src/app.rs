@@ -145,11 +145,12 @@ impl App {
         mut each: impl FnMut(Result<Decision, Error>),
     ) {
         let began = STOPWATCH.now();
-        if !self.limiter.check_many_now(requests, &mut each) {
-            let checks = requests.iter().map(|request| self.limiter.check_async(*request));
-            join_all(checks).await.into_iter().for_each(each);
+        if self.limiter.check_many_now(requests, &mut each) {
+            self.metrics.store.observe(STOPWATCH.now().since(began), requests.len());
+            return;
         }
-        self.metrics.store.observe(STOPWATCH.now().since(began), requests.len());
+        let checks = requests.iter().map(|request| self.timed(self.limiter.check_async(*request)));
+        join_all(checks).await.into_iter().for_each(each);
     }
 
     /// Whatever else is asked of the limiter.

@@ -30,7 +30,8 @@ local function muldiv(a, b, c)
 end
 
 -- The algorithms, each made when it is first needed: what it knows of a limit `l` and a client's state `s`. Every
--- function but `roll` expects a state that was rolled to the same `now`. Fields of a limit that all have: `capacity`,
+-- function but `roll` expects a state that was rolled to the same `now`. `ticket` says, right after a take, what was
+-- drawn on, and `undo` gives back to just that what is still in use of it. Fields of a limit that all have: `capacity`,
 -- and `counts` if denied attempts count.
 local makers, made = {}, {}
 

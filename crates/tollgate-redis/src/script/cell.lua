@@ -2,7 +2,9 @@
 -- their expiry. As text: the limit, the state and, if there are any, the block and the reservations:
 -- `b 10 6000000000 1000 0|1800000123456789 0|1800000200000000|id:units:expires:lapse:nanos:firm,…`.
 
-local HOLDS_MAX = 4096
+-- The most reservations of one key. Every request on it reads and writes them all, while everybody else waits for
+-- Redis: fewer than in memory, where they cost next to nothing.
+local HOLDS_MAX = 512
 
 local function available(cell, now)
   return cell.blocked > now and 0 or cell.a.available(cell.l, cell.s, now)

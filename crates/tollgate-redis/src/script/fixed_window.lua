@@ -53,6 +53,16 @@ makers.f = function()
     s.used = max(s.used - units, 0)
   end
 
+  function A.ticket(l, s)
+    return format('%.0f', s.at)
+  end
+
+  function A.undo(l, s, now, units, ticket)
+    if s.at == tonumber(ticket) then
+      A.give(l, s, now, units)
+    end
+  end
+
   -- The window keeps its start, unless the new period would already have ended it: units in use stay in use.
   function A.adopt(l, old, s, now)
     local adopted = A.with_used(l, now, old.capacity - A.available(old, s))

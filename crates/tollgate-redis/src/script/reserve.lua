@@ -72,6 +72,18 @@ makers.r = function()
     local sustained = min(units, B.available(l.sustained, s.sustained, now))
     B.take(l.sustained, s.sustained, now, sustained)
     B.take(l.reserve, s.reserve, now, units - sustained)
+    s.from_sustained, s.from_reserve = sustained, units - sustained
+  end
+
+  function A.ticket(l, s, now)
+    local sustained, reserve = B.ticket(l.sustained, s.sustained, now), B.ticket(l.reserve, s.reserve, now)
+    return format('%.0f|%s|%.0f|%s', s.from_sustained, sustained, s.from_reserve, reserve)
+  end
+
+  function A.undo(l, s, now, units, ticket)
+    local of_sustained, sustained, of_reserve, reserve = match(ticket, '^(%d+)|(.+)|(%d+)|(.+)$')
+    B.undo(l.sustained, s.sustained, now, tonumber(of_sustained), sustained)
+    B.undo(l.reserve, s.reserve, now, tonumber(of_reserve), reserve)
   end
 
   -- What was drawn last comes back first.

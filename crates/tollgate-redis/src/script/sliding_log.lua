@@ -26,14 +26,20 @@ makers.l = function()
     return format('%d %.0f', s.tail - s.head + 1, s.used)
   end
 
-  -- The time and the cost of entry `i`.
+  -- The time and the cost of entry `i`. The newest is usually looked at alone; whoever looks at another goes on from
+  -- there, to newer ones from the head and to older ones from the tail.
   local function entry(s, i)
     if not s.at[i] then
-      local last = (i == s.stored) and i or min(i + 31, s.kept)
-      local numbers = redis.call('LRANGE', s.key, 2 * i - 1, 2 * last)
-      for j = i, last do
-        s.at[j] = tonumber(numbers[2 * (j - i) + 1])
-        s.cost[j] = tonumber(numbers[2 * (j - i) + 2])
+      local first, last = i, i
+      if i < s.stored and s.at[i + 1] then
+        first = max(i - 63, s.head)
+      elseif i < s.stored then
+        last = min(i + 63, s.kept)
+      end
+      local numbers = redis.call('LRANGE', s.key, 2 * first - 1, 2 * last)
+      for j = first, last do
+        local at = 2 * (j - first) + 1
+        s.at[j], s.cost[j] = tonumber(numbers[at]), tonumber(numbers[at + 1])
       end
     end
     return s.at[i], s.cost[i]
@@ -53,10 +59,9 @@ makers.l = function()
     for name, value in pairs(s) do
       copy[name] = value
     end
-    copy.at, copy.cost = {}, {}
-    for i = s.head, s.tail do
-      copy.at[i], copy.cost[i] = entry(s, i)
-    end
+    -- What the copy changes hides what is beneath; the rest is read when it is looked at.
+    copy.at = setmetatable({}, { __index = s.at })
+    copy.cost = setmetatable({}, { __index = s.cost })
     return copy
   end
 
@@ -111,6 +116,32 @@ makers.l = function()
         return
       end
       units, s.used, s.tail = units - cost, s.used - cost, s.tail - 1
+    end
+  end
+
+  function A.ticket(l, s)
+    return format('%.0f', s.at[s.tail])
+  end
+
+  function A.undo(l, s, now, units, ticket)
+    local drawn_at = tonumber(ticket)
+    for i = s.tail, s.head, -1 do
+      local at, cost = entry(s, i)
+      if at <= drawn_at then
+        if at == drawn_at then
+          units = min(units, cost)
+          s.cost[i], s.used = cost - units, s.used - units
+          touch(s, i)
+          if s.cost[i] == 0 then
+            -- All from here on have been looked at.
+            for j = i, s.tail do
+              s.at[j], s.cost[j] = s.at[j + 1], s.cost[j + 1]
+            end
+            s.tail = s.tail - 1
+          end
+        end
+        return
+      end
     end
   end
 

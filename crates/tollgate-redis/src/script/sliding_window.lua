@@ -75,6 +75,19 @@ makers.s = function()
     s.previous = max(s.previous - (units - from_current), 0)
   end
 
+  function A.ticket(l, s)
+    return format('%.0f', s.start)
+  end
+
+  function A.undo(l, s, now, units, ticket)
+    local start = tonumber(ticket)
+    if s.start == start then
+      s.current = max(s.current - units, 0)
+    elseif s.start - l.period == start then
+      s.previous = max(s.previous - units, 0)
+    end
+  end
+
   -- Counts mean the same under the same period. (Counted denials may exceed what was in use.)
   function A.adopt(l, old, s, now)
     local used = old.capacity - A.available(old, s, now)

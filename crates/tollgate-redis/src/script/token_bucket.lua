@@ -143,6 +143,15 @@ makers.b = function()
     owe(s, from, minus(l, owed_us, owed_rest, us, rest))
   end
 
+  function A.ticket(l, s, now)
+    return format('%.0f %d', A.lapse(l, s, now))
+  end
+
+  function A.undo(l, s, now, units, ticket)
+    local lapse, nanos = match(ticket, '^(%d+) (%d+)$')
+    A.give_held(l, s, now, units, tonumber(lapse), tonumber(nanos))
+  end
+
   function A.used(l, s, now)
     return l.capacity - A.available(l, s, now)
   end

@@ -2,7 +2,7 @@
 -- server's own; how many milliseconds a key outlives its idling; for each key its limit, the cost and the rule (its
 -- number, negative if it only watches); then what the operation needs. The answer: the time, and for each key six numbers: the
 -- wait (0 admitted, -1 never), what remains, when all of it is back, when there is more, how many units moved, and
--- whether a reservation was held.
+-- whether a reservation was held; after a `try` also a ticket for each, which undoes it.
 
 local op, grace = ARGV[1], tonumber(ARGV[3])
 local extra = 3 + 3 * #KEYS
@@ -48,7 +48,7 @@ end
 -- Takes, reserves or peeks: everything if every limit that enforces has room, nothing otherwise. A rule that only
 -- watches is drawn on if the request is admitted and all of its limits have room.
 local function decide()
-  local fit, full, watched, admitted = {}, {}, {}, true
+  local fit, full, watched, tickets, admitted = {}, {}, {}, {}, true
   for i, cell in ipairs(cells) do
     full[i] = is_full(cell)
     fit[i] = not full[i] and fits(cell, now, costs[i])
@@ -61,26 +61,32 @@ local function decide()
     end
   end
   for i, cell in ipairs(cells) do
-    local drawn = 0
+    tickets[i] = ''
     if op == 'peek' then
-      drawn = 0
+      -- Nothing is drawn.
     elseif not admitted or watched[rules[i]] then
       refuse(cell, now, costs[i])
     elseif op == 'reserve' then
       hold(cell, ARGV[extra + 1], costs[i], now, now + tonumber(ARGV[extra + 2]), ARGV[extra + 3] == '1')
     else
       take(cell, now, costs[i])
-      -- What it takes to undo this: until when it is in use.
-      drawn = op == 'try' and cell.a.lapse(cell.l, cell.s, now) or 0
+      if op == 'try' and costs[i] > 0 then
+        tickets[i] = cell.a.ticket(cell.l, cell.s, now)
+      end
     end
     -- After a denial each limit answers as a peek would next: counting the attempt may have used up its room.
     local allowed = admitted and fit[i]
     if not admitted then
       allowed = fits(cell, now, costs[i])
     end
-    tell(cell, costs[i], allowed, drawn, 0)
+    tell(cell, costs[i], allowed, 0, 0)
     if full[i] and allowed then
       answer[#answer - 5] = cell.holds[1].expires - now
+    end
+  end
+  if op == 'try' then
+    for _, ticket in ipairs(tickets) do
+      answer[#answer + 1] = ticket
     end
   end
 end
@@ -102,10 +108,11 @@ local function act(cell, cost, i)
   elseif op == 'refuse' then
     refuse(cell, now, cost)
   elseif op == 'undo' then
-    -- Takes back a `try` whose request another slot denied. What counts denied attempts keeps this one.
-    local lapse = tonumber(ARGV[extra + i])
-    if lapse > 0 and not cell.l.counts then
-      cell.a.give_held(cell.l, cell.s, now, cost, lapse, 0)
+    -- Takes back a `try` whose request another slot denied. What counts denied attempts keeps this one; a limit that
+    -- has changed since knows nothing of it any more.
+    local ticket = ARGV[extra + i]
+    if ticket ~= '' and cell.limit == ARGV[3 * i + 1] and not cell.l.counts then
+      cell.a.undo(cell.l, cell.s, now, cost, ticket)
     end
   end
   tell(cell, cost, fits(cell, now, cost), units, held)

@@ -121,7 +121,7 @@ fn redis(store: &mut Section<'_>, kind: Option<At<Kind>>, flag: Option<&str>) ->
         prefix: prefix.as_ref().map_or("tollgate", |prefix| prefix.value.as_str()).to_owned(),
         remember_denials: remember_denials.map_or(SECOND, |span| span.value.0),
     };
-    match redis.open(10_000, |_| {}) {
+    match redis.open(10_000, SECOND, |_| {}) {
         Ok(_) => Some(redis),
         Err(error) => {
             let fault = Fault::new(
@@ -142,12 +142,14 @@ impl Redis {
     fn open(
         &self,
         log_ceiling: u64,
+        deadline: Duration,
         tell: impl Fn(&Change) + Send + Sync + 'static,
     ) -> Result<RedisStore, Error> {
         RedisStore::builder(self.url.reveal())?
             .prefix(&self.prefix)
             .remember_denials(self.remember_denials)
             .log_ceiling(log_ceiling)
+            .deadline(deadline)
             .on_change(tell)
             .build()
     }
@@ -173,7 +175,7 @@ impl Store {
             }
             _ => info!("Redis is back"),
         };
-        redis.open(self.log_ceiling, tell).map(Backend::Redis)
+        redis.open(self.log_ceiling, self.deadline, tell).map(Backend::Redis)
     }
 }
 
