@@ -142,6 +142,18 @@ fn what_is_remembered_is_told_even_while_redis_is_away() {
     assert!(world.limiter.store().live_keys().is_none());
 }
 
+/// Redis may have done what nobody waited for.
+#[test]
+fn a_reset_that_was_given_up_on_the_way_ends_what_is_remembered_too() {
+    let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
+    (0..3).for_each(|_| drop(world.check(1)));
+    world.redis.cli(&["client", "pause", "300", "all"]);
+    let given_up =
+        run(async { tokio::time::timeout(Duration::from_millis(100), world.limiter.reset("a")).await });
+    assert!(given_up.is_err(), "Redis was to be slower than that");
+    assert!(world.check(1).allowed());
+}
+
 #[test]
 fn nothing_is_remembered_for_longer_than_was_allowed() {
     let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -376,4 +379,117 @@ fn e3_a_cluster_takes_from_every_slot_or_from_none() {
     let hold = run(limiter.reserve(Request::new(&attributes("c")), HOUR)).unwrap();
     assert!(!hold.decision().allowed());
     assert_eq!(left(hold.decision()), [0, 92, 3, 0]);
+    // Whichever slot denies, and whichever comes before it: an attempt is an attempt.
+    run(limiter.reset(Request::new(&[]).only("global"))).unwrap();
+    let hold = run(limiter.reserve(Request::new(&attributes("a")), HOUR)).unwrap();
+    assert!(!hold.decision().allowed());
+    assert_eq!(left(hold.decision()), [5, 91, 0, 0]);
+}
+
+/// A host that accepts connections and says nothing.
+fn silent() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+#[test]
+fn e4_one_sentinel_or_seed_that_hangs_keeps_nobody_from_the_others() {
+    let silent = silent();
+    let silent = silent.local_addr().unwrap();
+    let watched = Watched::start();
+    let node = Node::new(&watched.url().replace("redis+sentinel://", &format!("redis+sentinel://{silent},")));
+    node.until_back();
+    node.assert_exact();
+    let cluster = Cluster::start();
+    let node = Node::new(&cluster.url().replace("redis+cluster://", &format!("redis+cluster://{silent},")));
+    node.until_back();
+    node.assert_exact();
+}
+
+#[test]
+fn e4_another_runtime_takes_over_when_the_one_that_was_trying_ends() {
+    let mut redis = Redis::start(&[]);
+    redis.kill();
+    let node = Node::new(&redis.url());
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let attributes = [("policy", "open"), ("client", "a")];
+    let first = runtime();
+    assert!(first.block_on(node.limiter.check_async(Request::new(&attributes))).unwrap().degraded());
+    drop(first);
+    assert!(redis.run());
+    let second = runtime();
+    until("the other one has found it", || {
+        !second.block_on(node.limiter.check_async(Request::new(&attributes))).unwrap().degraded()
+    });
+}
+
+/// A Redis behind a proxy that, once told to, breaks the connection instead of handing on an answer.
+struct Breaking {
+    redis: Redis,
+    armed: Arc<AtomicBool>,
+}
+
+impl Breaking {
+    /// `settings` for a server that is reached through `PORT`, the proxy's.
+    fn start(settings: &[&str]) -> (Self, u16) {
+        let proxy = silent();
+        let port = proxy.local_addr().unwrap().port();
+        let settings: Vec<String> =
+            settings.iter().map(|setting| setting.replace("PROXY", &port.to_string())).collect();
+        let redis = Redis::start(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+        let armed = Arc::new(AtomicBool::new(false));
+        let (behind, breaks) = (redis.port, armed.clone());
+        std::thread::spawn(move || {
+            for client in proxy.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(("127.0.0.1", behind)).unwrap();
+                let (mut requests, mut to_server) =
+                    (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut requests, &mut to_server));
+                let breaks = breaks.clone();
+                std::thread::spawn(move || answer(server, client, &breaks));
+            }
+        });
+        (Self { redis, armed }, port)
+    }
+}
+
+fn answer(mut server: TcpStream, mut client: TcpStream, breaks: &AtomicBool) {
+    let mut buffer = [0; 65_536];
+    while let Ok(read @ 1..) = server.read(&mut buffer) {
+        if breaks.swap(false, Ordering::SeqCst) {
+            let _ = client.shutdown(std::net::Shutdown::Both);
+            return;
+        }
+        if client.write_all(&buffer[..read]).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn b9_what_may_have_been_executed_is_not_sent_again() {
+    let in_cluster = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-announce-port",
+        "PROXY",
+        "--cluster-announce-ip",
+        "127.0.0.1",
+    ];
+    for (settings, scheme) in [(&[][..], "redis"), (&in_cluster[..], "redis+cluster")] {
+        let (breaking, port) = Breaking::start(settings);
+        if scheme == "redis+cluster" {
+            assert_eq!(breaking.redis.cli(&["cluster", "addslotsrange", "0", "16383"]), "OK");
+            until("it is a cluster", || {
+                breaking.redis.cli(&["cluster", "info"]).contains("cluster_state:ok")
+            });
+        }
+        let node = Node::new(&format!("{scheme}://127.0.0.1:{port}"));
+        assert_eq!(node.check("open", "a").remaining(), 7);
+        breaking.armed.store(true, Ordering::SeqCst);
+        assert!(node.check("open", "a").degraded(), "the answer was lost on the way");
+        let attributes = [("policy", "open"), ("client", "a")];
+        until("it is back", || !run(node.limiter.peek(Request::new(&attributes))).unwrap().degraded());
+        assert_eq!(node.check("open", "a").remaining(), 5, "{scheme}: once, not twice");
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Cluster, Redis, until};
+use common::{Cluster, Redis, Watched, until};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -53,11 +53,11 @@ fn a_user_may_only_do_what_the_script_does_to_keys_with_its_prefix() {
     }
     let elsewhere = RedisStore::builder(&url).unwrap().prefix("other").build().unwrap();
     assert!(run(limiter(elsewhere, Limit::per_second(1)).check_async("a")).unwrap().degraded());
-    for wrong in [format!("redis://tollgate:wrong@127.0.0.1:{}", redis.port), redis.url()] {
+    for wrong in [format!("redis://tollgate:not-the-one@127.0.0.1:{}", redis.port), redis.url()] {
         let limiter = open(&wrong);
         assert!(run(limiter.check_async("a")).unwrap().degraded());
         let why = limiter.store().status().down.unwrap();
-        assert!(!why.contains("wrong@"), "{why}");
+        assert!(!why.contains("not-the-one"), "{why}");
     }
 }
 
@@ -74,6 +74,24 @@ fn in_a_cluster_a_user_also_asks_where_the_slots_are() {
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://tollgate:secret@");
     let limiter = open(&url);
     (0..20).for_each(|client| assert!(check(&limiter, &format!("client-{client}")).allowed()));
+}
+
+#[test]
+fn behind_sentinels_a_user_also_asks_for_the_role_and_sentinels_may_want_a_password() {
+    let watched = Watched::start();
+    let commands = format!("{COMMANDS} +role");
+    for server in &watched.servers {
+        let mut acl = vec!["acl", "setuser", "tollgate", "on", ">secret", "~tollgate:*", "-@all"];
+        acl.extend(commands.split(' '));
+        assert_eq!(server.cli(&acl), "OK");
+    }
+    for sentinel in &watched.sentinels {
+        let secret = ["acl", "setuser", "default", "resetpass", ">of-the-sentinels"];
+        assert_eq!(sentinel.cli(&secret), "OK");
+    }
+    let url = watched.url().replace("redis+sentinel://", "redis+sentinel://tollgate:secret@");
+    assert!(check(&open(&format!("{url}?sentinel_password=of-the-sentinels")), "a").allowed());
+    assert!(run(open(&url).check_async("a")).unwrap().degraded());
 }
 
 #[test]
