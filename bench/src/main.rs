@@ -34,7 +34,9 @@ fn main() {
         ["only", wanted] => println!("{}", times(wanted).markdown()),
         ["server"] => section("## Servers", &server::table(root())),
         #[cfg(feature = "redis")]
-        ["redis"] => section("## Redis", &redis::table()),
+        ["redis"] => section("## Redis", &redis::table("")),
+        #[cfg(feature = "redis")]
+        ["redis", part] => println!("{}", redis::table(part)),
         ["bare", address] => server::serve_bare(address),
         _ => eprintln!("usage: tollgate-bench [instructions | server | redis | only PART-OF-A-CASE'S-NAME]"),
     }

@@ -17,11 +17,14 @@ use tollgate::{Answer, Applied, Charge, Limits, Timestamp, Verdict};
 
 use crate::limit::counts_denied;
 
-/// How many denials are remembered.
-const MOST: usize = 65_536;
+/// How many denials are remembered: some 200 bytes each.
+const MOST: usize = 131_072;
 /// Among how many counters the changes of budgets are divided. Where two share one, a change of either ends what is
 /// remembered of both, and Redis is asked once more.
 const COUNTERS: usize = 65_536;
+
+/// Odd, and with its bits well spread.
+const MIXER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
 /// The denials that a store remembers.
 #[derive(Debug)]
@@ -40,13 +43,19 @@ struct Denial {
     /// By the caller's clock: when it was asked, and until when the answer holds.
     asked: Timestamp,
     until: Timestamp,
-    /// The counters of the budgets that denied.
-    changes: SmallVec<[Option<u64>; 4]>,
-    limits: SmallVec<[Limits; 4]>,
-    applied: Applied,
+    /// By the store's clock: when it was answered.
+    answered: Timestamp,
+    lines: Box<[Line]>,
 }
 
-type Encoded = SmallVec<[u8; 128]>;
+/// What is remembered of one charge.
+#[derive(Debug)]
+struct Line {
+    limits: Limits,
+    /// The counter of a budget that denied.
+    changes: Option<u64>,
+    answer: Answer,
+}
 
 /// A request as it was before it was sent: what a denial of it is remembered under.
 pub(crate) struct Asked {
@@ -72,25 +81,26 @@ impl Denials {
 
     /// What identifies a request, and what has been done to its budgets so far.
     pub(crate) fn identify(&self, charges: &[Charge<'_>]) -> Asked {
-        let mut encoded = Encoded::new();
+        let mut identity = 0_u128;
+        let mut changes = SmallVec::new();
         for charge in charges {
-            charge.key.encode(&mut encoded);
-            encoded.extend_from_slice(&charge.cost.to_le_bytes());
-            encoded.push(u8::from(charge.shadow));
+            let key = self.hashed(charge);
+            changes.push(self.counter(key).load(Ordering::Acquire));
+            // Keys are hashed under a secret, so that nobody can aim; how they are put together need not be secret too.
+            let cost = u128::from(charge.cost) << 1 | u128::from(charge.shadow);
+            identity = (identity ^ key).wrapping_mul(MIXER).rotate_left(61) ^ cost;
         }
-        let [one, other] = self.hashers.each_ref().map(|hasher| hasher.hash_one(encoded.as_slice()));
-        let identity = u128::from(one) << 64 | u128::from(other);
-        let changes = charges.iter().map(|charge| self.counter(charge).load(Ordering::Acquire)).collect();
         Asked { identity, changes }
     }
 
     /// The answer to a request, if it is known to be denied still.
     pub(crate) fn find(&self, asked: &Asked, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
         let denial = self.kept.get(&asked.identity)?;
-        let counted = denial.changes.iter().zip(&asked.changes);
-        let unchanged = counted.into_iter().all(|(then, now)| then.is_none_or(|then| then == *now));
-        let same_limits = charges.iter().map(|charge| charge.limits).eq(denial.limits.iter().copied());
-        if !unchanged || !same_limits || now < denial.asked || now >= denial.until {
+        let holds = |((line, charge), changes): ((&Line, &Charge<'_>), &u64)| {
+            line.limits == charge.limits && line.changes.is_none_or(|then| then == *changes)
+        };
+        let lines = denial.lines.iter().zip(charges).zip(&asked.changes);
+        if now < denial.asked || now >= denial.until || !lines.into_iter().all(holds) {
             return None;
         }
         self.served.fetch_add(1, Ordering::Relaxed);
@@ -114,15 +124,16 @@ impl Denials {
         if holds_for.is_zero() || charges.iter().any(|charge| counts_denied(charge.limit())) {
             return;
         }
-        let counted = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| {
-            denies(charge, answer).then_some(*changes)
+        let line = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| Line {
+            limits: charge.limits,
+            changes: denies(charge, answer).then_some(*changes),
+            answer: *answer,
         };
         let denial = Denial {
             asked: asked_at,
             until: asked_at.saturating_add(holds_for.min(self.longest)),
-            changes: both().zip(&asked.changes).map(counted).collect(),
-            limits: charges.iter().map(|charge| charge.limits).collect(),
-            applied: applied.clone(),
+            answered: applied.now,
+            lines: both().zip(&asked.changes).map(line).collect(),
         };
         self.kept.insert(asked.identity, Arc::new(denial));
     }
@@ -132,11 +143,16 @@ impl Denials {
         Changed { denials: self, charges }
     }
 
-    fn counter(&self, charge: &Charge<'_>) -> &AtomicU64 {
-        let mut encoded = Encoded::new();
+    /// A key's 128 bits.
+    fn hashed(&self, charge: &Charge<'_>) -> u128 {
+        let mut encoded = SmallVec::<[u8; 128]>::new();
         charge.key.encode(&mut encoded);
-        let hash = self.hashers[0].hash_one(encoded.as_slice());
-        let index = usize::try_from(hash).unwrap_or(usize::MAX) % COUNTERS;
+        let [one, other] = self.hashers.each_ref().map(|hasher| hasher.hash_one(encoded.as_slice()));
+        u128::from(one) << 64 | u128::from(other)
+    }
+
+    fn counter(&self, key: u128) -> &AtomicU64 {
+        let index = usize::try_from(key % COUNTERS as u128).unwrap_or(0);
         &self.changes[index]
     }
 }
@@ -157,7 +173,7 @@ impl Changed<'_> {
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
         for charge in self.charges {
-            self.denials.counter(charge).fetch_add(1, Ordering::AcqRel);
+            self.denials.counter(self.denials.hashed(charge)).fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -165,9 +181,9 @@ impl Drop for Changed<'_> {
 impl Denial {
     /// The answer, so long after it was asked for.
     fn after(&self, passed: Duration) -> Applied {
-        let now = self.applied.now.saturating_add(passed);
-        let later = |answer: &Answer| {
-            let mut answer = *answer;
+        let now = self.answered.saturating_add(passed);
+        let later = |line: &Line| {
+            let mut answer = line.answer;
             if let Verdict::Denied { retry_after } = &mut answer.outcome.verdict {
                 *retry_after = retry_after.saturating_sub(passed);
             }
@@ -176,6 +192,6 @@ impl Denial {
             answer.outcome.grows_at = answer.outcome.grows_at.max(now);
             answer
         };
-        Applied { now, answers: self.applied.answers.iter().map(later).collect() }
+        Applied { now, answers: self.lines.iter().map(later).collect() }
     }
 }

@@ -213,14 +213,15 @@ impl RedisStoreBuilder {
 impl Store for RedisStore {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let shared = &*self.shared;
-        let Some(denials) = &shared.denials else { return shared.decide(op, charges, now).await };
+        let Some(denials) = &shared.denials else { return Box::pin(shared.decide(op, charges, now)).await };
         let asked = (op == Op::Take).then(|| denials.identify(charges));
         if let Some(denied) = asked.as_ref().and_then(|asked| denials.find(asked, charges, now)) {
             return Ok(denied);
         }
         // Whatever becomes of it, given up on the way included: Redis may have done it.
         let mut changed = denials.forget_when_dropped(charges);
-        let applied = shared.decide(op, charges, now).await;
+        // On the heap: what waits for Redis is large, and who need not ask should not carry it about.
+        let applied = Box::pin(shared.decide(op, charges, now)).await;
         let denied = |applied: &Applied| {
             charges
                 .iter()
