@@ -1,0 +1,107 @@
+//! A node under test: the three failure policies beside each other on one store.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::{Decision, FailurePolicy, HOUR, Limit, Limiter, Request, Rule, RuleSet, TokioClock};
+use tollgate_redis::{Change, RedisStore};
+use tollgate_testkit::run;
+
+use crate::common::{unique, until};
+
+/// The three policies beside each other on one store: what a request is matched on says which it gets.
+pub(crate) struct Node {
+    pub(crate) limiter: Limiter<RedisStore>,
+    changes: Arc<Mutex<Vec<Change>>>,
+}
+
+pub(crate) const LIMIT: u64 = 8;
+
+/// More than a busy machine makes a healthy Redis take.
+const DEADLINE: Duration = Duration::from_millis(250);
+
+impl Node {
+    pub(crate) fn new(url: &str) -> Self {
+        Self::with_limit(url, Limit::fixed_window(LIMIT, HOUR))
+    }
+
+    pub(crate) fn with_limit(url: &str, limit: Limit) -> Self {
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let told = changes.clone();
+        let store = RedisStore::builder(url)
+            .unwrap()
+            .prefix(&format!("fail-{}", unique()))
+            .remember_denials(Duration::ZERO)
+            .on_change(move |change| told.lock().unwrap().push(change.clone()))
+            .build()
+            .unwrap();
+        let rule = |name: &str, policy| {
+            Rule::new(name, limit).matching("policy", name).key(["client"]).on_store_error(policy)
+        };
+        let rules = RuleSet::new([
+            rule("open", FailurePolicy::Open),
+            rule("closed", FailurePolicy::Closed),
+            rule("local", FailurePolicy::Local),
+        ]);
+        let limiter = Limiter::builder(rules.unwrap())
+            .store(store)
+            .clock(TokioClock)
+            .deadline(DEADLINE)
+            .local_share(0.25)
+            .build()
+            .unwrap();
+        Self { limiter, changes }
+    }
+
+    pub(crate) fn check(&self, policy: &str, client: &str) -> Decision {
+        let attributes = [("policy", policy), ("client", client)];
+        // A check that never ends would be the failure, not the test.
+        let check = async {
+            tokio::time::timeout(Duration::from_secs(20), self.limiter.check_async(Request::new(&attributes)))
+                .await
+        };
+        run(check).expect("no check hangs").unwrap()
+    }
+
+    /// Each policy does what it says: without the store, and without a word of its error.
+    pub(crate) fn assert_degraded(&self) {
+        let client = unique();
+        let open = self.check("open", &client);
+        assert!(open.allowed() && open.degraded(), "{open:?}");
+        let closed = self.check("closed", &client);
+        assert!(!closed.allowed() && closed.degraded(), "{closed:?}");
+        let local: Vec<bool> = (0..LIMIT).map(|_| self.check("local", &client).allowed()).collect();
+        let share = local.iter().filter(|allowed| **allowed).count();
+        assert_eq!(share, 2, "a quarter of {LIMIT}, so that four servers admit {LIMIT}");
+        assert!(self.check("local", &client).degraded());
+    }
+
+    /// Everything is decided by Redis, to the unit.
+    pub(crate) fn assert_exact(&self) {
+        for policy in ["open", "closed", "local"] {
+            let client = unique();
+            let decisions: Vec<Decision> = (0..=LIMIT).map(|_| self.check(policy, &client)).collect();
+            assert!(decisions.iter().all(|decision| !decision.degraded()), "{decisions:?}");
+            let admitted = decisions.iter().filter(|decision| decision.allowed()).count();
+            assert_eq!(u64::try_from(admitted).unwrap(), LIMIT);
+        }
+    }
+
+    pub(crate) fn until_back(&self) {
+        until("it is noticed that Redis is back", || !self.check("open", "someone").degraded());
+    }
+
+    pub(crate) fn until_down(&self) {
+        until("it is noticed that Redis is away", || self.limiter.store().status().down.is_some());
+    }
+
+    pub(crate) fn was_told(&self) -> Vec<&'static str> {
+        let word = |change: &Change| match change {
+            Change::Down { .. } => "down",
+            Change::Back => "back",
+            _ => "?",
+        };
+        self.changes.lock().unwrap().iter().map(word).collect()
+    }
+}
