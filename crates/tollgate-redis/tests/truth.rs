@@ -125,11 +125,27 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Limits that the script's short way knows: it is gone only if all of a request's are.
+fn usual_limit() -> impl Strategy<Value = Limit> {
+    let period =
+        prop_oneof![Just(60_000_000_u64), Just(1_000_000), 1..5_000_u64].prop_map(Duration::from_micros);
+    (1..20_u64, 1..15_u64, period, 0..3_u8).prop_map(|(count, amount, period, kind)| match kind {
+        0 => Limit::fixed_window(count, period),
+        1 => Limit::sliding_window(count, period),
+        _ => Limit::token_bucket(count, amount, period),
+    })
+}
+
 /// One to three rules of one to three limits, keyed or for all, some that only watch, some with a cost of their own; and
 /// the same with other limits. (Of a limit that was gone in between, a store may or may not remember something.)
 fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
-    let limits = prop::collection::vec((wide_limit(), wide_limit()), 1..=3);
-    let rule = (limits, prop::bool::weighted(0.7), 1..4_u64, prop::bool::weighted(0.2));
+    let usual = rules_of(usual_limit().boxed(), 0.0);
+    prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => usual]
+}
+
+fn rules_of(limit: BoxedStrategy<Limit>, shadows: f64) -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
+    let limits = prop::collection::vec((limit.clone(), limit), 1..=3);
+    let rule = (limits, prop::bool::weighted(0.7), 1..4_u64, prop::bool::weighted(shadows));
     prop::collection::vec(rule, 1..=3).prop_map(|rules| {
         let build = |(index, limits, keyed, cost, shadow): (usize, Vec<Limit>, bool, u64, bool)| {
             let rule = Rule::new(&format!("rule-{index}"), limits).cost(cost);
