@@ -107,8 +107,15 @@ impl Denials {
         Some(denial.after(now.since(denial.asked)))
     }
 
-    /// Remembers what was `applied` to a request that was asked at `asked_at`, if it is a denial.
-    pub(crate) fn keep(&self, asked: Asked, charges: &[Charge<'_>], applied: &Applied, asked_at: Timestamp) {
+    /// Remembers what was `applied` to a request that was asked at `asked_at`, if it is a denial
+    /// that changed nothing, and says whether it does.
+    pub(crate) fn keep(
+        &self,
+        asked: Asked,
+        charges: &[Charge<'_>],
+        applied: &Applied,
+        asked_at: Timestamp,
+    ) -> bool {
         let denies = |charge: &Charge<'_>, answer: &Answer| !charge.shadow && !answer.outcome.allowed();
         let both = || charges.iter().zip(&applied.answers);
         let changes_in = |answer: &Answer| match answer.outcome.verdict {
@@ -120,9 +127,9 @@ impl Denials {
             }
         };
         let denials = both().filter(|(charge, answer)| denies(charge, answer));
-        let Some(holds_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return };
+        let Some(holds_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return false };
         if holds_for.is_zero() || charges.iter().any(|charge| counts_denied(charge.limit())) {
-            return;
+            return false;
         }
         let line = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| Line {
             limits: charge.limits,
@@ -136,6 +143,7 @@ impl Denials {
             lines: both().zip(&asked.changes).map(line).collect(),
         };
         self.kept.insert(asked.identity, Arc::new(denial));
+        true
     }
 
     /// These budgets are about to change: when what this returns is dropped, no denial of theirs holds any more.

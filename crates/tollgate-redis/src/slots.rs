@@ -6,7 +6,7 @@
 //! process that dies in between, or whose request runs out of time, leaves what it drew so far to come back as any
 //! other.
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use smallvec::SmallVec;
 use tollgate::{Answer, Op, StoreError, Timestamp};
 
@@ -85,7 +85,8 @@ async fn all_or_nothing(
         }
         let (before, rest) = groups.split_at(index);
         let undone = before.iter().zip(&replies).map(|(group, reply)| undo(shared, op, group, reply, now));
-        let undone = try_join_all(undone).await;
+        // All of them, even if one fails.
+        let undone: Result<Vec<Reply>, StoreError> = join_all(undone).await.into_iter().collect();
         let reply = reply?;
         let after = rest.iter().skip(1).map(|group| pass_over(shared, group, now));
         let after = try_join_all(after).await?;

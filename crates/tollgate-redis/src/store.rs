@@ -222,19 +222,12 @@ impl Store for RedisStore {
         let mut changed = denials.forget_when_dropped(charges);
         // On the heap: what waits for Redis is large, and who need not ask should not carry it about.
         let applied = Box::pin(shared.decide(op, charges, now)).await;
-        let denied = |applied: &Applied| {
-            charges
-                .iter()
-                .zip(&applied.answers)
-                .any(|(charge, answer)| !charge.shadow && !answer.outcome.allowed())
+        let remembered = match (&applied, asked) {
+            (Ok(applied), Some(asked)) => denials.keep(asked, charges, applied, now),
+            _ => false,
         };
-        match (&applied, asked) {
-            (Ok(applied), Some(asked)) if denied(applied) => {
-                changed.nothing();
-                denials.keep(asked, charges, applied, now);
-            }
-            _ if op == Op::Peek => changed.nothing(),
-            _ => {}
+        if remembered || op == Op::Peek {
+            changed.nothing();
         }
         applied
     }

@@ -1,8 +1,8 @@
 -- The request: KEYS are its keys, no key twice. ARGV: the operation; the time in microseconds, or nothing for this
 -- server's own; how many milliseconds a key outlives its idling; for each key its limit, the cost and the rule (its
--- number, negative if it only watches); then what the operation needs. The answer: the time, and for each key six numbers: the
--- wait (0 admitted, -1 never), what remains, when all of it is back, when there is more, how many units moved, and
--- whether a reservation was held; after a `try` also a ticket for each, which undoes it.
+-- number, negative if it only watches); then what the operation needs. The answer: the time, and for each key six
+-- numbers: the wait (0 admitted, -1 never), what remains, when all of it is back, when there is more, how many units
+-- moved, and whether a reservation was held; after a `try` also a ticket for each, which undoes it.
 
 local op, grace = ARGV[1], tonumber(ARGV[3])
 local extra = 3 + 3 * #KEYS
