@@ -15,7 +15,6 @@ use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 use tollgate::{Answer, Applied, Charge, Limits, Timestamp, Verdict};
 
-use crate::limit::counts_denied;
 
 /// How many denials are remembered: some 200 bytes each.
 const MOST: usize = 131_072;
@@ -128,7 +127,7 @@ impl Denials {
         };
         let denials = both().filter(|(charge, answer)| denies(charge, answer));
         let Some(holds_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return false };
-        if holds_for.is_zero() || charges.iter().any(|charge| counts_denied(charge.limit())) {
+        if holds_for.is_zero() || charges.iter().any(|charge| charge.limit().counts_denied()) {
             return false;
         }
         let line = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| Line {

@@ -115,15 +115,6 @@ fn refuse(field: &'static str, value: String, reason: &'static str) -> Result<()
     Err(Error::InvalidLimit { field, value, reason })
 }
 
-/// Whether denied attempts count, so that a denial is not free.
-pub(crate) fn counts_denied(limit: &Limit) -> bool {
-    matches!(
-        limit.algorithm(),
-        Algorithm::FixedWindow { count_denied: true, .. }
-            | Algorithm::SlidingWindow { count_denied: true, .. }
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

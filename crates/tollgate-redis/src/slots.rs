@@ -10,7 +10,6 @@ use futures_util::future::{join_all, try_join_all};
 use smallvec::SmallVec;
 use tollgate::{Answer, Op, StoreError, Timestamp};
 
-use crate::limit::counts_denied;
 use crate::script::{Line, Reply, Verb};
 use crate::store::Shared;
 
@@ -27,7 +26,7 @@ impl Group {
 
     /// Whether an attempt counts even if it is denied.
     fn counts(&self) -> bool {
-        self.lines.iter().any(|line| counts_denied(line.limit()))
+        self.lines.iter().any(|line| line.limit().counts_denied())
     }
 
     fn denies(&self, reply: &Reply) -> bool {
@@ -107,7 +106,7 @@ async fn undo(
         return shared.run(Verb::Undo, &group.lines, &reply.tickets, now).await;
     };
     // What counts denied attempts keeps this one.
-    let cost = |line: &Line| if counts_denied(line.limit()) { line.cost } else { 0 };
+    let cost = |line: &Line| if line.limit().counts_denied() { line.cost } else { 0 };
     let free: Vec<Line> = group.lines.iter().map(|line| Line { cost: cost(line), ..line.clone() }).collect();
     shared.run(Verb::Op(Op::Settle { hold }), &free, &[], now).await?;
     shared.run(Verb::Op(Op::Peek), &group.lines, &[], now).await

@@ -51,37 +51,31 @@ impl Cell {
         self.holds.is_empty() && self.blocked_until <= now
     }
 
-    /// The cell as text: its limit, its block, its reservations and its state.
-    pub(crate) fn to_text(&self) -> String {
-        let hold = |hold: &Hold| {
-            let Hold { id: HoldId(id), units, expires_at, lapses_at, firm } = hold;
-            format!("{id:x}:{units}:{}:{lapses_at}:{firm}", expires_at.as_nanos())
-        };
-        let holds = self.holds.iter().map(hold).collect::<Vec<_>>().join(",");
-        let state = self.meter.numbers().iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-        format!("{}|{}|{holds}|{state}", self.limit(), self.blocked_until.as_nanos())
+    /// The cell as numbers, all but its limit: its block, how many reservations, those, and its state.
+    pub(crate) fn to_numbers(&self) -> Vec<u64> {
+        let mut numbers = vec![self.blocked_until.as_nanos(), u64::try_from(self.holds.len()).unwrap_or(0)];
+        for Hold { id: HoldId(id), units, expires_at, lapses_at, firm } in &self.holds {
+            let [low, high] = halves(*id);
+            numbers.extend([low, high, *units, expires_at.as_nanos(), *lapses_at, u64::from(*firm)]);
+        }
+        numbers.extend(self.meter.numbers());
+        numbers
     }
 
-    /// The cell that [`to_text`](Self::to_text) wrote.
-    pub(crate) fn from_text(text: &str) -> Option<Self> {
-        let [limit, blocked, holds, state] = *text.split('|').collect::<Vec<_>>() else { return None };
-        let hold = |text: &str| {
-            let [id, units, expires_at, lapses_at, firm] = *text.split(':').collect::<Vec<_>>() else {
-                return None;
-            };
-            Some(Hold {
-                id: HoldId(u128::from_str_radix(id, 16).ok()?),
-                units: units.parse().ok()?,
-                expires_at: Timestamp::from_nanos(expires_at.parse().ok()?),
-                lapses_at: lapses_at.parse().ok()?,
-                firm: firm.parse().ok()?,
-            })
+    /// The cell that [`to_numbers`](Self::to_numbers) wrote under this limit.
+    pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
+        let ([blocked_until, holds], rest) = numbers.split_first_chunk()?;
+        let length = usize::try_from(*holds).ok()?.checked_mul(HOLD_NUMBERS)?;
+        let (holds, state) = rest.split_at_checked(length)?;
+        let hold = |numbers: &[u64; HOLD_NUMBERS]| {
+            let [low, high, units, expires_at, lapses_at, firm] = *numbers;
+            let id = HoldId(u128::from(low) | (u128::from(high) << 64));
+            Hold { id, units, expires_at: Timestamp::from_nanos(expires_at), lapses_at, firm: firm != 0 }
         };
-        let numbers: Option<Vec<u64>> = parts(state).map(|number| number.parse().ok()).collect();
         Some(Self {
-            meter: Meter::from_numbers(limit.parse().ok()?, &numbers?)?,
-            blocked_until: Timestamp::from_nanos(blocked.parse().ok()?),
-            holds: parts(holds).map(hold).collect::<Option<_>>()?,
+            meter: Meter::from_numbers(limit, state)?,
+            blocked_until: Timestamp::from_nanos(*blocked_until),
+            holds: holds.as_chunks().0.iter().map(hold).collect(),
         })
     }
 
@@ -196,9 +190,13 @@ impl Cell {
     }
 }
 
-/// The parts of a list, none if it is empty.
-fn parts(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',').filter(|part| !part.is_empty())
+/// How many numbers a reservation is.
+const HOLD_NUMBERS: usize = 6;
+
+/// The lower and the upper half.
+#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "halves are what is wanted")]
+const fn halves(wide: u128) -> [u64; 2] {
+    [wide as u64, (wide >> 64) as u64]
 }
 
 /// Applies `op` to the cells of a request, one charge each, no key twice, and answers each charge.
@@ -405,7 +403,7 @@ mod tests {
         assert_eq!(denied.outcome.verdict, Verdict::Denied { retry_after: Duration::from_secs(56) });
         assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 2);
         assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(5)).held);
-        assert!(Cell::from_text(&cell.to_text()).is_some());
+        assert!(Cell::from_numbers(cell.limit(), &cell.to_numbers()).is_some());
     }
 
     #[test]

@@ -83,6 +83,11 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// What was kept elsewhere cannot be taken for state.
+    InvalidPage {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A reservation was settled after it had expired, or settled elsewhere.
     NotReserved,
 }
@@ -103,6 +108,7 @@ impl Error {
             Self::StoreFull => "store_full",
             Self::Unsupported { .. } => "unsupported",
             Self::InvalidDump { .. } => "invalid_dump",
+            Self::InvalidPage { .. } => "invalid_page",
             Self::NotReserved => "not_reserved",
         }
     }
@@ -140,6 +146,7 @@ impl fmt::Display for Error {
                 write!(f, "this store cannot {verb}; use one that implements Store itself")
             }
             Self::InvalidDump { line, reason } => write!(f, "line {line} of the dump is {reason}"),
+            Self::InvalidPage { reason } => write!(f, "a page of the stored state is {reason}"),
             Self::NotReserved => {
                 f.write_str("the reservation is no longer held; it has expired and its units were given back")
             }

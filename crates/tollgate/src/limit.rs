@@ -319,6 +319,16 @@ impl Limit {
         }
     }
 
+    /// Whether it counts attempts that were denied, as [`counting_denied`](Self::counting_denied) has it do.
+    #[must_use]
+    pub const fn counts_denied(&self) -> bool {
+        match &self.0 {
+            Kind::FixedWindow(window) => window.count_denied,
+            Kind::SlidingWindow(window) => window.count_denied,
+            _ => false,
+        }
+    }
+
     /// The limit spelled out.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {

@@ -22,11 +22,22 @@ use crate::sync::Spin;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Algorithm, Error, Limit, Timestamp};
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places and counts within one allocation; none comes near the width of its integer"
+)]
+mod changes;
+#[cfg(feature = "dump")]
 mod dump;
 mod fast;
 mod hash;
 mod lone;
 mod long;
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places and counts within one allocation; none comes near the width of its integer"
+)]
+mod pages;
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "places and counts within one allocation; none comes near the width of its integer"

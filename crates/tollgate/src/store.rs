@@ -136,6 +136,21 @@ impl Op {
         matches!(self, Self::Take | Self::Reserve { .. } | Self::Peek)
     }
 
+    /// Whether anything that is kept may have changed by this, going by the answers: a store that writes
+    /// state down need not do so for a denial, unless a limit counts those.
+    #[must_use]
+    pub fn changes(&self, charges: &[Charge<'_>], answers: &[Answer]) -> bool {
+        match self {
+            Self::Peek => false,
+            Self::Take | Self::Reserve { .. } => {
+                let mut both = charges.iter().zip(answers);
+                both.all(|(charge, answer)| charge.shadow || answer.outcome.allowed())
+                    || charges.iter().any(|charge| charge.limit().counts_denied())
+            }
+            _ => true,
+        }
+    }
+
     /// What it is called in messages.
     #[must_use]
     pub const fn verb(&self) -> &'static str {

@@ -1,24 +1,31 @@
-//! Handing over: the whole state of a store as text, and a store out of it.
+//! Handing over: the whole state of a store as lines of JSON, and a store out of them.
 //!
-//! One line says the version and the seed that identities are made with, one line each what is kept
-//! of a key, and the last line how many there were, so that a part of a dump is not taken for the
-//! whole. Times are epoch nanoseconds and limits are written in their notation: what one process
-//! dumps, another, newer one can restore. Keys themselves are not in it, but with the seed anyone
-//! can look for one: a dump is as secret as the keys.
+//! ```json
+//! {"tollgate":"state","version":1,"seed":["…","…"]}
+//! {"key":"00c0ffee…","limits":["10/60s fixed"],"state":[["0","0","1800000000000000000","3"]]}
+//! {"end":1}
+//! ```
+//!
+//! The first line says the version and the seed that identities are made with, a line each what is kept of a key, and the last how
+//! many there were, so that a part of a dump is not taken for the whole. Times are epoch nanoseconds and limits are written in their
+//! notation: what one process dumps, another, newer one can restore. State is text of digits, so that no tool rounds it. Keys
+//! themselves are not in it, but with the seed anyone can look for one: a dump is as secret as the keys.
 
 use std::io::{self, BufRead, Write};
 
-use super::hash::{Id, Secrets};
-use super::shard::{Cells, Found};
-use super::{MemoryStore, shard_of};
-use crate::cell::Cell;
-use crate::sync::atomic::Ordering;
-use crate::{Error, Limits};
+use serde_json::{Value, json};
 
-const HEADER: &str = "tollgate memory 1";
+use super::MemoryStore;
+use super::hash::{Id, Secrets};
+use super::shard::Cells;
+use crate::cell::Cell;
+use crate::{Error, Limit};
+
+const VERSION: u64 = 1;
 
 impl MemoryStore {
-    /// Writes everything that is kept, a shard at a time while requests go on.
+    /// Writes everything that is kept as lines of JSON, a shard at a time while requests go on, and says
+    /// how many keys there were.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, MemoryStore, Rule, RuleSet};
@@ -37,9 +44,9 @@ impl MemoryStore {
     ///
     /// # Errors
     /// What `out` fails with.
-    pub fn dump(&self, mut out: impl Write) -> io::Result<()> {
-        let [one, other] = self.secrets.seed();
-        writeln!(out, "{HEADER} {one:016x} {other:016x}")?;
+    pub fn dump(&self, mut out: impl Write) -> io::Result<u64> {
+        let seed = self.seed().map(|half| format!("{half:016x}"));
+        writeln!(out, "{}", json!({ "tollgate": "state", "version": VERSION, "seed": seed }))?;
         let mut count: u64 = 0;
         for (index, shard) in self.shards.iter().enumerate() {
             let mut lines = String::new();
@@ -47,14 +54,18 @@ impl MemoryStore {
             self.take_all_home(index, &mut shard);
             shard.each(|Id { high, low }, cells| {
                 count = count.saturating_add(1);
-                lines.push_str(&format!("{high:016x}{low:08x}"));
-                cells.iter().for_each(|cell| lines.push_str(&format!("\t{}", cell.to_text())));
-                lines.push('\n');
+                let limits: Vec<String> = cells.iter().map(|cell| cell.limit().to_string()).collect();
+                let digits = |cell: &Cell| cell.to_numbers().iter().map(u64::to_string).collect::<Vec<_>>();
+                let state: Vec<Vec<String>> = cells.iter().map(digits).collect();
+                let key = format!("{high:016x}{low:08x}");
+                lines.push_str(&format!("{}\n", json!({ "key": key, "limits": limits, "state": state })));
             });
             drop(shard);
             out.write_all(lines.as_bytes())?;
         }
-        writeln!(out, "end {count}")
+        writeln!(out, "{}", json!({ "end": count }))?;
+        out.flush()?;
+        Ok(count)
     }
 
     /// The store that was dumped, with the usual settings.
@@ -62,48 +73,60 @@ impl MemoryStore {
     /// # Errors
     /// [`Error::InvalidDump`] names the line that is not what a dump has there.
     pub fn restore(input: impl BufRead) -> Result<Self, Error> {
-        let mut lines = (1..).zip(input.lines());
+        Self::new().restored(input)
+    }
+
+    /// This store with what was dumped, for one that nothing was asked of yet.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore).
+    pub fn restored(mut self, input: impl BufRead) -> Result<Self, Error> {
         let invalid = |line: u64, reason: &'static str| Error::InvalidDump { line, reason };
-        let Some(seed) = lines.next().and_then(|(_, line)| seed_of(&line.ok()?)) else {
-            return Err(invalid(1, "not a dump of this version; it begins with \"tollgate memory 1\""));
-        };
-        let store = Self::with_secrets(Secrets::from_seed(seed));
-        let mut count: u64 = 0;
-        for (number, line) in lines {
+        let mut lines = (1..).zip(input.lines()).map(|(number, line)| {
             let line = line.map_err(|_| invalid(number, "unreadable"))?;
-            if let Some(end) = line.strip_prefix("end ") {
-                if end.parse() != Ok(count) {
-                    return Err(invalid(number, "another number of keys than there were before it"));
-                }
-                store.live.store(count, Ordering::Relaxed);
-                return Ok(store);
+            let value: Value = serde_json::from_str(&line).map_err(|_| invalid(number, "not JSON"))?;
+            Ok::<_, Error>((number, value))
+        });
+        let first = lines.next().transpose()?.map(|(_, line)| line).unwrap_or_default();
+        if first["tollgate"] != "state" {
+            return Err(invalid(1, "not the beginning of a dump; that is {\"tollgate\":\"state\",…"));
+        }
+        if first["version"] != VERSION {
+            return Err(invalid(1, "of another version; restore it with the tollgate that dumped it, or a newer one"));
+        }
+        self.secrets = Secrets::from_seed(seed_of(&first["seed"]).ok_or(invalid(1, "without its seed"))?);
+        let mut count: u64 = 0;
+        for line in lines {
+            let (number, line) = line?;
+            if let Some(end) = line["end"].as_u64() {
+                let whole = end == count;
+                return whole.then_some(self).ok_or(invalid(number, "of another number of keys than came before"));
             }
-            let (id, cells) = key_of(&line).ok_or_else(|| invalid(number, "not a key and its state"))?;
-            let home = store.secrets.home(id);
-            let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
-            let mut shard = store.shards[shard_of(home)].0.lock();
-            if shard.find(id, home, limits.words()) != Found::Nowhere {
-                return Err(invalid(number, "a key that was there before"));
-            }
-            // As of the beginning of time nothing has lapsed; what has since is found out when it is next
-            // touched.
-            shard.restore(id, cells, limits, &store.secrets);
+            let (id, cells) = key_of(&line).ok_or(invalid(number, "not a key and its state"))?;
+            self.put(id, cells).map_err(|reason| invalid(number, reason))?;
             count = count.saturating_add(1);
         }
-        Err(invalid(count.saturating_add(2), "cut short; the last line of a dump begins with \"end\""))
+        Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))
     }
 }
 
-fn seed_of(line: &str) -> Option<[u64; 2]> {
-    let (one, other) = line.strip_prefix(HEADER)?.trim_start().split_once(' ')?;
-    Some([u64::from_str_radix(one, 16).ok()?, u64::from_str_radix(other, 16).ok()?])
+fn seed_of(value: &Value) -> Option<[u64; 2]> {
+    let [one, other] = value.as_array()?.as_slice() else { return None };
+    let half = |value: &Value| u64::from_str_radix(value.as_str()?, 16).ok();
+    Some([half(one)?, half(other)?])
 }
 
-fn key_of(line: &str) -> Option<(Id, Cells)> {
-    let (id, cells) = line.split_once('\t')?;
-    let (high, low) = id.split_at_checked(16)?;
+fn key_of(line: &Value) -> Option<(Id, Cells)> {
+    let (high, low) = line["key"].as_str().filter(|key| key.len() == 24)?.split_at_checked(16)?;
     let id = Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? };
-    Some((id, cells.split('\t').map(Cell::from_text).collect::<Option<Cells>>()?))
+    let (limits, states) = (line["limits"].as_array()?, line["state"].as_array()?);
+    let cell = |(limit, state): (&Value, &Value)| {
+        let limit: Limit = limit.as_str()?.parse().ok()?;
+        let numbers: Option<Vec<u64>> = state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
+        Cell::from_numbers(limit, &numbers?)
+    };
+    let whole = !limits.is_empty() && limits.len() == states.len();
+    Some((id, limits.iter().zip(states).map(cell).collect::<Option<Cells>>().filter(|_| whole)?))
 }
 
 #[cfg(test)]
@@ -180,10 +203,12 @@ mod tests {
         let dump = String::from_utf8(dump).unwrap();
         let complaint = |text: &str| MemoryStore::restore(text.as_bytes()).unwrap_err().to_string();
         assert!(complaint("").contains("line 1"));
-        assert!(complaint(&dump.replace("memory 1", "memory 2")).contains("line 1"));
+        assert!(complaint("{}").contains("line 1"));
+        assert!(complaint("tollgate memory 1").contains("not JSON"));
+        assert!(complaint(&dump.replace("\"version\":1", "\"version\":2")).contains("another version"));
         let cut: String = dump.lines().take(3).map(|line| format!("{line}\n")).collect();
         assert!(complaint(&cut).contains("cut short"), "{}", complaint(&cut));
         assert!(complaint(&dump.replacen("/hour", "/hur", 1)).contains("not a key"));
-        assert!(complaint(&dump.replace("end 4", "end 5")).contains("another number"));
+        assert!(complaint(&dump.replace("\"end\":4", "\"end\":5")).contains("another number"));
     }
 }

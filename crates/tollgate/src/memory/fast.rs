@@ -127,10 +127,18 @@ impl MemoryStore {
         if shard.sweep_is_due(now) {
             self.go_on_sweeping(&mut shard, SWEPT_BY_EACH, now);
         }
+        let followed = shard.changes.followed;
         let Some(words) = shard.packed(slot.width, slot.id, slot.home, slot.limits) else {
             return self.first_seen(slot, shard, now, decide);
         };
+        let mut before = [0; WIDEST];
+        if followed {
+            before[..slot.width].copy_from_slice(words);
+        }
         let idle_at = decide(slot.limits, words, now)?;
+        if followed && before[..slot.width] != *words {
+            shard.note(slot.home);
+        }
         shard.next_idle = shard.next_idle.min(idle_at);
         Some(now)
     }

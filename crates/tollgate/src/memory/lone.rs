@@ -28,6 +28,10 @@ struct Kept {
     /// Whose state it is, and which limits wrote it. Nobody's: the place is free.
     whose: Option<(RuleName, Limits)>,
     words: [u64; WIDEST],
+    /// Whether anyone asks for what changes.
+    followed: bool,
+    /// Whether the words have changed since they were taken home last.
+    changed: bool,
 }
 
 impl Kept {
@@ -42,6 +46,11 @@ impl Kept {
 impl Lone {
     pub(super) fn new() -> Self {
         Self(Spin::new(Kept::default()))
+    }
+
+    /// From now on takes note of what changes.
+    pub(super) fn follow(&self) {
+        self.0.lock().followed = true;
     }
 }
 
@@ -72,7 +81,12 @@ impl MemoryStore {
         }
         let now = in_order(kept.latest, now);
         kept.latest = now;
+        let (before, followed) = (kept.words, kept.followed);
         decide(limits, kept.words.get_mut(..width)?, now)?;
+        if followed && !kept.changed && before != kept.words {
+            kept.changed = true;
+            self.views.flags.raise(shard_of(self.secrets.home(self.global_id(rule))));
+        }
         Some(now)
     }
 
@@ -115,8 +129,10 @@ impl MemoryStore {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return Some(now);
         }
+        // Noted as a change even if there is nothing to forget: whoever asks takes it home, and finds it there.
+        shard.note(home);
         shard.forget(found, id, &self.secrets);
-        *kept = Kept { latest: now, whose: Some((rule, limits)), words };
+        *kept = Kept { latest: now, whose: Some((rule, limits)), words, changed: true, ..*kept };
         Some(now)
     }
 
@@ -141,6 +157,7 @@ impl MemoryStore {
 
     fn put_back(&self, kept: &mut Kept, shard: &mut Shard) {
         let Some((rule, limits)) = kept.whose.take() else { return };
+        kept.changed = false;
         shard.come_back(kept.latest);
         let width = limits.words().unwrap_or(0);
         let state = shard.insert(width, self.global_id(rule), limits, &self.secrets);

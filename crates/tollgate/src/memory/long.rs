@@ -151,6 +151,7 @@ impl MemoryStore {
         for ((group, charge), cell) in merged.iter().zip(flat) {
             cells[*group][usize::from(charge.key.place())] = cell;
         }
+        let changed = op.changes(&charges, &answers);
         if room == Room::None {
             let refused = merged.iter().map(|(group, _)| is_new(*group));
             answers
@@ -169,7 +170,7 @@ impl MemoryStore {
             }
             // Storing one key may move others of the same shard.
             let found = if groups.len() > 1 { locked.find(group) } else { *found };
-            kept = kept.saturating_add(u64::from(locked.store(group, found, cells, now)));
+            kept = kept.saturating_add(u64::from(locked.store(group, found, cells, (now, changed))));
         }
         let had = to_u64(groups.len()).saturating_sub(new).saturating_add(promised);
         self.live.fetch_sub(had.saturating_sub(kept), Ordering::Relaxed);
@@ -226,9 +227,9 @@ impl<'a> Locked<'a> {
         cells
     }
 
-    fn store(&mut self, group: &Group, found: Found, cells: Cells, now: Timestamp) -> bool {
+    fn store(&mut self, group: &Group, found: Found, cells: Cells, at: (Timestamp, bool)) -> bool {
         let secrets = &self.store.secrets;
-        self.shard(group).store(found, group.id, cells, group.limits, now, secrets)
+        self.shard(group).store(found, group.id, cells, group.limits, at, secrets)
     }
 }
 

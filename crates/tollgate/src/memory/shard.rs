@@ -10,6 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::SHARDS;
+use super::changes::{Changes, Flags, page_bit};
 use super::hash::{Id, Secrets};
 use super::table::{Place, Table, View};
 use crate::algorithm::LATE;
@@ -32,9 +33,11 @@ pub(super) struct Shard {
     pub(super) next_idle: u64,
     /// When the next sweep is due: at once, while one is under way.
     sweep_due: Timestamp,
+    /// What has changed, if anyone wants to know.
+    pub(super) changes: Changes,
     /// By width, from 1.
     tables: [Table; WIDEST],
-    whole: HashMap<Id, Cells>,
+    pub(super) whole: HashMap<Id, Cells>,
     /// The table and the slot that a sweep has got to, while one is under way.
     sweep_at: Option<(usize, Place)>,
     /// Where new keys have got to in their looking for idle slots.
@@ -42,23 +45,28 @@ pub(super) struct Shard {
     /// Where between two sizes its tables are, of 256.
     stagger: usize,
     /// Which shard it is.
-    index: usize,
-    views: Arc<Views>,
+    pub(super) index: usize,
+    pub(super) views: Arc<Views>,
 }
 
-/// Where all tables of all shards have their memory, outside the locks.
+/// What is known of all shards outside their locks.
 #[derive(Debug)]
-pub(super) struct Views(Box<[View]>);
+pub(super) struct Views {
+    /// Where all tables have their memory.
+    tables: Box<[View]>,
+    /// Which shards have changed.
+    pub(super) flags: Flags,
+}
 
 impl Views {
     pub(super) fn new() -> Self {
-        Self((0..SHARDS * WIDEST).map(|_| View::default()).collect())
+        Self { tables: (0..SHARDS * WIDEST).map(|_| View::default()).collect(), flags: Flags::default() }
     }
 
     /// Those of one width lie side by side.
     #[inline]
     pub(super) fn of(&self, width: usize, shard: usize) -> &View {
-        &self.0[width.saturating_sub(1).min(WIDEST - 1) * SHARDS + shard % SHARDS]
+        &self.tables[width.saturating_sub(1).min(WIDEST - 1) * SHARDS + shard % SHARDS]
     }
 }
 
@@ -76,6 +84,7 @@ impl Shard {
             latest: Timestamp::EPOCH,
             next_idle: u64::MAX,
             sweep_due: Timestamp::EPOCH,
+            changes: Changes::default(),
             tables: Default::default(),
             whole: HashMap::new(),
             sweep_at: None,
@@ -137,6 +146,7 @@ impl Shard {
     }
 
     fn insert_at(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> Place {
+        self.note(secrets.home(id));
         let stagger = self.stagger;
         let place = self.table_mut(width).insert(width, id, limits.number(), secrets, stagger);
         self.show(width);
@@ -164,40 +174,50 @@ impl Shard {
     }
 
     /// Puts a key's cells back: nowhere if they are idle, packed if they can be. Says whether
-    /// anything is kept.
+    /// anything is kept. What did not change is not noted as such, wherever it stays where it was.
     pub(super) fn store(
         &mut self,
         found: Found,
         id: Id,
         cells: Cells,
         likely: Limits,
-        now: Timestamp,
+        (now, changed): (Timestamp, bool),
         secrets: &Secrets,
     ) -> bool {
         let keeps = cells.iter().any(|cell| !cell.is_idle(now));
         let plain = keeps && cells.iter().all(|cell| cell.is_plain(now));
         let limits = plain.then(|| limits_of(&cells, likely));
         let width = limits.and_then(Limits::words).filter(|width| *width <= WIDEST);
-        if let (Some(limits), Some(width)) = (limits, width) {
-            let place = match found {
-                Found::Packed { width: was, place } if was == width => place,
-                other => {
-                    self.forget(other, id, secrets);
-                    self.insert_at(width, id, limits, secrets)
-                }
-            };
-            let table = self.table_mut(width);
-            table.set_number(width, place, limits.number());
-            pack(&cells, table.state_mut(width, place));
-        } else {
-            self.forget(found, id, secrets);
-        }
         if keeps {
             let idle_at = cells.iter().map(|cell| cell.idle_at(now).as_nanos()).max().unwrap_or(0);
             self.next_idle = self.next_idle.min(idle_at);
         }
-        if keeps && width.is_none() {
-            self.whole.insert(id, cells);
+        match (limits, width, found) {
+            (Some(limits), Some(width), Found::Packed { width: was, place }) if was == width => {
+                let table = self.table_mut(width);
+                table.set_number(width, place, limits.number());
+                pack(&cells, table.state_mut(width, place));
+                if changed {
+                    self.note(secrets.home(id));
+                }
+            }
+            (Some(limits), Some(width), _) => {
+                self.forget(found, id, secrets);
+                pack(&cells, self.insert(width, id, limits, secrets));
+            }
+            (_, _, Found::Whole) if keeps => {
+                self.whole.insert(id, cells);
+                if changed {
+                    self.note_whole(id);
+                }
+            }
+            _ => {
+                self.forget(found, id, secrets);
+                if keeps {
+                    self.whole.insert(id, cells);
+                    self.note_whole(id);
+                }
+            }
         }
         keeps
     }
@@ -205,8 +225,14 @@ impl Shard {
     /// Forgets a key.
     pub(super) fn forget(&mut self, found: Found, id: Id, secrets: &Secrets) {
         match found {
-            Found::Packed { width, place } => self.table_mut(width).remove(width, place, secrets),
-            Found::Whole => drop(self.whole.remove(&id)),
+            Found::Packed { width, place } => {
+                self.note(secrets.home(id));
+                self.table_mut(width).remove(width, place, secrets);
+            }
+            Found::Whole => {
+                self.note_whole(id);
+                self.whole.remove(&id);
+            }
             Found::Nowhere => {}
         }
     }
@@ -244,6 +270,7 @@ impl Shard {
     /// only when its owner comes next.
     fn heal(&mut self, now: Timestamp) {
         self.set_time(now);
+        self.note_all();
         for width in 1..=WIDEST {
             for place in 0..self.table(width).slots() {
                 let number = self.table(width).number(width, place);
@@ -258,16 +285,20 @@ impl Shard {
 
     fn reclaim_whole(&mut self, now: Timestamp) -> u64 {
         let (before, mut next_idle) = (self.whole.len(), self.next_idle);
-        self.whole.retain(|_, cells| {
+        let mut forgotten = Vec::new();
+        self.whole.retain(|id, cells| {
             cells.iter_mut().for_each(|cell| cell.roll(now));
             let busy = cells.iter().any(|cell| !cell.is_idle(now));
             if busy {
                 next_idle =
                     cells.iter().map(|cell| cell.idle_at(now).as_nanos()).max().unwrap_or(0).min(next_idle);
+            } else {
+                forgotten.push(*id);
             }
             busy
         });
         self.next_idle = next_idle;
+        forgotten.into_iter().for_each(|id| self.note_whole(id));
         u64::try_from(before - self.whole.len()).unwrap_or(0)
     }
 
@@ -317,6 +348,7 @@ impl Shard {
         secrets: &Secrets,
     ) -> (u64, Place) {
         let (mut freed, mut known, mut next_idle) = (0, None, self.next_idle);
+        let mut changed = 0;
         let table = self.table_mut(width);
         let end = place.saturating_add(count).min(table.slots());
         while place < end {
@@ -329,6 +361,7 @@ impl Shard {
                     known.map_or(u64::MAX, |limits| packed_idle_at(limits, table.state(width, place)));
                 if idle_at <= since {
                     // What shifts into this place is looked at next.
+                    changed |= page_bit(secrets.home(table.id(width, place)));
                     table.remove(width, place, secrets);
                     freed += 1;
                     continue;
@@ -338,20 +371,11 @@ impl Shard {
             place += 1;
         }
         self.next_idle = next_idle;
+        self.note_pages(changed);
         (freed, place)
     }
 
-    /// Keeps cells that were dumped, just as they are.
-    pub(super) fn restore(&mut self, id: Id, cells: Cells, limits: Limits, secrets: &Secrets) {
-        self.next_idle = 0;
-        let plain = cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
-        match limits.words().filter(|width| plain && *width <= WIDEST) {
-            Some(width) => pack(&cells, self.insert(width, id, limits, secrets)),
-            None => drop(self.whole.insert(id, cells)),
-        }
-    }
-
-    /// Everything that is kept, for a dump.
+    /// Everything that is kept.
     pub(super) fn each(&self, mut each: impl FnMut(Id, &Cells)) {
         for width in 1..=WIDEST {
             let table = self.table(width);
@@ -374,7 +398,7 @@ pub(super) fn packed_idle_at(limits: Limits, mut words: &[u64]) -> u64 {
     idle_at
 }
 
-fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
+pub(super) fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
     let mut cells = Cells::new();
     for limit in limits.into_iter().flatten() {
         let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
@@ -384,7 +408,7 @@ fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
     cells
 }
 
-fn pack(cells: &Cells, mut words: &mut [u64]) {
+pub(super) fn pack(cells: &Cells, mut words: &mut [u64]) {
     for cell in cells {
         let length = Meter::words(&cell.limit()).unwrap_or(0).min(words.len());
         let (state, rest) = words.split_at_mut(length);

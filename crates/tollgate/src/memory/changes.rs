@@ -1,0 +1,108 @@
+//! What has changed since it was last asked, for whoever keeps a copy elsewhere.
+//!
+//! A shard is 64 pages, by the bits that also say where in a table a key's probing starts, so a page is
+//! a stretch of each table. A page that changed is one bit, set under the lock that is held anyway:
+//! that is all that following costs a request. What does not pack is noted key by key.
+//!
+//! Which shards to ask at all is noted outside the locks. A flag is set before the lock under which
+//! something changed is given back, and taken before the lock under which it is asked for: nothing is
+//! missed.
+
+use std::collections::HashSet;
+
+use super::SHARDS;
+use super::hash::Id;
+use super::shard::Shard;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What has changed in a shard.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Whether anyone asks.
+    pub(super) followed: bool,
+    /// A bit for each page.
+    pages: u64,
+    /// Of what does not pack.
+    whole: HashSet<Id>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.pages == 0 && self.whole.is_empty()
+    }
+
+    /// The pages that changed, and the keys by themselves. From now on nothing has.
+    pub(super) fn take(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
+        let pages = std::mem::take(&mut self.pages);
+        ((0..u64::BITS).filter(move |page| pages >> page & 1 == 1), std::mem::take(&mut self.whole))
+    }
+}
+
+impl Shard {
+    /// Takes note that the page of a key has changed.
+    #[inline]
+    pub(super) fn note(&mut self, home: u64) {
+        self.note_pages(page_bit(home));
+    }
+
+    #[inline]
+    pub(super) fn note_pages(&mut self, pages: u64) {
+        if self.changes.followed && pages != 0 {
+            self.raise_flag();
+            self.changes.pages |= pages;
+        }
+    }
+
+    /// The same for a key that does not pack.
+    pub(super) fn note_whole(&mut self, id: Id) {
+        if self.changes.followed {
+            self.raise_flag();
+            self.changes.whole.insert(id);
+        }
+    }
+
+    /// Everything has changed.
+    pub(super) fn note_all(&mut self) {
+        self.note_pages(u64::MAX);
+        if self.changes.followed {
+            self.changes.whole = self.whole.keys().copied().collect();
+        }
+    }
+
+    #[inline]
+    fn raise_flag(&self) {
+        if self.changes.is_empty() {
+            self.views.flags.raise(self.index);
+        }
+    }
+}
+
+/// Which shards have changed.
+#[derive(Debug, Default)]
+pub(super) struct Flags([AtomicU64; SHARDS.div_ceil(64)]);
+
+impl Flags {
+    #[cold]
+    pub(super) fn raise(&self, shard: usize) {
+        self.0[shard / 64].fetch_or(1 << (shard % 64), Ordering::SeqCst);
+    }
+
+    /// The shards whose flags were up, which are now down.
+    pub(super) fn lower(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(word, flags)| {
+            let raised = flags.swap(0, Ordering::SeqCst);
+            (0..64).filter(move |bit| raised >> bit & 1 == 1).map(move |bit| word * 64 + bit)
+        })
+    }
+}
+
+/// The page of a key, of 64: the bits that its probing starts by.
+#[inline]
+pub(super) const fn page_of(home: u64) -> u64 {
+    home >> 26 & 63
+}
+
+#[inline]
+pub(super) const fn page_bit(home: u64) -> u64 {
+    1 << page_of(home)
+}

@@ -1,0 +1,434 @@
+//! The state in pages: how it is kept elsewhere, a piece at a time.
+//!
+//! ```text
+//! page:   u16 rules, each: its limits
+//!         u32 keys, each: identity 12 bytes, u16 which of the rules, state 8 bytes for each word it packs into
+//! alone:  limits; for each of them: u32 numbers, each 8 bytes
+//! limits: u8 limits, each: u16 bytes, its notation
+//! ```
+//!
+//! A page says itself which limits wrote it, in their notation: it means the same to every process
+//! that knows the seed. Numbers are little-endian.
+
+use super::changes::page_of;
+use super::hash::{Id, Secrets};
+use super::shard::{Cells, Found, Shard, WIDEST, pack, unpack};
+use super::{MemoryStore, shard_of};
+use crate::cell::Cell;
+use crate::sync::atomic::Ordering;
+use crate::{Error, Limit, Limits, Timestamp};
+
+/// How long the name of a page is: its shard and its place there.
+const NAME: usize = 2;
+
+/// How long the name of a key by itself is: its page's, and its identity.
+const NAME_ALONE: usize = NAME + ID;
+
+const ID: usize = 12;
+
+impl MemoryStore {
+    /// What identities are made with. As secret as the keys: who knows it can aim for collisions.
+    #[must_use]
+    pub const fn seed(&self) -> [u64; 2] {
+        self.secrets.seed()
+    }
+
+    /// Makes identities with this seed, so that pages can be loaded that were written under it. For a
+    /// store that nothing was asked of yet.
+    #[must_use]
+    pub fn seeded(mut self, seed: [u64; 2]) -> Self {
+        self.secrets = Secrets::from_seed(seed);
+        self
+    }
+
+    /// From now on takes note of what changes, for [`changed_pages`](Self::changed_pages).
+    pub fn follow(&self) {
+        self.lones.iter().for_each(super::lone::Lone::follow);
+        self.shards.iter().for_each(|shard| shard.0.lock().changes.followed = true);
+    }
+
+    /// Hands out every page that has changed since the last call: its name, and its content, which is
+    /// empty if there is nothing on it any more. All pages together, each as it was last handed out,
+    /// are the state as of some moment since this call began, key by key.
+    ///
+    /// A shard's lock is held while its pages are copied; `each` is called without it.
+    pub fn changed_pages(&self, mut each: impl FnMut(&[u8], &[u8])) {
+        let (mut pages, mut content) = (Vec::new(), Vec::new());
+        for index in self.views.flags.lower() {
+            let mut shard = self.shards[index].0.lock();
+            self.take_all_home(index, &mut shard);
+            shard.collect(&self.secrets, &mut pages, &mut content);
+            drop(shard);
+            let mut start = 0;
+            for (name, end) in pages.drain(..) {
+                each(name.as_bytes(), &content[start..end]);
+                start = end;
+            }
+            content.clear();
+        }
+    }
+
+    /// Has everything count as changed: the next [`changed_pages`](Self::changed_pages) hands out all
+    /// there is, for whoever begins anew. (It then also names pages with nothing on them.)
+    pub fn all_pages_changed(&self) {
+        self.shards.iter().for_each(|shard| shard.0.lock().note_all());
+        // Those of global states are found with their shards, all of which are flagged now.
+    }
+
+    /// Keeps what is on a page, just as it was, and says how many keys that were. As of the beginning
+    /// of time nothing has lapsed; what has since is found out when it is next touched.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPage`] if it is none of this store's: nothing is made up, and nothing half read.
+    pub fn load_page(&self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
+        let invalid = |reason| Error::InvalidPage { reason };
+        let keys = if name.len() == NAME_ALONE {
+            let id = id_of(&name[NAME..]).ok_or(invalid("without an identity"))?;
+            vec![(id, read_alone(content).ok_or(invalid("not a key and its state"))?)]
+        } else {
+            read_page(content).ok_or(invalid("not a list of keys and their states"))?
+        };
+        for (id, _) in &keys {
+            if !name.starts_with(&page_name(self.secrets.home(*id))) {
+                return Err(invalid("of another store: its keys belong elsewhere"));
+            }
+        }
+        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
+        for (id, cells) in keys {
+            self.put(id, cells).map_err(invalid)?;
+        }
+        Ok(count)
+    }
+
+    /// Keeps the cells of a key that there is nothing of yet.
+    pub(super) fn put(&self, id: Id, cells: Cells) -> Result<(), &'static str> {
+        let home = self.secrets.home(id);
+        let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
+        let mut shard = self.shards[shard_of(home)].0.lock();
+        if shard.find(id, home, limits.words()) != Found::Nowhere {
+            return Err("with a key that was there before");
+        }
+        shard.put(id, cells, limits, &self.secrets);
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// What a page is called.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    bytes: [u8; NAME_ALONE],
+    length: usize,
+}
+
+impl Name {
+    fn of_page(shard: usize, page: u32) -> Self {
+        let mut name = Self { bytes: [0; NAME_ALONE], length: NAME };
+        name.bytes[0] = u8::try_from(shard).unwrap_or(0);
+        name.bytes[1] = u8::try_from(page).unwrap_or(0);
+        name
+    }
+
+    fn of_key(home: u64, id: Id) -> Self {
+        let mut bytes = [0; NAME_ALONE];
+        bytes[..NAME].copy_from_slice(&page_name(home));
+        bytes[NAME..].copy_from_slice(&id_bytes(id));
+        Self { bytes, length: NAME_ALONE }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+fn page_name(home: u64) -> [u8; NAME] {
+    [shard_of(home), usize::try_from(page_of(home)).unwrap_or(0)].map(|byte| u8::try_from(byte).unwrap_or(0))
+}
+
+impl Shard {
+    /// Appends the content of everything that changed, and says where each ends.
+    fn collect(&mut self, secrets: &Secrets, pages: &mut Vec<(Name, usize)>, content: &mut Vec<u8>) {
+        let (changed, alone) = self.changes.take();
+        for page in changed {
+            self.write_page(page, secrets, content);
+            pages.push((Name::of_page(self.index, page), content.len()));
+        }
+        for id in alone {
+            if let Some(cells) = self.whole.get(&id) {
+                write_alone(cells, content);
+            }
+            pages.push((Name::of_key(secrets.home(id), id), content.len()));
+        }
+    }
+
+    /// Appends the keys of one page: nothing if there are none.
+    fn write_page(&self, page: u32, secrets: &Secrets, content: &mut Vec<u8>) {
+        let (mut lists, mut keys, mut count): (Vec<u32>, Vec<u8>, u32) = Default::default();
+        for width in 1..=WIDEST {
+            let table = self.table(width);
+            for place in table.stretch(width, page) {
+                let (id, number) = (table.id(width, place), table.number(width, place));
+                if page_of(secrets.home(id)) != u64::from(page) {
+                    continue;
+                }
+                let list = lists.iter().position(|list| *list == number).unwrap_or_else(|| {
+                    lists.push(number);
+                    lists.len() - 1
+                });
+                keys.extend(id_bytes(id));
+                keys.extend(u16::try_from(list).unwrap_or(u16::MAX).to_le_bytes());
+                table.state(width, place).iter().for_each(|word| keys.extend(word.to_le_bytes()));
+                count += 1;
+            }
+        }
+        if count > 0 {
+            content.extend(u16::try_from(lists.len()).unwrap_or(u16::MAX).to_le_bytes());
+            let limits = |number: &u32| Limits::of_number(*number).map_or(&[][..], Limits::as_slice);
+            lists.iter().for_each(|number| write_limits(limits(number), content));
+            content.extend(count.to_le_bytes());
+            content.append(&mut keys);
+        }
+    }
+
+    /// Keeps cells that were written down, just as they are.
+    fn put(&mut self, id: Id, cells: Cells, limits: Limits, secrets: &Secrets) {
+        self.next_idle = 0;
+        let plain = cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
+        match limits.words().filter(|width| plain && *width <= WIDEST) {
+            Some(width) => pack(&cells, self.insert(width, id, limits, secrets)),
+            None => drop(self.whole.insert(id, cells)),
+        }
+    }
+}
+
+fn write_limits(limits: &[Limit], content: &mut Vec<u8>) {
+    content.push(u8::try_from(limits.len()).unwrap_or(u8::MAX));
+    for limit in limits {
+        let text = limit.to_string();
+        content.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+        content.extend(text.as_bytes());
+    }
+}
+
+fn write_alone(cells: &Cells, content: &mut Vec<u8>) {
+    write_limits(&cells.iter().map(Cell::limit).collect::<Vec<_>>(), content);
+    for cell in cells {
+        let numbers = cell.to_numbers();
+        content.extend(u32::try_from(numbers.len()).unwrap_or(u32::MAX).to_le_bytes());
+        numbers.iter().for_each(|number| content.extend(number.to_le_bytes()));
+    }
+}
+
+/// The keys of a page.
+fn read_page(content: &[u8]) -> Option<Vec<(Id, Cells)>> {
+    let mut rest = content;
+    let lists: Option<Vec<Limits>> =
+        (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| read_limits(&mut rest)).collect();
+    let (lists, mut keys) = (lists?, Vec::new());
+    for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
+        let id = id_of(&bytes::<ID>(&mut rest)?)?;
+        let limits = *lists.get(usize::from(u16::from_le_bytes(bytes(&mut rest)?)))?;
+        let mut words = [0; WIDEST];
+        let words = words.get_mut(..limits.words()?)?;
+        for word in words.iter_mut() {
+            *word = u64::from_le_bytes(bytes(&mut rest)?);
+        }
+        keys.push((id, unpack(Some(limits), words)));
+    }
+    rest.is_empty().then_some(keys)
+}
+
+/// The cells of a key by itself.
+fn read_alone(content: &[u8]) -> Option<Cells> {
+    let mut rest = content;
+    let limits = read_limits(&mut rest)?;
+    let cell = |limit: &Limit| {
+        let count = u32::from_le_bytes(bytes(&mut rest)?);
+        let numbers: Option<Vec<u64>> =
+            (0..count).map(|_| bytes(&mut rest).map(u64::from_le_bytes)).collect();
+        Cell::from_numbers(*limit, &numbers?)
+    };
+    let cells = limits.into_iter().map(cell).collect::<Option<Cells>>()?;
+    rest.is_empty().then_some(cells)
+}
+
+fn read_limits(rest: &mut &[u8]) -> Option<Limits> {
+    let [count] = bytes(rest)?;
+    let limit = |_| {
+        let length = usize::from(u16::from_le_bytes(bytes(rest)?));
+        let text;
+        (text, *rest) = rest.split_at_checked(length)?;
+        std::str::from_utf8(text).ok()?.parse().ok()
+    };
+    (0..count).map(limit).collect::<Option<Vec<Limit>>>().filter(|limits| !limits.is_empty()).map(Limits::from)
+}
+
+/// The next few bytes.
+fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let next;
+    (next, *rest) = rest.split_first_chunk()?;
+    Some(*next)
+}
+
+fn id_bytes(Id { high, low }: Id) -> [u8; ID] {
+    let mut bytes = [0; ID];
+    bytes[..8].copy_from_slice(&high.to_be_bytes());
+    bytes[8..].copy_from_slice(&low.to_be_bytes());
+    bytes
+}
+
+fn id_of(bytes: &[u8]) -> Option<Id> {
+    let (high, low) = bytes.split_first_chunk()?;
+    Some(Id { high: u64::from_be_bytes(*high), low: u32::from_be_bytes(low.try_into().ok()?) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, RuleSet, SECOND, block_on};
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    fn limiter(store: MemoryStore, clock: &ManualClock) -> Limiter {
+        let limits = [Limit::per_minute(100), Limit::fixed_window(40, MINUTE).counting_denied()];
+        let rules = RuleSet::new([
+            Rule::new("bucket", Limit::per_minute(50)).key(["client"]),
+            Rule::new("two", limits).key(["client", "path"]),
+            Rule::new("log", Limit::sliding_log(20, MINUTE)).key(["path"]),
+            Rule::new("global", Limit::per_minute(7).reserve(5_000, 1, SECOND)),
+            Rule::new("watched", Limit::sliding_window(500, HOUR)).shadow().matching("path", "p1"),
+        ]);
+        Limiter::builder(rules.unwrap()).store(store).clock(clock.clone()).build().unwrap()
+    }
+
+    /// Pages as a store elsewhere keeps them.
+    type Kept = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    fn bring_up_to_date(kept: &mut Kept, store: &MemoryStore) {
+        store.changed_pages(|name, content| {
+            if content.is_empty() {
+                kept.remove(name);
+            } else {
+                kept.insert(name.to_vec(), content.to_vec());
+            }
+        });
+    }
+
+    fn loaded(kept: &Kept, seed: [u64; 2]) -> MemoryStore {
+        let store = MemoryStore::new().seeded(seed);
+        let keys: u64 = kept.iter().map(|(name, content)| store.load_page(name, content).unwrap()).sum();
+        assert_eq!(store.memory_stats().live, keys);
+        store
+    }
+
+    /// All that there is to know of a store, as of now.
+    fn state(store: &MemoryStore, now: Timestamp) -> Vec<String> {
+        let mut all = Vec::new();
+        for (index, shard) in store.shards.iter().enumerate() {
+            let mut shard = shard.0.lock();
+            store.take_all_home(index, &mut shard);
+            shard.each(|id, cells| {
+                let mut cells = cells.clone();
+                cells.iter_mut().for_each(|cell| cell.roll(now));
+                if cells.iter().any(|cell| !cell.is_idle(now)) {
+                    all.push(format!("{id:?} {cells:?}"));
+                }
+            });
+        }
+        all.sort();
+        all
+    }
+
+    fn random(seed: &mut u64, below: u64) -> u64 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*seed >> 33) % below
+    }
+
+    #[test]
+    fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let store = MemoryStore::new().max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
+        store.follow();
+        let limiter = limiter(store, &clock);
+        let (mut kept, mut seed, mut holds) = (Kept::new(), 42, Vec::new());
+        for step in 0..20_000 {
+            let client = format!("c{}", random(&mut seed, 120));
+            let path = format!("p{}", random(&mut seed, 20));
+            let attributes = [("client", client.as_str()), ("path", path.as_str())];
+            let known = usize::from(random(&mut seed, 2) == 0);
+            let request = Request::new(&attributes[..=known]).cost(random(&mut seed, 4));
+            match random(&mut seed, 40) {
+                0 => drop(block_on(limiter.refund(request))),
+                1 => drop(block_on(limiter.penalise(request))),
+                2 => drop(block_on(limiter.reset(request))),
+                3 => drop(block_on(limiter.block(request, clock.now().saturating_add(5 * SECOND)))),
+                4 => holds.extend(block_on(limiter.reserve(request, 20 * SECOND))),
+                5 => drop(holds.pop()),
+                6 => drop(limiter.store().sweep_all(clock.now())),
+                7 => drop(limiter.store().reclaim(clock.now())),
+                8 => drop(block_on(limiter.peek(request))),
+                _ => drop(limiter.check(request)),
+            }
+            clock.advance(Duration::from_millis(random(&mut seed, 40)));
+            if random(&mut seed, 30) == 0 {
+                bring_up_to_date(&mut kept, limiter.store());
+                let copy = loaded(&kept, limiter.store().seed());
+                assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()), "step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_handed_out() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let limiter = limiter(MemoryStore::new(), &clock);
+        limiter.store().follow();
+        let changed = |limiter: &Limiter| {
+            let mut names = Vec::new();
+            limiter.store().changed_pages(|name, _| names.push(name.len()));
+            names.sort_unstable();
+            names
+        };
+        let alice = Request::client("alice").only("bucket").cost(30);
+        assert!(limiter.check(alice).unwrap().allowed());
+        assert_eq!(changed(&limiter), [NAME]);
+        assert!(!limiter.check(alice).unwrap().allowed());
+        assert!(block_on(limiter.peek("alice")).unwrap().allowed());
+        assert_eq!(changed(&limiter), [0; 0], "a denial and a peek change nothing");
+        let path = Request::new(&[("path", "p2")]).only("log").cost(15);
+        assert!(limiter.check(path).unwrap().allowed());
+        assert_eq!(changed(&limiter), [NAME_ALONE]);
+        assert!(!limiter.check(path).unwrap().allowed());
+        assert_eq!(changed(&limiter), [0; 0]);
+        limiter.store().all_pages_changed();
+        let everything = changed(&limiter);
+        assert_eq!((everything.len(), everything.last()), (crate::memory::SHARDS * 64 + 1, Some(&NAME_ALONE)));
+    }
+
+    #[test]
+    fn a_page_of_another_store_or_a_damaged_one_is_refused() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let limiter = limiter(MemoryStore::new(), &clock);
+        limiter.store().follow();
+        let mut kept = Kept::new();
+        for client in ["a", "b", "c"] {
+            assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());
+        }
+        bring_up_to_date(&mut kept, limiter.store());
+        for (name, content) in &kept {
+            let seed = limiter.store().seed();
+            let refused = |name: &[u8], content: &[u8], seed| {
+                let store = MemoryStore::new().seeded(seed);
+                let refused = store.load_page(name, content).is_err_and(|error| error.code() == "invalid_page");
+                refused && store.memory_stats().live == 0
+            };
+            assert!(!refused(name, content, seed));
+            assert!(refused(name, content, [1, 2]), "another store's");
+            assert!(refused(name, &[], seed) && refused(&[], content, seed));
+            assert!((1..content.len()).all(|length| refused(name, &content[..length], seed)), "cut short");
+            assert!(refused(name, &[content, &[0][..]].concat(), seed), "more than all");
+            let twice = loaded(&kept, seed).load_page(name, content).unwrap_err();
+            assert!(twice.to_string().contains("there before"));
+        }
+    }
+}
