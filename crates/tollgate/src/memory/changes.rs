@@ -27,6 +27,10 @@ pub(super) struct Changes {
 }
 
 impl Changes {
+    pub(super) fn new(followed: bool) -> Self {
+        Self { followed, ..Self::default() }
+    }
+
     fn is_empty(&self) -> bool {
         self.pages == 0 && self.whole.is_empty()
     }
@@ -85,6 +89,10 @@ impl Flags {
     #[cold]
     pub(super) fn raise(&self, shard: usize) {
         self.0[shard / 64].fetch_or(1 << (shard % 64), Ordering::SeqCst);
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.0.iter().any(|flags| flags.load(Ordering::SeqCst) != 0)
     }
 
     /// The shards whose flags were up, which are now down.

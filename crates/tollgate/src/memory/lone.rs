@@ -48,9 +48,10 @@ impl Lone {
         Self(Spin::new(Kept::default()))
     }
 
-    /// From now on takes note of what changes.
-    pub(super) fn follow(&self) {
-        self.0.lock().followed = true;
+    /// From now on takes note of what changes, or no longer does.
+    pub(super) fn follow(&self, followed: bool) {
+        let mut kept = self.0.lock();
+        (kept.followed, kept.changed) = (followed, false);
     }
 }
 

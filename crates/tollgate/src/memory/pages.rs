@@ -10,7 +10,7 @@
 //! A page says itself which limits wrote it, in their notation: it means the same to every process
 //! that knows the seed. Numbers are little-endian.
 
-use super::changes::page_of;
+use super::changes::{Changes, page_of};
 use super::hash::{Id, Secrets};
 use super::shard::{Cells, Found, Shard, WIDEST, pack, unpack};
 use super::{MemoryStore, shard_of};
@@ -41,10 +41,17 @@ impl MemoryStore {
         self
     }
 
-    /// From now on takes note of what changes, for [`changed_pages`](Self::changed_pages).
-    pub fn follow(&self) {
-        self.lones.iter().for_each(super::lone::Lone::follow);
-        self.shards.iter().for_each(|shard| shard.0.lock().changes.followed = true);
+    /// From now on takes note of what changes, for [`changed_pages`](Self::changed_pages), or no longer
+    /// does: then what was noted is forgotten.
+    pub fn follow(&self, followed: bool) {
+        self.lones.iter().for_each(|lone| lone.follow(followed));
+        self.shards.iter().for_each(|shard| shard.0.lock().changes = Changes::new(followed));
+    }
+
+    /// Whether there may be anything for [`changed_pages`](Self::changed_pages) to hand out.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        self.views.flags.any()
     }
 
     /// Hands out every page that has changed since the last call: its name, and its content, which is
@@ -348,7 +355,7 @@ mod tests {
     fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let store = MemoryStore::new().max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
-        store.follow();
+        store.follow(true);
         let limiter = limiter(store, &clock);
         let (mut kept, mut seed, mut holds) = (Kept::new(), 42, Vec::new());
         for step in 0..20_000 {
@@ -382,7 +389,7 @@ mod tests {
     fn what_did_not_change_is_not_handed_out() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let limiter = limiter(MemoryStore::new(), &clock);
-        limiter.store().follow();
+        limiter.store().follow(true);
         let changed = |limiter: &Limiter| {
             let mut names = Vec::new();
             limiter.store().changed_pages(|name, _| names.push(name.len()));
@@ -409,7 +416,7 @@ mod tests {
     fn a_page_of_another_store_or_a_damaged_one_is_refused() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let limiter = limiter(MemoryStore::new(), &clock);
-        limiter.store().follow();
+        limiter.store().follow(true);
         let mut kept = Kept::new();
         for client in ["a", "b", "c"] {
             assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());

@@ -1,0 +1,314 @@
+//! The file: pages by their names, and what is known of all of them together.
+//!
+//! ```text
+//! pages:  name → content, CRC-32 of both
+//! about:  "format" → 1
+//!         "seed"   → what identities are made with
+//!         "sums"   → how many pages there are, the sum of their checksums, and of their lengths
+//! ```
+//!
+//! The engine makes a write one transaction, and finds torn ones by checksums of its own. Ours are for
+//! what it does not look at when all seems well: a page that changed on the disk does not agree with
+//! its checksum, and one that is missing or is an older one does not agree with the sums.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redb::{
+    Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, Table, TableDefinition,
+};
+
+use crate::OpenError;
+use crate::medium::{Traffic, Watched};
+
+/// The version of the format that is written, and the newest that is understood.
+pub(crate) const VERSION: u64 = 1;
+
+const PAGES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+
+/// What the engine keeps in memory of the file. The state itself is in memory already.
+const CACHE: usize = 8 << 20;
+
+/// A file is made smaller once it is this large, and a multiple of what it holds.
+const SMALL: u64 = 4 << 20;
+
+/// The file, open.
+pub(crate) struct Pages {
+    database: Database,
+    seed: [u64; 2],
+    sums: Sums,
+    traffic: Arc<Traffic>,
+    /// How large it was after it was last made smaller: there is no use in trying again soon.
+    compacted: u64,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("sums", &self.sums).finish_non_exhaustive()
+    }
+}
+
+/// What is known of all pages together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    pages: u64,
+    checksums: u64,
+    bytes: u64,
+}
+
+impl Sums {
+    fn add(&mut self, stored: &[u8]) {
+        self.pages = self.pages.wrapping_add(1);
+        self.checksums = self.checksums.wrapping_add(checksum_of(stored).into());
+        self.bytes = self.bytes.wrapping_add(length(stored));
+    }
+
+    fn subtract(&mut self, stored: &[u8]) {
+        self.pages = self.pages.wrapping_sub(1);
+        self.checksums = self.checksums.wrapping_sub(checksum_of(stored).into());
+        self.bytes = self.bytes.wrapping_sub(length(stored));
+    }
+
+    fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        for (chunk, number) in bytes.as_chunks_mut().0.iter_mut().zip([self.pages, self.checksums, self.bytes]) {
+            *chunk = number.to_le_bytes();
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [pages, checksums, bytes] = numbers(bytes)?;
+        Some(Self { pages, checksums, bytes })
+    }
+}
+
+impl Pages {
+    /// A new file, for state whose identities are made with this seed.
+    pub(crate) fn create(
+        medium: Box<dyn StorageBackend>,
+        traffic: &Arc<Traffic>,
+        seed: [u64; 2],
+    ) -> Result<Self, redb::Error> {
+        guarded(|| {
+            let database = database(medium, traffic, |_| {})?;
+            let writing = database.begin_write()?;
+            let mut about = writing.open_table(ABOUT)?;
+            about.insert("format", &VERSION.to_le_bytes()[..])?;
+            about.insert("seed", seed.map(u64::to_le_bytes).as_flattened())?;
+            about.insert("sums", &Sums::default().to_bytes()[..])?;
+            drop(about);
+            writing.open_table(PAGES)?;
+            writing.commit()?;
+            Ok(Self { database, seed, sums: Sums::default(), traffic: Arc::clone(traffic), compacted: 0 })
+        })
+    }
+
+    /// A file that is there. If it was not closed, the engine goes through it first and tells
+    /// `repaired` how far it is, from 0 to 1.
+    pub(crate) fn open(
+        path: &Path,
+        medium: Box<dyn StorageBackend>,
+        traffic: &Arc<Traffic>,
+        repaired: impl Fn(f64) + 'static,
+    ) -> Result<Self, OpenError> {
+        if medium.len().map_err(OpenError::inaccessible(path))? == 0 {
+            return Err(OpenError::damaged(path, "it is empty"));
+        }
+        let read = guarded(|| {
+            let database = database(medium, traffic, repaired)?;
+            let about = database.begin_read()?.open_table(ABOUT)?;
+            let about: HashMap<String, Vec<u8>> = about
+                .iter()?
+                .map(|row| row.map(|(name, value)| (name.value().to_owned(), value.value().to_owned())))
+                .collect::<Result<_, _>>()?;
+            Ok((database, about))
+        });
+        let (database, about) = read.map_err(|error| open_error(path, error))?;
+        let missing = |what| OpenError::damaged(path, format_args!("it does not say its {what}"));
+        let said = |name| about.get(name).map(Vec::as_slice).unwrap_or_default();
+        let [version] = numbers(said("format")).ok_or_else(|| missing("format"))?;
+        if version > VERSION {
+            let dir = path.parent().unwrap_or(path).to_owned();
+            return Err(OpenError::Newer { dir, version });
+        }
+        let seed = numbers(said("seed")).ok_or_else(|| missing("seed"))?;
+        let sums = Sums::from_bytes(said("sums")).ok_or_else(|| missing("sums"))?;
+        Ok(Self { database, seed, sums, traffic: Arc::clone(traffic), compacted: 0 })
+    }
+
+    pub(crate) const fn seed(&self) -> [u64; 2] {
+        self.seed
+    }
+
+    /// How many there are.
+    pub(crate) const fn count(&self) -> u64 {
+        self.sums.pages
+    }
+
+    /// Hands out all pages. What `each` says is wrong with one is wrong with the file.
+    pub(crate) fn read(
+        &self,
+        path: &Path,
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<(), String>,
+    ) -> Result<(), OpenError> {
+        let mut sums = Sums::default();
+        let mut wrong = None;
+        let read = guarded(|| {
+            let pages = self.database.begin_read()?.open_table(PAGES)?;
+            for row in pages.iter()? {
+                let (name, stored) = row?;
+                let (name, stored) = (name.value(), stored.value());
+                sums.add(stored);
+                let content = content_of(name, stored);
+                let done = content.ok_or("a page does not agree with its checksum".to_owned());
+                if let Err(reason) = done.and_then(|content| each(name, content)) {
+                    wrong = Some(reason);
+                    break;
+                }
+            }
+            Ok(())
+        });
+        read.map_err(|error| open_error(path, error))?;
+        match wrong {
+            Some(reason) => Err(OpenError::damaged(path, reason)),
+            None if sums != self.sums => Err(OpenError::damaged(path, "pages are missing, or older than the rest")),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the pages that `fill` hands over, all of them or none, and is done when they are safe.
+    /// `anew`: instead of all that there were. Says how many there were.
+    pub(crate) fn write(
+        &mut self,
+        anew: bool,
+        fill: impl FnOnce(&mut dyn FnMut(&[u8], &[u8])),
+    ) -> Result<u64, redb::Error> {
+        guarded(|| {
+            let writing = self.database.begin_write()?;
+            let mut sums = self.sums;
+            if anew {
+                writing.delete_table(PAGES)?;
+                sums = Sums::default();
+            }
+            let mut pages = writing.open_table(PAGES)?;
+            let (mut count, mut done, mut stored) = (0, Ok(()), Vec::new());
+            fill(&mut |name, content| {
+                if done.is_ok() {
+                    done = replace(&mut pages, &mut sums, name, content, &mut stored);
+                    count += 1;
+                }
+            });
+            done?;
+            drop(pages);
+            if count == 0 && !anew {
+                writing.abort()?;
+                return Ok(0);
+            }
+            writing.open_table(ABOUT)?.insert("sums", &sums.to_bytes()[..])?;
+            writing.commit()?;
+            self.sums = sums;
+            Ok(count)
+        })
+    }
+
+    /// Gives room back that the state no longer needs, if that is much.
+    pub(crate) fn compact(&mut self) -> Result<(), redb::Error> {
+        let length = self.traffic.length.load(Ordering::Relaxed);
+        if length < SMALL || length / 4 < self.sums.bytes || length / 2 < self.compacted {
+            return Ok(());
+        }
+        guarded(|| Ok(self.database.compact()?))?;
+        self.compacted = self.traffic.length.load(Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn database(
+    medium: Box<dyn StorageBackend>,
+    traffic: &Arc<Traffic>,
+    repaired: impl Fn(f64) + 'static,
+) -> Result<Database, redb::Error> {
+    let medium = Watched { medium, traffic: Arc::clone(traffic) };
+    Ok(Database::builder()
+        .set_cache_size(CACHE)
+        .set_repair_callback(move |session| repaired(session.progress()))
+        .create_with_backend(medium)?)
+}
+
+/// Puts a page in the place of the one of that name; one with nothing on it is not kept.
+fn replace(
+    pages: &mut Table<'_, &[u8], &[u8]>,
+    sums: &mut Sums,
+    name: &[u8],
+    content: &[u8],
+    stored: &mut Vec<u8>,
+) -> Result<(), redb::Error> {
+    let old = if content.is_empty() {
+        pages.remove(name)?
+    } else {
+        stored.clear();
+        stored.extend_from_slice(content);
+        stored.extend(checksum(name, content).to_le_bytes());
+        sums.add(stored);
+        pages.insert(name, stored.as_slice())?
+    };
+    if let Some(old) = old {
+        sums.subtract(old.value());
+    }
+    Ok(())
+}
+
+fn checksum(name: &[u8], content: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(name);
+    hasher.update(content);
+    hasher.finalize()
+}
+
+/// What a page says its checksum is.
+fn checksum_of(stored: &[u8]) -> u32 {
+    stored.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// What is on a page, if it agrees with its checksum.
+fn content_of<'a>(name: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (content, _) = stored.split_last_chunk::<4>()?;
+    (checksum(name, content) == checksum_of(stored)).then_some(content)
+}
+
+fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let (numbers, []) = bytes.as_chunks::<8>() else { return None };
+    let numbers: [[u8; 8]; N] = numbers.try_into().ok()?;
+    Some(numbers.map(u64::from_le_bytes))
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// Calls the engine. It checks what it reads with assertions here and there; what it finds is an error
+/// to us like any other.
+fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let reason = panic.downcast_ref::<String>().map(String::as_str);
+        let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("for no known reason");
+        Err(redb::Error::Corrupted(format!("the storage engine gave up: {reason}")))
+    })
+}
+
+/// What the engine found wrong with a file.
+fn open_error(path: &Path, error: redb::Error) -> OpenError {
+    match error {
+        redb::Error::Io(source) if source.raw_os_error().is_some() => OpenError::inaccessible(path)(source),
+        redb::Error::UpgradeRequired(version) => {
+            OpenError::damaged(path, format_args!("the storage engine does not know its format {version}"))
+        }
+        error => OpenError::damaged(path, error),
+    }
+}

@@ -1,0 +1,266 @@
+//! The thread that writes down what changed, in turns.
+//!
+//! A turn takes everything that has changed when it begins, writes it as one transaction, and is done
+//! when that is synced. Who waits for a change waits for the next turn to begin: so all who wait while
+//! one is under way share the next, and its sync.
+//!
+//! If a turn fails the file is closed, changes are no longer followed, and once a second the file is
+//! opened again and everything is written anew: memory is the truth.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tollgate::{Clock as _, MemoryStore, SystemClock, StoreError, Timestamp};
+
+use crate::file::Pages;
+use crate::lock::Lock;
+use crate::medium::{Medium, Traffic};
+use crate::store::Change;
+
+/// How long to wait before a file that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the store and its writer share.
+pub(crate) struct Shared {
+    pub(crate) dir: PathBuf,
+    pub(crate) memory: MemoryStore,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) writes: AtomicU64,
+    /// In nanoseconds.
+    pub(crate) last_write: AtomicU64,
+    /// How many turns have begun.
+    begun: AtomicU64,
+    orders: Mutex<Orders>,
+    ordered: Condvar,
+    turns: watch::Sender<Turns>,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    /// The turn that somebody waits for.
+    wanted: u64,
+    closing: bool,
+}
+
+/// How turns have ended. Numbers count from 1.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns {
+    /// The last that succeeded: everything before its beginning is safe.
+    saved: u64,
+    /// The last that failed, and why.
+    failed: u64,
+    reason: String,
+    /// There will be no more.
+    closed: bool,
+}
+
+impl Turns {
+    /// Why the last one failed, if it did.
+    fn failure(&self) -> Option<String> {
+        (self.failed > self.saved).then(|| self.reason.clone())
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(dir: PathBuf, memory: MemoryStore, traffic: Arc<Traffic>) -> Self {
+        Self {
+            dir,
+            memory,
+            traffic,
+            writes: AtomicU64::new(0),
+            last_write: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            orders: Mutex::default(),
+            ordered: Condvar::new(),
+            turns: watch::Sender::new(Turns::default()),
+        }
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Orders a turn that will see everything that has changed by now, and says which.
+    fn order(&self) -> u64 {
+        // A turn counts itself before it looks for changes, so one that has not begun yet sees this one.
+        let turn = self.begun.load(Ordering::SeqCst).saturating_add(1);
+        let mut orders = self.orders();
+        orders.wanted = orders.wanted.max(turn);
+        drop(orders);
+        self.ordered.notify_one();
+        turn
+    }
+
+    /// Waits until everything that has changed by now is safe.
+    pub(crate) async fn saved(&self) -> Result<(), StoreError> {
+        let turn = self.order();
+        let ended = |turns: &Turns| turns.saved >= turn || turns.failed >= turn || turns.closed;
+        let mut watching = self.turns.subscribe();
+        // The sender is here, so it is not gone.
+        let turns = watching.wait_for(ended).await.map(|turns| turns.clone()).unwrap_or_default();
+        if turns.saved >= turn {
+            return Ok(());
+        }
+        let closed = "it was closed".to_owned();
+        Err(StoreError::Unavailable { reason: if turns.failed >= turn { turns.reason } else { closed } })
+    }
+
+    /// Has the writer end after one more turn.
+    pub(crate) fn close(&self) {
+        self.orders().closing = true;
+        self.ordered.notify_one();
+    }
+
+    /// Waits until the writer has ended. Says how its last turn did.
+    pub(crate) async fn closed(&self) -> Result<(), StoreError> {
+        let mut watching = self.turns.subscribe();
+        let failure = watching.wait_for(|turns| turns.closed).await.ok().and_then(|turns| turns.failure());
+        failure.map_or(Ok(()), |reason| Err(StoreError::Unavailable { reason }))
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.turns.borrow().failure()
+    }
+}
+
+/// Says that there will be no more turns.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.turns.send_modify(|turns| turns.closed = true);
+    }
+}
+
+/// What the thread has to itself. The file is closed before the directory is given back.
+pub(crate) struct Writer {
+    pub(crate) shared: Arc<Shared>,
+    /// The file, unless it failed.
+    pub(crate) pages: Option<Pages>,
+    pub(crate) medium: Medium,
+    pub(crate) interval: Duration,
+    pub(crate) tell: Box<dyn Fn(&Change) + Send + Sync>,
+    #[expect(dead_code, reason = "held, and given back when it is dropped")]
+    pub(crate) lock: Option<Lock>,
+}
+
+impl Writer {
+    pub(crate) fn run(self) {
+        // Dropped last, whatever happens: the file is closed and the directory given back before anyone is told.
+        let _ended = Ended(Arc::clone(&self.shared));
+        let mut writer = self;
+        writer.take_turns();
+    }
+
+    fn take_turns(&mut self) {
+        let mut due = now().saturating_add(self.interval);
+        loop {
+            let closing = self.wait(due);
+            let began = now();
+            due = began.saturating_add(self.interval);
+            let turn = self.shared.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+            let was_up = self.pages.is_some();
+            let ended = self.write();
+            if let Err(reason) = &ended {
+                // Not before it has been tried again is there any use in taking note of what changes.
+                self.pages = None;
+                self.shared.memory.follow(false);
+                due = began.saturating_add(RETRY);
+                if was_up {
+                    (self.tell)(&Change::Down { reason: reason.clone() });
+                }
+            } else if !was_up {
+                (self.tell)(&Change::Up);
+            }
+            let up = ended.is_ok();
+            self.shared.turns.send_modify(|turns| match ended {
+                Ok(()) => turns.saved = turn,
+                Err(reason) => (turns.failed, turns.reason) = (turn, reason),
+            });
+            if closing {
+                return;
+            }
+            if !up {
+                self.refuse_until(due);
+            }
+        }
+    }
+
+    /// Waits for an order, or until `due` if there is anything to write. Says whether this is the last
+    /// turn.
+    fn wait(&self, mut due: Timestamp) -> bool {
+        let Shared { ordered, begun, memory, .. } = &*self.shared;
+        let mut orders = self.shared.orders();
+        loop {
+            if orders.closing {
+                return true;
+            }
+            if orders.wanted > begun.load(Ordering::SeqCst) {
+                return false;
+            }
+            let left = due.since(now());
+            if left.is_zero() {
+                if self.pages.is_none() || memory.has_changed() {
+                    return false;
+                }
+                due = now().saturating_add(self.interval);
+                continue;
+            }
+            orders = ordered.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// While the file is away, tells everyone who orders a turn so at once.
+    fn refuse_until(&self, due: Timestamp) {
+        let Shared { ordered, begun, turns, .. } = &*self.shared;
+        let mut orders = self.shared.orders();
+        while !orders.closing {
+            if orders.wanted > begun.load(Ordering::SeqCst) {
+                let turn = begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+                turns.send_modify(|turns| turns.failed = turn);
+                continue;
+            }
+            let left = due.since(now());
+            if left.is_zero() {
+                return;
+            }
+            orders = ordered.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// One turn.
+    fn write(&mut self) -> Result<(), String> {
+        let Shared { memory, traffic, writes, last_write, .. } = &*self.shared;
+        let began = now();
+        let anew = self.pages.is_none();
+        let pages = match &mut self.pages {
+            Some(pages) => pages,
+            none => {
+                let pages = self.medium.open(traffic, |_| {}).map_err(|error| error.to_string())?;
+                if pages.seed() != memory.seed() {
+                    return Err("the file is another store's now".into());
+                }
+                memory.follow(true);
+                memory.all_pages_changed();
+                none.insert(pages)
+            }
+        };
+        if !anew && !memory.has_changed() {
+            return Ok(());
+        }
+        let written = pages.write(anew, |each| memory.changed_pages(each)).map_err(|error| error.to_string())?;
+        if written > 0 {
+            writes.fetch_add(1, Ordering::Relaxed);
+            let took = u64::try_from(now().since(began).as_nanos()).unwrap_or(u64::MAX);
+            last_write.store(took, Ordering::Relaxed);
+        }
+        pages.compact().map_err(|error| error.to_string())
+    }
+}
+
+fn now() -> Timestamp {
+    SystemClock.now()
+}
