@@ -39,7 +39,8 @@ const SMALL: u64 = 4 << 20;
 
 /// The file, open.
 pub(crate) struct Pages {
-    database: Database,
+    /// There until it is dropped.
+    database: Option<Database>,
     seed: [u64; 2],
     sums: Sums,
     traffic: Arc<Traffic>,
@@ -88,7 +89,25 @@ impl Sums {
     }
 }
 
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // Closing writes too.
+        let _ = guarded(|| {
+            drop(self.database.take());
+            Ok(())
+        });
+    }
+}
+
 impl Pages {
+    fn new(database: Database, seed: [u64; 2], traffic: &Arc<Traffic>) -> Self {
+        Self { database: Some(database), seed, sums: Sums::default(), traffic: Arc::clone(traffic), compacted: 0 }
+    }
+
+    fn database(&self) -> Result<&Database, redb::Error> {
+        self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
+    }
+
     /// A new file, for state whose identities are made with this seed.
     pub(crate) fn create(
         medium: Box<dyn StorageBackend>,
@@ -105,7 +124,7 @@ impl Pages {
             drop(about);
             writing.open_table(PAGES)?;
             writing.commit()?;
-            Ok(Self { database, seed, sums: Sums::default(), traffic: Arc::clone(traffic), compacted: 0 })
+            Ok(Self::new(database, seed, traffic))
         })
     }
 
@@ -121,15 +140,15 @@ impl Pages {
             return Err(OpenError::damaged(path, "it is empty"));
         }
         let read = guarded(|| {
-            let database = database(medium, traffic, repaired)?;
-            let about = database.begin_read()?.open_table(ABOUT)?;
+            let pages = Self::new(database(medium, traffic, repaired)?, [0; 2], traffic);
+            let about = pages.database()?.begin_read()?.open_table(ABOUT)?;
             let about: HashMap<String, Vec<u8>> = about
                 .iter()?
                 .map(|row| row.map(|(name, value)| (name.value().to_owned(), value.value().to_owned())))
                 .collect::<Result<_, _>>()?;
-            Ok((database, about))
+            Ok((pages, about))
         });
-        let (database, about) = read.map_err(|error| open_error(path, error))?;
+        let (mut pages, about) = read.map_err(|error| open_error(path, error))?;
         let missing = |what| OpenError::damaged(path, format_args!("it does not say its {what}"));
         let said = |name| about.get(name).map(Vec::as_slice).unwrap_or_default();
         let [version] = numbers(said("format")).ok_or_else(|| missing("format"))?;
@@ -137,9 +156,9 @@ impl Pages {
             let dir = path.parent().unwrap_or(path).to_owned();
             return Err(OpenError::Newer { dir, version });
         }
-        let seed = numbers(said("seed")).ok_or_else(|| missing("seed"))?;
-        let sums = Sums::from_bytes(said("sums")).ok_or_else(|| missing("sums"))?;
-        Ok(Self { database, seed, sums, traffic: Arc::clone(traffic), compacted: 0 })
+        pages.seed = numbers(said("seed")).ok_or_else(|| missing("seed"))?;
+        pages.sums = Sums::from_bytes(said("sums")).ok_or_else(|| missing("sums"))?;
+        Ok(pages)
     }
 
     pub(crate) const fn seed(&self) -> [u64; 2] {
@@ -160,7 +179,7 @@ impl Pages {
         let mut sums = Sums::default();
         let mut wrong = None;
         let read = guarded(|| {
-            let pages = self.database.begin_read()?.open_table(PAGES)?;
+            let pages = self.database()?.begin_read()?.open_table(PAGES)?;
             for row in pages.iter()? {
                 let (name, stored) = row?;
                 let (name, stored) = (name.value(), stored.value());
@@ -190,7 +209,7 @@ impl Pages {
         fill: impl FnOnce(&mut dyn FnMut(&[u8], &[u8])),
     ) -> Result<u64, redb::Error> {
         guarded(|| {
-            let writing = self.database.begin_write()?;
+            let writing = self.database()?.begin_write()?;
             let mut sums = self.sums;
             if anew {
                 writing.delete_table(PAGES)?;
@@ -223,7 +242,7 @@ impl Pages {
         if length < SMALL || length / 4 < self.sums.bytes || length / 2 < self.compacted {
             return Ok(());
         }
-        guarded(|| Ok(self.database.compact()?))?;
+        guarded(|| Ok(self.database.as_mut().map(Database::compact).transpose()?))?;
         self.compacted = self.traffic.length.load(Ordering::Relaxed);
         Ok(())
     }

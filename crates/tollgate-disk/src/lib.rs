@@ -42,6 +42,8 @@ mod error;
 mod file;
 mod lock;
 mod medium;
+#[cfg(test)]
+mod simulated;
 mod store;
 mod writer;
 

@@ -154,7 +154,7 @@ impl Builder {
     /// Opens the directory, or makes it, and loads what is there.
     ///
     /// # Errors
-    /// Whatever keeps it from being used; nothing is changed then.
+    /// Whatever keeps it from being used.
     pub fn open(self) -> Result<DiskStore, OpenError> {
         let lock = take_directory(&self.dir)?;
         let path = self.dir.join(FILE);

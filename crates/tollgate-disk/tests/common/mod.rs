@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A directory that is not there yet, and is removed with all that is in it when this is dropped.
 #[derive(Debug)]
-pub struct Directory(PathBuf);
+pub(crate) struct Directory(PathBuf);
 
 impl Directory {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         Self(std::env::temp_dir().join(format!("tollgate-disk-{}-{number}", std::process::id())))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.0.join("state.redb")
     }
 }

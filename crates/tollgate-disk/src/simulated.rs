@@ -1,0 +1,338 @@
+//! A disk in memory that forgets what was not synced when its power is cut, and tears what was being
+//! written; the tests of what is found afterwards.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use redb::StorageBackend;
+use tollgate::{DAY, Limit, Limiter, MemoryStore, Request, Rule, RuleSet, SECOND, block_on};
+
+use crate::file::Pages;
+use crate::medium::Medium;
+use crate::{DiskStore, Durability, OpenError};
+
+/// What a disk writes at once, or not at all.
+const SECTOR: usize = 512;
+
+const ENOSPC: i32 = 28;
+
+/// A disk; clones are the same one.
+#[derive(Clone, Debug, Default)]
+struct Disk(Arc<Mutex<Image>>);
+
+#[derive(Debug, Default)]
+struct Image {
+    /// As whoever reads sees it.
+    bytes: Vec<u8>,
+    /// As it was when it was last synced, and all that was done since.
+    synced: Vec<u8>,
+    unsynced: Vec<Done>,
+    /// After so many more writes and syncs the power is cut.
+    power: Option<u64>,
+    /// It takes no more than this.
+    room: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Done {
+    Write(usize, Vec<u8>),
+    Length(usize),
+}
+
+impl Image {
+    fn spend(&mut self) -> io::Result<()> {
+        match &mut self.power {
+            Some(0) => Err(io::Error::other("no power")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Disk {
+    fn image(&self) -> MutexGuard<'_, Image> {
+        self.0.lock().unwrap()
+    }
+
+    fn medium(&self) -> Medium {
+        let disk = self.clone();
+        Medium::new(PathBuf::from("simulated"), move || Ok(Box::new(disk.clone())))
+    }
+
+    /// A disk with the state of a store of this seed on it, with nothing in it yet.
+    fn formatted() -> Self {
+        let disk = Self::default();
+        drop(Pages::create(Box::new(disk.clone()), &Arc::default(), MemoryStore::new().seed()).unwrap());
+        disk
+    }
+
+    /// Another disk, with this on it.
+    fn of(bytes: Vec<u8>) -> Self {
+        let image = Image { synced: bytes.clone(), bytes, ..Image::default() };
+        Self(Arc::new(Mutex::new(image)))
+    }
+
+    /// The disk as it is found when the power is back: of what was not synced, some.
+    fn after_the_power_cut(&self, random: &mut Random) -> Self {
+        let image = self.image();
+        let mut bytes = image.synced.clone();
+        for done in &image.unsynced {
+            match done {
+                Done::Length(length) if random.below(2) == 0 => bytes.resize(*length, 0),
+                Done::Write(offset, data) => {
+                    let (all, none) = (random.below(4) == 0, random.below(4) == 0);
+                    for (sector, start) in data.chunks(SECTOR).zip((*offset..).step_by(SECTOR)) {
+                        if all || (!none && random.below(2) == 0) {
+                            let end = start + sector.len();
+                            bytes.resize(bytes.len().max(end), 0);
+                            bytes[start..end].copy_from_slice(sector);
+                        }
+                    }
+                }
+                Done::Length(_) => {}
+            }
+        }
+        Self::of(bytes)
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.image().bytes.len().try_into().unwrap())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        let image = self.image();
+        let read = image.bytes.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(read);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let length = usize::try_from(length).unwrap();
+        let mut image = self.image();
+        image.spend()?;
+        if image.room.is_some_and(|room| length > room) {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        image.bytes.resize(length, 0);
+        image.unsynced.push(Done::Length(length));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut image = self.image();
+        image.spend()?;
+        image.synced = image.bytes.clone();
+        image.unsynced.clear();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        let mut image = self.image();
+        // What is being written when the power goes may be torn, but is written.
+        image.unsynced.push(Done::Write(offset, data.to_vec()));
+        image.spend()?;
+        image.bytes[offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+/// Random numbers, the same ones each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+const RULES: [&str; 2] = ["fixed", "log"];
+const CLIENTS: u64 = 40;
+
+fn open(disk: &Disk, durability: Durability) -> Result<Limiter<DiskStore>, OpenError> {
+    let rules = RuleSet::new([
+        Rule::new("fixed", Limit::fixed_window(1_000_000, 1_000 * DAY)).key(["client"]),
+        Rule::new("log", Limit::sliding_log(10_000, 1_000 * DAY)).key(["client"]),
+    ]);
+    let store = DiskStore::builder("simulated").durability(durability).open_on(disk.medium(), None)?;
+    Ok(Limiter::builder(rules.unwrap()).store(store).deadline(100 * SECOND).build().unwrap())
+}
+
+type Used = BTreeMap<(&'static str, u64), u64>;
+
+fn used(limiter: &Limiter<DiskStore>) -> Used {
+    let keys = RULES.into_iter().flat_map(|rule| (0..CLIENTS).map(move |client| (rule, client)));
+    let used = |(rule, client): (&'static str, u64)| {
+        let name = client.to_string();
+        let answer = block_on(limiter.peek(Request::client(&name).only(rule))).unwrap();
+        ((rule, client), answer.limit() - answer.remaining())
+    };
+    keys.map(used).filter(|(_, used)| *used > 0).collect()
+}
+
+/// Draws units until the disk fails or it has been done so often. Says what was answered, and for what
+/// no answer came.
+fn draw(limiter: &Limiter<DiskStore>, times: u64, random: &mut Random) -> (Used, Used) {
+    let (mut answered, mut lost) = (Used::new(), Used::new());
+    for _ in 0..times {
+        let key = (RULES[usize::try_from(random.below(2)).unwrap()], random.below(CLIENTS));
+        let name = key.1.to_string();
+        let answer = block_on(limiter.check_async(Request::client(&name).only(key.0).cost(3))).unwrap();
+        if answer.degraded() {
+            *lost.entry(key).or_default() += 3;
+            break;
+        }
+        *answered.entry(key).or_default() += 3;
+    }
+    (answered, lost)
+}
+
+#[test]
+fn strict_forgets_nothing_answered_whenever_the_power_is_cut() {
+    let (mut cut, mut recovered) = (0, 0);
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let mut disk = Disk::formatted();
+        let mut before = Used::new();
+        // The same disk loses its power several times, also while it is being opened.
+        for _ in 0..3 {
+            disk.image().power = Some(random.below(400));
+            let (mut answered, mut lost) = Default::default();
+            if let Ok(limiter) = open(&disk, Durability::Strict) {
+                (answered, lost) = draw(&limiter, 60, &mut random);
+                if disk.image().power == Some(0) {
+                    cut += 1;
+                }
+            }
+            disk = disk.after_the_power_cut(&mut random);
+            let limiter = open(&disk, Durability::Strict).unwrap_or_else(|error| panic!("{seed}: {error}"));
+            let after = used(&limiter);
+            for key in answered.keys().chain(lost.keys()).chain(before.keys()).chain(after.keys()) {
+                let of = |used: &Used| used.get(key).copied().unwrap_or(0);
+                let least = of(&before) + of(&answered);
+                let found = of(&after);
+                assert!(
+                    found == least || found == least + of(&lost),
+                    "{seed}: {key:?} has {found} in use, and {least} were answered"
+                );
+            }
+            recovered += after.len();
+            before = after;
+            drop(limiter);
+        }
+    }
+    assert!(cut > 300 && recovered > 1_000, "{cut} {recovered}");
+}
+
+/// What is on a disk after some use and a clean end, and what was used.
+fn filled() -> (Vec<u8>, Used) {
+    let disk = Disk::formatted();
+    let limiter = open(&disk, Durability::Relaxed).unwrap();
+    let (used, _) = draw(&limiter, 300, &mut Random(7));
+    drop(limiter);
+    let bytes = disk.image().bytes.clone();
+    (bytes, used)
+}
+
+/// Opens a disk that was tampered with: it is refused as damaged, or everything is there.
+fn refused(bytes: Vec<u8>, expected: &Used, what: &dyn std::fmt::Debug) -> bool {
+    let disk = Disk::of(bytes);
+    // Looking at it must not make it look right.
+    let [first, _] = [(); 2].map(|()| match open(&disk, Durability::Relaxed) {
+        Ok(limiter) => {
+            assert_eq!(&used(&limiter), expected, "{what:?}");
+            false
+        }
+        Err(OpenError::Damaged { .. } | OpenError::Newer { .. }) => true,
+        Err(error) => panic!("{what:?}: {error}"),
+    });
+    first
+}
+
+#[test]
+fn a_file_with_a_bit_changed_is_refused_or_whole() {
+    let (bytes, expected) = filled();
+    let mut random = Random(1);
+    let mut refusals = 0;
+    for _ in 0..1_500 {
+        let place = usize::try_from(random.below(bytes.len().try_into().unwrap())).unwrap();
+        let mut changed = bytes.clone();
+        changed[place] ^= 1 << random.below(8);
+        refusals += u32::from(refused(changed, &expected, &place));
+    }
+    assert!(refusals > 5, "some of it matters: {refusals}");
+}
+
+#[test]
+fn a_file_with_a_sector_missing_is_refused_or_whole() {
+    let (bytes, expected) = filled();
+    let mut refusals = 0;
+    for start in (0..bytes.len()).step_by(SECTOR) {
+        let mut torn = bytes.clone();
+        torn[start..start + SECTOR].fill(0);
+        if torn != bytes {
+            refusals += u32::from(refused(torn, &expected, &start));
+        }
+    }
+    assert!(refusals > 5, "{refusals}");
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused_or_whole() {
+    let (bytes, expected) = filled();
+    let lengths = (0..bytes.len()).step_by(4096).chain([1, 100, 511, bytes.len() - 1]);
+    let refusals: Vec<bool> =
+        lengths.map(|length| refused(bytes[..length].to_vec(), &expected, &length)).collect();
+    assert!(refusals[0], "an empty file is a file that was cut");
+    assert!(refusals.iter().filter(|refused| **refused).count() > refusals.len() / 2);
+}
+
+#[test]
+fn a_full_disk_costs_nothing_once_there_is_room_again() {
+    for durability in [Durability::Relaxed, Durability::Strict] {
+        let disk = Disk::formatted();
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&changes);
+        let store = DiskStore::builder("simulated")
+            .durability(durability)
+            .on_change(move |change| told.lock().unwrap().push(change.clone()))
+            .open_on(disk.medium(), None)
+            .unwrap();
+        let rules = RuleSet::per_client(Limit::fixed_window(10, 1_000 * DAY));
+        let limiter = Limiter::builder(rules).store(store).deadline(100 * SECOND).build().unwrap();
+        let check = |client: &str| block_on(limiter.check_async(client)).unwrap();
+        assert_eq!(check("alice").remaining(), 9);
+        block_on(limiter.store().flush()).unwrap();
+        let full = disk.image().bytes.len();
+        disk.image().room = Some(full);
+        // Everyone who comes needs room, until there is none.
+        let mut newcomers = (0..).map(|number| format!("client-{number}"));
+        while block_on(limiter.store().flush()).is_ok() {
+            newcomers.by_ref().take(500).for_each(|client| drop(check(&client)));
+        }
+        assert!(!limiter.store().disk_stats().up);
+        let degraded = check("alice").degraded();
+        assert_eq!(degraded, durability == Durability::Strict, "relaxed goes on in memory, and exactly");
+        disk.image().room = None;
+        while block_on(limiter.store().flush()).is_err() {
+            std::thread::yield_now();
+        }
+        assert!(limiter.store().disk_stats().up);
+        assert_eq!(check("alice").remaining(), 7);
+        let newcomers = limiter.store().memory().memory_stats().live;
+        drop(limiter);
+        let changes = changes.lock().unwrap();
+        assert!(matches!(**changes, [crate::Change::Down { .. }, crate::Change::Up]), "{changes:?}");
+        let again = DiskStore::builder("simulated").open_on(disk.medium(), None).unwrap();
+        assert_eq!(again.memory().memory_stats().live, newcomers);
+    }
+}
