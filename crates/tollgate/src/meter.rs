@@ -172,6 +172,11 @@ impl Meter {
         ask!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
     }
 
+    /// When, by the state just as it is stored, nothing is in use any more.
+    pub(crate) fn lapses_at(&self) -> u64 {
+        ask!(&self.0, |algorithm, state| algorithm.idle_at(state))
+    }
+
     /// Takes what is known to be available. Nothing is nothing: a cost of 0 changes no state.
     pub(crate) fn take(&mut self, now: Timestamp, cost: u64) {
         if cost > 0 {

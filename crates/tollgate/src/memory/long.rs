@@ -141,6 +141,8 @@ impl MemoryStore {
         }
         let mut cells: SmallVec<[Cells; 4]> =
             groups.iter().zip(&found).map(|(group, found)| locked.load(group, *found)).collect();
+        let lapse_at = |cells: &Cells| cells.iter().map(Cell::lapses_at).max();
+        let lapsed_at: SmallVec<[Option<u64>; 4]> = cells.iter().map(lapse_at).collect();
         let mut flat: SmallVec<[Cell; 4]> = SmallVec::new();
         for (group, charge) in merged {
             let place = usize::from(charge.key.place());
@@ -168,6 +170,8 @@ impl MemoryStore {
             if room == Room::None && is_new(index) {
                 continue;
             }
+            // Where the clock has gone back, even a denial may leave it exactly empty as of now.
+            let changed = changed || lapse_at(&cells) != lapsed_at[index];
             // Storing one key may move others of the same shard.
             let found = if groups.len() > 1 { locked.find(group) } else { *found };
             kept = kept.saturating_add(u64::from(locked.store(group, found, cells, (now, changed))));

@@ -1,0 +1,238 @@
+//! A directory and what can be wrong with it; what is kept in it, and for how long.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use common::Directory;
+use redb::{Database, TableDefinition};
+use tollgate::{
+    Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND, Timestamp,
+    block_on,
+};
+use tollgate_disk::{DiskStore, Durability, OpenError, Progress};
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+fn limiter(dir: &Directory, rules: &RuleSet, clock: &ManualClock) -> Limiter<DiskStore> {
+    let store = DiskStore::open(dir.path()).unwrap();
+    Limiter::builder(rules.clone()).store(store).clock(clock.clone()).build().unwrap()
+}
+
+fn remaining(limiter: &Limiter<DiskStore>, client: &str) -> u64 {
+    block_on(limiter.peek(client)).unwrap().remaining()
+}
+
+fn take(limiter: &Limiter<DiskStore>, client: &str, cost: u64) -> bool {
+    limiter.check_now(Request::client(client).cost(cost)).unwrap().unwrap().allowed()
+}
+
+/// A directory with something in it.
+fn used() -> Directory {
+    let dir = Directory::new();
+    let limiter = limiter(&dir, &RuleSet::per_client(Limit::per_hour(10)), &ManualClock::at(NOW));
+    assert!(take(&limiter, "alice", 3));
+    dir
+}
+
+#[test]
+fn a_second_store_is_refused_while_the_first_has_the_directory() {
+    let dir = used();
+    let first = DiskStore::open(dir.path()).unwrap();
+    let error = DiskStore::open(dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { process: Some(process), .. } if process == std::process::id()));
+    assert!(error.to_string().contains("stop that one first"), "{error}");
+    // Closing is enough; the store need not be gone.
+    block_on(first.close()).unwrap();
+    assert!(DiskStore::open(dir.path()).is_ok());
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_refused() {
+    let dir = used();
+    // Root may write everywhere, except where nobody can.
+    let mount = r#"mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@""#;
+    let child = Command::new("unshare")
+        .args(["-rm", "sh", "-c", mount])
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_directory_that_can_be_written_is_not_refused", "--nocapture"])
+        .env("TOLLGATE_DIR", dir.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&child.stdout);
+    assert!(told.contains("cannot read and write"), "{told} {}", String::from_utf8_lossy(&child.stderr));
+    assert!(told.contains("or name another directory"), "{told}");
+}
+
+#[test]
+fn a_directory_that_can_be_written_is_not_refused() {
+    let dir = used();
+    let named = std::env::var_os("TOLLGATE_DIR");
+    let opened = DiskStore::open(named.as_deref().map_or(dir.path(), Path::new));
+    #[expect(clippy::print_stdout, reason = "for the test above, whose child this is")]
+    match &opened {
+        Err(error) => println!("{error}"),
+        Ok(_) => assert!(named.is_none(), "it can be written after all"),
+    }
+}
+
+#[test]
+fn a_place_that_is_no_directory_is_refused() {
+    let dir = used();
+    let error = DiskStore::open(dir.file()).unwrap_err();
+    assert!(matches!(error, OpenError::Inaccessible { .. }), "{error}");
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused_and_says_what_to_do() {
+    let dir = used();
+    let about: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+    let database = Database::open(dir.file()).unwrap();
+    let writing = database.begin_write().unwrap();
+    writing.open_table(about).unwrap().insert("format", &2_u64.to_le_bytes()[..]).unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    let error = DiskStore::open(dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::Newer { version: 2, .. }));
+    assert!(error.to_string().contains("format 2, and this one knows 1"), "{error}");
+}
+
+#[test]
+fn a_truncated_file_is_refused_and_left_alone() {
+    let dir = used();
+    let length = fs::metadata(dir.file()).unwrap().len();
+    for cut in [length / 2, 100, 0] {
+        OpenOptions::new().write(true).open(dir.file()).unwrap().set_len(cut).unwrap();
+        for _ in 0..2 {
+            let error = DiskStore::open(dir.path()).unwrap_err();
+            assert!(matches!(error, OpenError::Damaged { .. }), "{cut}: {error}");
+            assert!(error.to_string().contains("put back a copy"), "{error}");
+        }
+    }
+    fs::write(dir.file(), "not what it should be, by far").unwrap();
+    assert!(matches!(DiskStore::open(dir.path()).unwrap_err(), OpenError::Damaged { .. }));
+}
+
+#[test]
+fn what_was_not_finished_making_is_made_again() {
+    let dir = Directory::new();
+    fs::create_dir(dir.path()).unwrap();
+    fs::write(dir.path().join("state.redb.new"), "a process was killed here").unwrap();
+    let store = DiskStore::open(dir.path()).unwrap();
+    assert_eq!(store.memory().memory_stats().live, 0);
+}
+
+#[test]
+fn nobody_else_may_read_it() {
+    let dir = used();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(dir.path()), mode(&dir.file())), (0o700, 0o600));
+}
+
+#[test]
+fn everything_that_was_done_is_there_again() {
+    let dir = Directory::new();
+    let clock = ManualClock::at(NOW);
+    let limits = [Limit::per_hour(100), Limit::sliding_window(90, HOUR)];
+    let rules = RuleSet::new([
+        Rule::new("two", limits).key(["client"]),
+        Rule::new("log", Limit::sliding_log(70, HOUR)).key(["client"]),
+        Rule::new("global", Limit::per_hour(700)),
+    ])
+    .unwrap();
+    let old = limiter(&dir, &rules, &clock);
+    for client in ["a", "b", "c", "d"] {
+        assert!(take(&old, client, 5));
+    }
+    let reservation = block_on(old.reserve(Request::client("a").cost(20), 2 * HOUR)).unwrap();
+    let kept = reservation.leave();
+    block_on(old.block("b", NOW.saturating_add(HOUR))).unwrap();
+    block_on(old.reset(Request::client("c"))).unwrap();
+    let before = ["a", "b", "c", "d", "e"].map(|client| block_on(old.peek(client)).unwrap());
+    drop(old);
+    let new = limiter(&dir, &rules, &clock);
+    assert_eq!(["a", "b", "c", "d", "e"].map(|client| block_on(new.peek(client)).unwrap()), before);
+    assert_eq!(remaining(&new, "a"), 45);
+    let _ = kept;
+}
+
+#[test]
+fn state_that_turned_idle_is_not_kept_and_the_file_shrinks() {
+    let dir = Directory::new();
+    let clock = ManualClock::at(NOW);
+    let rules = RuleSet::per_client(Limit::per_minute(10));
+    let memory = MemoryStore::new().sweep(SECOND, SECOND);
+    let store = DiskStore::builder(dir.path()).memory(memory).open().unwrap();
+    let limiter = Limiter::builder(rules.clone()).store(store).clock(clock.clone()).build().unwrap();
+    for client in 0..200_000 {
+        assert!(take(&limiter, &client.to_string(), 1));
+    }
+    block_on(limiter.store().flush()).unwrap();
+    let large = limiter.store().disk_stats().file_bytes;
+    assert!(large > 200_000 * 20, "{large}");
+    clock.advance(HOUR);
+    assert!(take(&limiter, "the only one", 1));
+    limiter.store().memory().sweep_all(clock.now());
+    block_on(limiter.store().flush()).unwrap();
+    let small = limiter.store().disk_stats().file_bytes;
+    assert!(small * 4 < large, "{large} and then {small}");
+    block_on(limiter.store().close()).unwrap();
+    assert_eq!(fs::metadata(dir.file()).unwrap().len(), limiter.store().disk_stats().file_bytes);
+    assert_eq!(DiskStore::open(dir.path()).unwrap().memory().memory_stats().live, 1);
+}
+
+#[test]
+fn b7_a_clock_set_back_while_it_was_off_locks_nobody_out_for_longer_than_a_refill() {
+    for limit in [Limit::fixed_window(10, MINUTE), Limit::sliding_log(10, MINUTE), Limit::per_minute(10)] {
+        let dir = Directory::new();
+        let clock = ManualClock::at(NOW);
+        let rules = RuleSet::per_client(limit);
+        let old = limiter(&dir, &rules, &clock);
+        assert!(take(&old, "alice", 2));
+        drop(old);
+        clock.set(NOW.saturating_sub(DAY));
+        let new = limiter(&dir, &rules, &clock);
+        assert!(!take(&new, "alice", 1), "{limit}: as of a day ahead it is exactly empty");
+        assert!(take(&new, "bob", 10), "{limit}: others have their budgets");
+        // It was off again, and still a minute is enough.
+        drop(new);
+        let again = limiter(&dir, &rules, &clock);
+        clock.advance(MINUTE);
+        assert_eq!((remaining(&again, "alice"), remaining(&again, "bob")), (10, 10), "{limit}");
+    }
+}
+
+#[test]
+fn b7_after_a_week_off_budgets_are_full_and_long_ones_are_not() {
+    let dir = Directory::new();
+    let clock = ManualClock::at(NOW);
+    let rules = RuleSet::new([
+        Rule::new("hour", Limit::per_hour(10)).key(["client"]),
+        Rule::new("month", Limit::fixed_window(1_000, 30 * DAY)).key(["client"]),
+    ])
+    .unwrap();
+    let old = limiter(&dir, &rules, &clock);
+    assert!(take(&old, "alice", 10));
+    drop(old);
+    clock.advance(7 * DAY);
+    let new = limiter(&dir, &rules, &clock);
+    let of = |rule| block_on(new.peek(Request::client("alice").only(rule))).unwrap().remaining();
+    assert_eq!((of("hour"), of("month")), (10, 990));
+}
+
+#[test]
+fn loading_tells_how_far_it_is() {
+    let dir = used();
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let store = DiskStore::builder(dir.path())
+        .on_progress(move |progress| tell.lock().unwrap().send(progress).unwrap())
+        .durability(Durability::Strict)
+        .open();
+    drop(store.unwrap());
+    assert_eq!(told.iter().collect::<Vec<_>>(), [Progress::Loading { done: 1, of: 1 }]);
+}
