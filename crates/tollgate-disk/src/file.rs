@@ -18,9 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use redb::{
-    Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, Table, TableDefinition,
-};
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, Table, TableDefinition};
 
 use crate::OpenError;
 use crate::medium::{Traffic, Watched};
@@ -77,7 +75,9 @@ impl Sums {
 
     fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
-        for (chunk, number) in bytes.as_chunks_mut().0.iter_mut().zip([self.pages, self.checksums, self.bytes]) {
+        for (chunk, number) in
+            bytes.as_chunks_mut().0.iter_mut().zip([self.pages, self.checksums, self.bytes])
+        {
             *chunk = number.to_le_bytes();
         }
         bytes
@@ -101,7 +101,13 @@ impl Drop for Pages {
 
 impl Pages {
     fn new(database: Database, seed: [u64; 2], traffic: &Arc<Traffic>) -> Self {
-        Self { database: Some(database), seed, sums: Sums::default(), traffic: Arc::clone(traffic), compacted: 0 }
+        Self {
+            database: Some(database),
+            seed,
+            sums: Sums::default(),
+            traffic: Arc::clone(traffic),
+            compacted: 0,
+        }
     }
 
     fn database(&self) -> Result<&Database, redb::Error> {
@@ -196,7 +202,9 @@ impl Pages {
         read.map_err(|error| open_error(path, error))?;
         match wrong {
             Some(reason) => Err(OpenError::damaged(path, reason)),
-            None if sums != self.sums => Err(OpenError::damaged(path, "pages are missing, or older than the rest")),
+            None if sums != self.sums => {
+                Err(OpenError::damaged(path, "pages are missing, or older than the rest"))
+            }
             None => Ok(()),
         }
     }
@@ -316,7 +324,8 @@ fn length(bytes: &[u8]) -> u64 {
 fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let reason = panic.downcast_ref::<String>().map(String::as_str);
-        let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("for no known reason");
+        let reason =
+            reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("for no known reason");
         Err(redb::Error::Corrupted(format!("the storage engine gave up: {reason}")))
     })
 }

@@ -206,7 +206,8 @@ impl Builder {
         traffic: Arc<Traffic>,
         lock: Option<Lock>,
     ) -> Result<DiskStore, OpenError> {
-        let Self { dir, memory, durability, flush_interval: interval, on_progress: _, on_change: tell } = self;
+        let Self { dir, memory, durability, flush_interval: interval, on_progress: _, on_change: tell } =
+            self;
         let shared = Arc::new(Shared::new(dir, memory, traffic));
         let writer = Writer { shared: Arc::clone(&shared), pages: Some(pages), medium, interval, tell, lock };
         let thread = thread::Builder::new().name("tollgate-disk".into()).spawn(move || writer.run());

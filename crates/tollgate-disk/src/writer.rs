@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollgate::{Clock as _, MemoryStore, SystemClock, StoreError, Timestamp};
+use tollgate::{Clock as _, MemoryStore, StoreError, SystemClock, Timestamp};
 
 use crate::file::Pages;
 use crate::lock::Lock;
@@ -251,7 +251,8 @@ impl Writer {
         if !anew && !memory.has_changed() {
             return Ok(());
         }
-        let written = pages.write(anew, |each| memory.changed_pages(each)).map_err(|error| error.to_string())?;
+        let written =
+            pages.write(anew, |each| memory.changed_pages(each)).map_err(|error| error.to_string())?;
         if written > 0 {
             writes.fetch_add(1, Ordering::Relaxed);
             let took = u64::try_from(now().since(began).as_nanos()).unwrap_or(u64::MAX);

@@ -54,7 +54,9 @@ fn draw(limiter: &Disk, times: u64, tell: &(impl Fn(&str) + Sync)) {
             scope.spawn(move || {
                 let mut random = SystemClock.now().as_nanos() ^ (thread << 56);
                 for _ in 0..times {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     let (client, rule) = ((random >> 33) % CLIENTS, RULES[((random >> 20) % 5) as usize]);
                     tell(&format!("asks {rule} {client}\n"));
                     let name = client.to_string();
@@ -79,7 +81,9 @@ impl Told {
     fn read(&mut self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         match *words {
-            ["asks", rule, client] => *self.asked.entry((rule.into(), client.parse().unwrap())).or_default() += 1,
+            ["asks", rule, client] => {
+                *self.asked.entry((rule.into(), client.parse().unwrap())).or_default() += 1
+            }
             ["has", rule, client, writes] => {
                 self.answered.push(((rule.into(), client.parse().unwrap()), writes.parse().unwrap()));
             }
@@ -113,8 +117,10 @@ fn a_process_that_is_not_killed_forgets_nothing() {
         let strict = std::env::var(MODE).is_ok_and(|mode| mode == "strict");
         let limiter = open(dir.as_ref(), if strict { Durability::Strict } else { Durability::Relaxed });
         // Unbuffered: what is told is told.
-        let stdout = std::fs::File::from(std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned().unwrap());
-        let tell = |line: &str| (&stdout).write_all(line.as_bytes()).unwrap_or_else(|_| std::process::exit(0));
+        let stdout =
+            std::fs::File::from(std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned().unwrap());
+        let tell =
+            |line: &str| (&stdout).write_all(line.as_bytes()).unwrap_or_else(|_| std::process::exit(0));
         tell("open\n");
         draw(&limiter, u64::MAX, &tell);
         return;

@@ -10,8 +10,8 @@ use std::process::Command;
 use common::Directory;
 use redb::{Database, TableDefinition};
 use tollgate::{
-    Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND, Timestamp,
-    block_on,
+    Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND,
+    Timestamp, block_on,
 };
 use tollgate_disk::{DiskStore, Durability, OpenError, Progress};
 
@@ -43,7 +43,9 @@ fn a_second_store_is_refused_while_the_first_has_the_directory() {
     let dir = used();
     let first = DiskStore::open(dir.path()).unwrap();
     let error = DiskStore::open(dir.path()).unwrap_err();
-    assert!(matches!(error, OpenError::InUse { process: Some(process), .. } if process == std::process::id()));
+    assert!(
+        matches!(error, OpenError::InUse { process: Some(process), .. } if process == std::process::id())
+    );
     assert!(error.to_string().contains("stop that one first"), "{error}");
     // Closing is enough; the store need not be gone.
     block_on(first.close()).unwrap();

@@ -15,7 +15,6 @@ use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 use tollgate::{Answer, Applied, Charge, Limits, Timestamp, Verdict};
 
-
 /// How many denials are remembered: some 200 bytes each.
 const MOST: usize = 131_072;
 /// Among how many counters the changes of budgets are divided. Where two share one, a change of either ends what is

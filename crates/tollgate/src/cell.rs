@@ -108,11 +108,6 @@ impl Cell {
         Timestamp::from_nanos(self.available_at(now, self.meter.limit().capacity()))
     }
 
-    /// When, by its state just as it is stored, nothing is in use any more.
-    pub(crate) fn lapses_at(&self) -> u64 {
-        self.meter.lapses_at()
-    }
-
     fn retune(&mut self, limit: &Limit, now: Timestamp) {
         if self.meter.limit() == *limit {
             return;

@@ -47,6 +47,11 @@ mod shard;
     clippy::arithmetic_side_effects,
     reason = "places and counts within one allocation; none comes near the width of its integer"
 )]
+mod sweep;
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places and counts within one allocation; none comes near the width of its integer"
+)]
 mod table;
 
 pub(crate) use fast::{Aim, Subject};

@@ -92,7 +92,10 @@ impl MemoryStore {
             return Err(invalid(1, "not the beginning of a dump; that is {\"tollgate\":\"state\",…"));
         }
         if first["version"] != VERSION {
-            return Err(invalid(1, "of another version; restore it with the tollgate that dumped it, or a newer one"));
+            return Err(invalid(
+                1,
+                "of another version; restore it with the tollgate that dumped it, or a newer one",
+            ));
         }
         self.secrets = Secrets::from_seed(seed_of(&first["seed"]).ok_or(invalid(1, "without its seed"))?);
         let mut count: u64 = 0;
@@ -100,7 +103,9 @@ impl MemoryStore {
             let (number, line) = line?;
             if let Some(end) = line["end"].as_u64() {
                 let whole = end == count;
-                return whole.then_some(self).ok_or(invalid(number, "of another number of keys than came before"));
+                return whole
+                    .then_some(self)
+                    .ok_or(invalid(number, "of another number of keys than came before"));
             }
             let (id, cells) = key_of(&line).ok_or(invalid(number, "not a key and its state"))?;
             self.put(id, cells).map_err(|reason| invalid(number, reason))?;
@@ -122,7 +127,8 @@ fn key_of(line: &Value) -> Option<(Id, Cells)> {
     let (limits, states) = (line["limits"].as_array()?, line["state"].as_array()?);
     let cell = |(limit, state): (&Value, &Value)| {
         let limit: Limit = limit.as_str()?.parse().ok()?;
-        let numbers: Option<Vec<u64>> = state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
+        let numbers: Option<Vec<u64>> =
+            state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
         Cell::from_numbers(limit, &numbers?)
     };
     let whole = !limits.is_empty() && limits.len() == states.len();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::hash::Id;
-use super::shard::{Cells, Found, Shard};
+use super::shard::{Cells, Found, Shard, lapse_at};
 use super::{MemoryStore, SWEPT_BY_EACH, in_order, shard_of};
 use crate::cell::{Cell, transact};
 use crate::store::{Answer, Applied, Charge, Op};
@@ -141,7 +141,6 @@ impl MemoryStore {
         }
         let mut cells: SmallVec<[Cells; 4]> =
             groups.iter().zip(&found).map(|(group, found)| locked.load(group, *found)).collect();
-        let lapse_at = |cells: &Cells| cells.iter().map(Cell::lapses_at).max();
         let lapsed_at: SmallVec<[Option<u64>; 4]> = cells.iter().map(lapse_at).collect();
         let mut flat: SmallVec<[Cell; 4]> = SmallVec::new();
         for (group, charge) in merged {

@@ -267,7 +267,11 @@ fn read_limits(rest: &mut &[u8]) -> Option<Limits> {
         (text, *rest) = rest.split_at_checked(length)?;
         std::str::from_utf8(text).ok()?.parse().ok()
     };
-    (0..count).map(limit).collect::<Option<Vec<Limit>>>().filter(|limits| !limits.is_empty()).map(Limits::from)
+    (0..count)
+        .map(limit)
+        .collect::<Option<Vec<Limit>>>()
+        .filter(|limits| !limits.is_empty())
+        .map(Limits::from)
 }
 
 /// The next few bytes.
@@ -292,7 +296,9 @@ fn id_of(bytes: &[u8]) -> Option<Id> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, RuleSet, SECOND, block_on};
+    use crate::{
+        Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, RuleSet, SECOND, block_on,
+    };
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -409,7 +415,10 @@ mod tests {
         assert_eq!(changed(&limiter), [0; 0]);
         limiter.store().all_pages_changed();
         let everything = changed(&limiter);
-        assert_eq!((everything.len(), everything.last()), (crate::memory::SHARDS * 64 + 1, Some(&NAME_ALONE)));
+        assert_eq!(
+            (everything.len(), everything.last()),
+            (crate::memory::SHARDS * 64 + 1, Some(&NAME_ALONE))
+        );
     }
 
     #[test]
@@ -426,7 +435,8 @@ mod tests {
             let seed = limiter.store().seed();
             let refused = |name: &[u8], content: &[u8], seed| {
                 let store = MemoryStore::new().seeded(seed);
-                let refused = store.load_page(name, content).is_err_and(|error| error.code() == "invalid_page");
+                let refused =
+                    store.load_page(name, content).is_err_and(|error| error.code() == "invalid_page");
                 refused && store.memory_stats().live == 0
             };
             assert!(!refused(name, content, seed));

@@ -196,7 +196,9 @@ impl Table {
         let home = u64::from(page) << 26;
         let (first, last) = (start(home, self.slots), start(home | ((1 << 26) - 1), self.slots));
         (0..self.slots)
-            .map(move |step| (step, if first + step < self.slots { first + step } else { first + step - self.slots }))
+            .map(move |step| {
+                (step, if first + step < self.slots { first + step } else { first + step - self.slots })
+            })
             .map(move |(step, place)| (first + step <= last, place, self.number(width, place) != 0))
             .take_while(|(within, _, used)| *within || *used)
             .filter_map(|(_, place, used)| used.then_some(place))
