@@ -5,6 +5,10 @@
 
 mod chart;
 mod contenders;
+#[cfg(feature = "disk")]
+mod disk;
+#[cfg(feature = "disk")]
+mod engines;
 mod floors;
 mod instructions;
 mod latency;
@@ -33,12 +37,16 @@ fn main() {
         }
         ["only", wanted] => println!("{}", times(wanted).markdown()),
         ["server"] => section("## Servers", &server::table(root())),
+        #[cfg(feature = "disk")]
+        ["disk"] => section("## Disk", &disk::table(root(), "")),
+        #[cfg(feature = "disk")]
+        ["disk", part] => println!("{}", disk::table(root(), part)),
         #[cfg(feature = "redis")]
         ["redis"] => section("## Redis", &redis::table("")),
         #[cfg(feature = "redis")]
         ["redis", part] => println!("{}", redis::table(part)),
         ["bare", address] => server::serve_bare(address),
-        _ => eprintln!("usage: tollgate-bench [instructions | server | redis | only PART-OF-A-CASE'S-NAME]"),
+        _ => eprintln!("usage: tollgate-bench [instructions | server | redis | disk | only PART-OF-A-CASE'S-NAME]"),
     }
 }
 
@@ -70,7 +78,7 @@ fn section(heading: &str, table: &str) {
 }
 
 /// What is measured by commands of their own.
-const OTHERS: [&str; 2] = ["## Servers", "## Redis"];
+const OTHERS: [&str; 3] = ["## Servers", "## Redis", "## Disk"];
 
 const RESULTS: &str = "bench/RESULTS.md";
 

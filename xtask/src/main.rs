@@ -12,6 +12,7 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's, under wrk
   --redis            a node with a real Redis beside redis-benchmark and a rival's
+  --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
   --instructions     counts instructions with callgrind instead, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg anew";
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         ["bench", "--instructions"] => bench(&["instructions"]),
         ["bench", "--server"] => bench_servers(),
         ["bench", "--redis"] => bench_redis(),
+        ["bench", "--disk"] => bench_with("disk"),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
     };
@@ -125,9 +127,14 @@ fn bench_redis() -> Result<(), String> {
         &["sh", "-c", "ls /usr/lib/llvm-*/lib/libclang.so /usr/lib/llvm-*/lib/libclang-*.so"],
         "libclang-dev",
     )?;
+    bench_with("redis")
+}
+
+/// What is measured by itself, with what only that needs.
+fn bench_with(part: &str) -> Result<(), String> {
     cargo(
         "bench",
-        &["run", "--release", "--manifest-path", "bench/Cargo.toml", "--features", "redis", "--", "redis"],
+        &["run", "--release", "--manifest-path", "bench/Cargo.toml", "--features", part, "--", part],
     )
 }
 

@@ -30,10 +30,12 @@ const PAGES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
 /// What the engine keeps in memory of the file. The state itself is in memory already.
-const CACHE: usize = 8 << 20;
+const CACHE: usize = 64 << 20;
 
-/// A file is made smaller once it is this large, and a multiple of what it holds.
+/// A file is made smaller once it is this large, and so many times as large as what it holds. Under load it is four or five
+/// times as large: what is written anew goes beside what it replaces, and that is free only after the next write.
 const SMALL: u64 = 4 << 20;
+const TIMES: u64 = 8;
 
 /// The file, open.
 pub(crate) struct Pages {
@@ -247,7 +249,7 @@ impl Pages {
     /// Gives room back that the state no longer needs, if that is much.
     pub(crate) fn compact(&mut self) -> Result<(), redb::Error> {
         let length = self.traffic.length.load(Ordering::Relaxed);
-        if length < SMALL || length / 4 < self.sums.bytes || length / 2 < self.compacted {
+        if length < SMALL || length / TIMES < self.sums.bytes || length / 2 < self.compacted {
             return Ok(());
         }
         guarded(|| Ok(self.database.as_mut().map(Database::compact).transpose()?))?;

@@ -160,10 +160,12 @@ impl Writer {
         loop {
             let closing = self.wait(due);
             let began = now();
-            due = began.saturating_add(self.interval);
             let turn = self.shared.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
             let was_up = self.pages.is_some();
             let ended = self.write();
+            // Where writing takes long, it still takes no more than half of the time: others need the processor too.
+            let took = now().since(began);
+            due = began.saturating_add(self.interval.max(took.saturating_mul(2)));
             if let Err(reason) = &ended {
                 // Not before it has been tried again is there any use in taking note of what changes.
                 self.pages = None;

@@ -1,6 +1,6 @@
 //! What has changed since it was last asked, for whoever keeps a copy elsewhere.
 //!
-//! A shard is 64 pages, by the bits that also say where in a table a key's probing starts, so a page is
+//! A shard is 128 pages, by the bits that also say where in a table a key's probing starts, so a page is
 //! a stretch of each table. A page that changed is one bit, set under the lock that is held anyway:
 //! that is all that following costs a request. What does not pack is noted key by key.
 //!
@@ -12,37 +12,63 @@ use std::collections::HashSet;
 
 use super::SHARDS;
 use super::hash::Id;
-use super::shard::Shard;
+use super::shard::{Shard, WIDEST};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What has changed in a shard.
+/// Which pages of a shard have changed. Every request looks at this.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
+    /// A bit for each page.
+    pages: u128,
     /// Whether anyone asks.
     pub(super) followed: bool,
-    /// A bit for each page.
-    pages: u64,
-    /// Of what does not pack.
-    whole: HashSet<Id>,
 }
 
-impl Changes {
-    pub(super) fn new(followed: bool) -> Self {
-        Self { followed, ..Self::default() }
+/// A packed state before a decision, if anyone asks whether that changed it.
+pub(super) struct Before {
+    /// All of the usual state: a bucket, a window.
+    first: [u64; 2],
+    others: [u64; WIDEST],
+}
+
+impl Before {
+    #[inline(always)]
+    pub(super) fn new(words: &[u64]) -> Self {
+        let mut before = Self { first: first(words), others: [0; WIDEST] };
+        if words.len() > 2 {
+            before.others[..words.len()].copy_from_slice(words);
+        }
+        before
     }
 
-    fn is_empty(&self) -> bool {
-        self.pages == 0 && self.whole.is_empty()
+    #[inline(always)]
+    pub(super) fn is_not(&self, words: &[u64]) -> bool {
+        self.first != first(words) || words.len() > 2 && self.others[..words.len()] != *words
     }
+}
 
-    /// The pages that changed, and the keys by themselves. From now on nothing has.
-    pub(super) fn take(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
-        let pages = std::mem::take(&mut self.pages);
-        ((0..u64::BITS).filter(move |page| pages >> page & 1 == 1), std::mem::take(&mut self.whole))
+#[inline(always)]
+fn first(words: &[u64]) -> [u64; 2] {
+    match *words {
+        [one] => [one, 0],
+        [one, other, ..] => [one, other],
+        [] => [0; 2],
     }
 }
 
 impl Shard {
+    /// Whether anyone asks for changes from now on. What was noted is forgotten.
+    pub(super) fn follow(&mut self, followed: bool) {
+        self.changes = Changes { pages: 0, followed };
+        self.changed_whole.clear();
+    }
+
+    /// The pages that changed, and the keys by themselves. From now on nothing has.
+    pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
+        let pages = std::mem::take(&mut self.changes.pages);
+        ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), std::mem::take(&mut self.changed_whole))
+    }
+
     /// Takes note that the page of a key has changed.
     #[inline]
     pub(super) fn note(&mut self, home: u64) {
@@ -50,7 +76,7 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn note_pages(&mut self, pages: u64) {
+    pub(super) fn note_pages(&mut self, pages: u128) {
         if self.changes.followed && pages != 0 {
             self.raise_flag();
             self.changes.pages |= pages;
@@ -61,21 +87,21 @@ impl Shard {
     pub(super) fn note_whole(&mut self, id: Id) {
         if self.changes.followed {
             self.raise_flag();
-            self.changes.whole.insert(id);
+            self.changed_whole.insert(id);
         }
     }
 
     /// Everything has changed.
     pub(super) fn note_all(&mut self) {
-        self.note_pages(u64::MAX);
+        self.note_pages(u128::MAX);
         if self.changes.followed {
-            self.changes.whole = self.whole.keys().copied().collect();
+            self.changed_whole = self.whole.keys().copied().collect();
         }
     }
 
     #[inline]
     fn raise_flag(&self) {
-        if self.changes.is_empty() {
+        if self.changes.pages == 0 {
             self.views.flags.raise(self.index);
         }
     }
@@ -104,13 +130,13 @@ impl Flags {
     }
 }
 
-/// The page of a key, of 64: the bits that its probing starts by.
+/// The page of a key, of 128: the bits that its probing starts by.
 #[inline]
 pub(super) const fn page_of(home: u64) -> u64 {
-    home >> 26 & 63
+    home >> 25 & 127
 }
 
 #[inline]
-pub(super) const fn page_bit(home: u64) -> u64 {
+pub(super) const fn page_bit(home: u64) -> u128 {
     1 << page_of(home)
 }

@@ -11,6 +11,7 @@
 
 use smallvec::SmallVec;
 
+use super::changes::Before;
 use super::hash::Id;
 use super::shard::{Found, Shard, WIDEST};
 use super::table::prefetch;
@@ -131,12 +132,9 @@ impl MemoryStore {
         let Some(words) = shard.packed(slot.width, slot.id, slot.home, slot.limits) else {
             return self.first_seen(slot, shard, now, decide);
         };
-        let mut before = [0; WIDEST];
-        if followed {
-            before[..slot.width].copy_from_slice(words);
-        }
+        let before = followed.then(|| Before::new(words));
         let idle_at = decide(slot.limits, words, now)?;
-        if followed && before[..slot.width] != *words {
+        if before.is_some_and(|before| before.is_not(words)) {
             shard.note(slot.home);
         }
         shard.next_idle = shard.next_idle.min(idle_at);

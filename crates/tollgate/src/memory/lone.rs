@@ -5,6 +5,7 @@
 //! shard: the long way takes the state home into the shard's table first, and the next request on
 //! the short way fetches it out again. Where both locks are held, the shard's was taken first.
 
+use super::changes::Before;
 use super::hash::Id;
 use super::shard::{Found, Shard, WIDEST, packed_idle_at};
 use super::{MemoryStore, in_order, shard_of};
@@ -82,9 +83,11 @@ impl MemoryStore {
         }
         let now = in_order(kept.latest, now);
         kept.latest = now;
-        let (before, followed) = (kept.words, kept.followed);
-        decide(limits, kept.words.get_mut(..width)?, now)?;
-        if followed && !kept.changed && before != kept.words {
+        let asked = kept.followed && !kept.changed;
+        let words = kept.words.get_mut(..width)?;
+        let before = asked.then(|| Before::new(words));
+        decide(limits, words, now)?;
+        if before.is_some_and(|before| before.is_not(words)) {
             kept.changed = true;
             self.views.flags.raise(shard_of(self.secrets.home(self.global_id(rule))));
         }

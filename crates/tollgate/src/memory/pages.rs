@@ -10,7 +10,7 @@
 //! A page says itself which limits wrote it, in their notation: it means the same to every process
 //! that knows the seed. Numbers are little-endian.
 
-use super::changes::{Changes, page_of};
+use super::changes::page_of;
 use super::hash::{Id, Secrets};
 use super::shard::{Cells, Found, Shard, WIDEST, pack, unpack};
 use super::{MemoryStore, shard_of};
@@ -45,7 +45,7 @@ impl MemoryStore {
     /// does: then what was noted is forgotten.
     pub fn follow(&self, followed: bool) {
         self.lones.iter().for_each(|lone| lone.follow(followed));
-        self.shards.iter().for_each(|shard| shard.0.lock().changes = Changes::new(followed));
+        self.shards.iter().for_each(|shard| shard.0.lock().follow(followed));
     }
 
     /// Whether there may be anything for [`changed_pages`](Self::changed_pages) to hand out.
@@ -155,7 +155,7 @@ fn page_name(home: u64) -> [u8; NAME] {
 impl Shard {
     /// Appends the content of everything that changed, and says where each ends.
     fn collect(&mut self, secrets: &Secrets, pages: &mut Vec<(Name, usize)>, content: &mut Vec<u8>) {
-        let (changed, alone) = self.changes.take();
+        let (changed, alone) = self.take_changes();
         for page in changed {
             self.write_page(page, secrets, content);
             pages.push((Name::of_page(self.index, page), content.len()));
@@ -417,7 +417,7 @@ mod tests {
         let everything = changed(&limiter);
         assert_eq!(
             (everything.len(), everything.last()),
-            (crate::memory::SHARDS * 64 + 1, Some(&NAME_ALONE))
+            (crate::memory::SHARDS * 128 + 1, Some(&NAME_ALONE))
         );
     }
 

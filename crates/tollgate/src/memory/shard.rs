@@ -4,7 +4,7 @@
 //! rule and subject side by side in one slot. What does not, and what has a block or a reservation,
 //! is kept as whole [`Cell`]s in a map, and comes back into a table when it can.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -32,11 +32,13 @@ pub(super) struct Shard {
     pub(super) next_idle: u64,
     /// When the next sweep is due: at once, while one is under way.
     pub(super) sweep_due: Timestamp,
-    /// What has changed, if anyone wants to know.
+    /// Which pages have changed, if anyone asks.
     pub(super) changes: Changes,
     /// By width, from 1.
     tables: [Table; WIDEST],
     pub(super) whole: HashMap<Id, Cells>,
+    /// Which of those have changed.
+    pub(super) changed_whole: HashSet<Id>,
     /// The table and the slot that a sweep has got to, while one is under way.
     pub(super) sweep_at: Option<(usize, Place)>,
     /// Where new keys have got to in their looking for idle slots.
@@ -86,6 +88,7 @@ impl Shard {
             changes: Changes::default(),
             tables: Default::default(),
             whole: HashMap::new(),
+            changed_whole: HashSet::new(),
             sweep_at: None,
             cursor: 0,
             stagger: index * (256 / SHARDS),

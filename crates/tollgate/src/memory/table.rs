@@ -190,11 +190,11 @@ impl Table {
         place
     }
 
-    /// The slots in use of the stretch that holds, among others, every identity of one of 64 pages: from
+    /// The slots in use of the stretch that holds, among others, every identity of one of 128 pages: from
     /// the page's first start on to the first hole after its last.
     pub(super) fn stretch(&self, width: usize, page: u32) -> impl Iterator<Item = Place> {
-        let home = u64::from(page) << 26;
-        let (first, last) = (start(home, self.slots), start(home | ((1 << 26) - 1), self.slots));
+        let home = u64::from(page) << 25;
+        let (first, last) = (start(home, self.slots), start(home | ((1 << 25) - 1), self.slots));
         (0..self.slots)
             .map(move |step| {
                 (step, if first + step < self.slots { first + step } else { first + step - self.slots })
