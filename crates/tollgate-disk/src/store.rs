@@ -189,8 +189,9 @@ impl Builder {
         let pages = medium.open(&traffic, move |share| tell(Progress::Checking { share }))?;
         self.memory = self.memory.seeded(pages.seed());
         let (mut done, of) = (0, pages.count());
+        let mut loader = self.memory.loader();
         pages.read(medium.path(), |name, content| {
-            self.memory.load_page(name, content).map_err(|error| error.to_string())?;
+            loader.load(name, content).map_err(|error| error.to_string())?;
             done += 1;
             (self.on_progress)(Progress::Loading { done, of });
             Ok(())

@@ -86,7 +86,7 @@ pub use error::Error;
 pub use key::{Key, MAX_VALUE_BYTES};
 pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
 pub use limiter::{Limiter, LimiterBuilder, Observer, Reservation, Settlement};
-pub use memory::{MemoryStats, MemoryStore, OnFull};
+pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
 pub use request::{AsRequest, CLIENT, KeyPart, Request};

@@ -58,6 +58,7 @@ pub(crate) use fast::{Aim, Subject};
 use hash::Secrets;
 use lone::Lone;
 use long::{Group, Room};
+pub use pages::Loader;
 use shard::{Shard, Views};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };

@@ -19,7 +19,7 @@ use super::MemoryStore;
 use super::hash::{Id, Secrets};
 use super::shard::Cells;
 use crate::cell::Cell;
-use crate::{Error, Limit};
+use crate::{Error, Limit, Limits};
 
 const VERSION: u64 = 1;
 
@@ -108,7 +108,8 @@ impl MemoryStore {
                     .ok_or(invalid(number, "of another number of keys than came before"));
             }
             let (id, cells) = key_of(&line).ok_or(invalid(number, "not a key and its state"))?;
-            self.put(id, cells).map_err(|reason| invalid(number, reason))?;
+            let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
+            self.put(id, cells, limits).map_err(|reason| invalid(number, reason))?;
             count = count.saturating_add(1);
         }
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))

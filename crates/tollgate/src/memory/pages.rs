@@ -10,9 +10,13 @@
 //! A page says itself which limits wrote it, in their notation: it means the same to every process
 //! that knows the seed. Numbers are little-endian.
 
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
 use super::changes::page_of;
 use super::hash::{Id, Secrets};
-use super::shard::{Cells, Found, Shard, WIDEST, pack, unpack};
+use super::shard::{Cells, Found, Shard, WIDEST, pack};
 use super::{MemoryStore, shard_of};
 use crate::cell::Cell;
 use crate::sync::atomic::Ordering;
@@ -25,6 +29,8 @@ const NAME: usize = 2;
 const NAME_ALONE: usize = NAME + ID;
 
 const ID: usize = 12;
+
+const THERE_BEFORE: &str = "with a key that was there before";
 
 impl MemoryStore {
     /// What identities are made with. As secret as the keys: who knows it can aim for collisions.
@@ -82,42 +88,124 @@ impl MemoryStore {
         // Those of global states are found with their shards, all of which are flagged now.
     }
 
-    /// Keeps what is on a page, just as it was, and says how many keys that were. As of the beginning
-    /// of time nothing has lapsed; what has since is found out when it is next touched.
-    ///
-    /// # Errors
-    /// [`Error::InvalidPage`] if it is none of this store's: nothing is made up, and nothing half read.
-    pub fn load_page(&self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
-        let invalid = |reason| Error::InvalidPage { reason };
-        let keys = if name.len() == NAME_ALONE {
-            let id = id_of(&name[NAME..]).ok_or(invalid("without an identity"))?;
-            vec![(id, read_alone(content).ok_or(invalid("not a key and its state"))?)]
-        } else {
-            read_page(content).ok_or(invalid("not a list of keys and their states"))?
-        };
-        for (id, _) in &keys {
-            if !name.starts_with(&page_name(self.secrets.home(*id))) {
-                return Err(invalid("of another store: its keys belong elsewhere"));
-            }
-        }
-        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
-        for (id, cells) in keys {
-            self.put(id, cells).map_err(invalid)?;
-        }
-        Ok(count)
+    /// Takes pages back in, into a store that nothing was asked of yet.
+    #[must_use]
+    pub fn loader(&self) -> Loader<'_> {
+        Loader { store: self, known: HashMap::new() }
     }
 
     /// Keeps the cells of a key that there is nothing of yet.
-    pub(super) fn put(&self, id: Id, cells: Cells) -> Result<(), &'static str> {
+    pub(super) fn put(&self, id: Id, cells: Cells, limits: Limits) -> Result<(), &'static str> {
         let home = self.secrets.home(id);
-        let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
         let mut shard = self.shards[shard_of(home)].0.lock();
         if shard.find(id, home, limits.words()) != Found::Nowhere {
-            return Err("with a key that was there before");
+            return Err(THERE_BEFORE);
         }
         shard.put(id, cells, limits, &self.secrets);
         self.live.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Takes pages back in. Made by [`MemoryStore::loader`].
+#[derive(Debug)]
+pub struct Loader<'a> {
+    store: &'a MemoryStore,
+    /// Limits that were read before, by how they are written: pages have them in common.
+    known: HashMap<Vec<u8>, Limits>,
+}
+
+impl Loader<'_> {
+    /// Keeps what is on a page, just as it was, and says how many keys that were. As of the beginning
+    /// of time nothing has lapsed; what has since is found out when it is next touched.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPage`] if it is none of this store's. Then the store is good for nothing more.
+    pub fn load(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
+        let invalid = |reason| Error::InvalidPage { reason };
+        if name.len() == NAME_ALONE {
+            let id = id_of(&name[NAME..]).ok_or(invalid("without an identity"))?;
+            let (limits, cells) = self.read_alone(content).ok_or(invalid("not a key and its state"))?;
+            self.belongs(name, id)?;
+            self.store.put(id, cells, limits).map_err(invalid)?;
+            return Ok(1);
+        }
+        let keys = self.read_page(content).ok_or(invalid("not a list of keys and their states"))?;
+        keys.iter().try_for_each(|(id, _, _)| self.belongs(name, *id))?;
+        let Some((first, _, _)) = keys.first() else { return Ok(0) };
+        let secrets = &self.store.secrets;
+        let mut shard = self.store.shards[shard_of(secrets.home(*first))].0.lock();
+        shard.next_idle = 0;
+        for (id, limits, words) in &keys {
+            if shard.find(*id, secrets.home(*id), limits.words()) != Found::Nowhere {
+                return Err(invalid(THERE_BEFORE));
+            }
+            let width = limits.words().unwrap_or(0);
+            shard.insert(width, *id, *limits, secrets).copy_from_slice(&words[..width]);
+        }
+        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
+        self.store.live.fetch_add(count, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Whether a key is one of this page.
+    fn belongs(&self, name: &[u8], id: Id) -> Result<(), Error> {
+        let here = name.starts_with(&page_name_of(self.store.secrets.home(id)));
+        let elsewhere = Error::InvalidPage { reason: "of another store: its keys belong elsewhere" };
+        here.then_some(()).ok_or(elsewhere)
+    }
+
+    /// The keys of a page.
+    fn read_page(&mut self, content: &[u8]) -> Option<Vec<(Id, Limits, [u64; WIDEST])>> {
+        let mut rest = content;
+        let lists: Option<Vec<Limits>> =
+            (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| self.read_limits(&mut rest)).collect();
+        let (lists, mut keys) = (lists?, Vec::new());
+        for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
+            let id = id_of(&bytes::<ID>(&mut rest)?)?;
+            let limits = *lists.get(usize::from(u16::from_le_bytes(bytes(&mut rest)?)))?;
+            let mut words = [0; WIDEST];
+            for word in words.get_mut(..limits.words()?)? {
+                *word = u64::from_le_bytes(bytes(&mut rest)?);
+            }
+            keys.push((id, limits, words));
+        }
+        rest.is_empty().then_some(keys)
+    }
+
+    /// The cells of a key by itself.
+    fn read_alone(&mut self, content: &[u8]) -> Option<(Limits, Cells)> {
+        let mut rest = content;
+        let limits = self.read_limits(&mut rest)?;
+        let cell = |limit: &Limit| {
+            let count = u32::from_le_bytes(bytes(&mut rest)?);
+            let numbers: Option<Vec<u64>> =
+                (0..count).map(|_| bytes(&mut rest).map(u64::from_le_bytes)).collect();
+            Cell::from_numbers(*limit, &numbers?)
+        };
+        let cells = limits.into_iter().map(cell).collect::<Option<Cells>>()?;
+        rest.is_empty().then_some((limits, cells))
+    }
+
+    fn read_limits(&mut self, rest: &mut &[u8]) -> Option<Limits> {
+        let written = *rest;
+        let [count] = bytes(rest)?;
+        let mut texts: SmallVec<[&[u8]; 4]> = SmallVec::new();
+        for _ in 0..count {
+            let length = usize::from(u16::from_le_bytes(bytes(rest)?));
+            let text;
+            (text, *rest) = rest.split_at_checked(length)?;
+            texts.push(text);
+        }
+        let written = &written[..written.len() - rest.len()];
+        if let Some(limits) = self.known.get(written) {
+            return Some(*limits);
+        }
+        let limit = |text: &&[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+        let limits: Vec<Limit> = texts.iter().map(limit).collect::<Option<_>>()?;
+        let limits = (!limits.is_empty()).then(|| Limits::from(limits))?;
+        self.known.insert(written.to_vec(), limits);
+        Some(limits)
     }
 }
 
@@ -130,15 +218,14 @@ struct Name {
 
 impl Name {
     fn of_page(shard: usize, page: u32) -> Self {
-        let mut name = Self { bytes: [0; NAME_ALONE], length: NAME };
-        name.bytes[0] = u8::try_from(shard).unwrap_or(0);
-        name.bytes[1] = u8::try_from(page).unwrap_or(0);
-        name
+        let mut bytes = [0; NAME_ALONE];
+        bytes[..NAME].copy_from_slice(&page_name(shard, page));
+        Self { bytes, length: NAME }
     }
 
     fn of_key(home: u64, id: Id) -> Self {
         let mut bytes = [0; NAME_ALONE];
-        bytes[..NAME].copy_from_slice(&page_name(home));
+        bytes[..NAME].copy_from_slice(&page_name_of(home));
         bytes[NAME..].copy_from_slice(&id_bytes(id));
         Self { bytes, length: NAME_ALONE }
     }
@@ -148,8 +235,15 @@ impl Name {
     }
 }
 
-fn page_name(home: u64) -> [u8; NAME] {
-    [shard_of(home), usize::try_from(page_of(home)).unwrap_or(0)].map(|byte| u8::try_from(byte).unwrap_or(0))
+/// A shard, and a page there with its bits in reverse. So in the order of their names pages are spread over
+/// the whole of a shard, and may be loaded into a table that is still growing: in the order of their
+/// places each would fall on top of the one before.
+fn page_name(shard: usize, page: u32) -> [u8; NAME] {
+    [u8::try_from(shard).unwrap_or(0), u8::try_from(page).unwrap_or(0).reverse_bits()]
+}
+
+fn page_name_of(home: u64) -> [u8; NAME] {
+    page_name(shard_of(home), u32::try_from(page_of(home)).unwrap_or(0))
 }
 
 impl Shard {
@@ -226,54 +320,6 @@ fn write_alone(cells: &Cells, content: &mut Vec<u8>) {
     }
 }
 
-/// The keys of a page.
-fn read_page(content: &[u8]) -> Option<Vec<(Id, Cells)>> {
-    let mut rest = content;
-    let lists: Option<Vec<Limits>> =
-        (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| read_limits(&mut rest)).collect();
-    let (lists, mut keys) = (lists?, Vec::new());
-    for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
-        let id = id_of(&bytes::<ID>(&mut rest)?)?;
-        let limits = *lists.get(usize::from(u16::from_le_bytes(bytes(&mut rest)?)))?;
-        let mut words = [0; WIDEST];
-        let words = words.get_mut(..limits.words()?)?;
-        for word in words.iter_mut() {
-            *word = u64::from_le_bytes(bytes(&mut rest)?);
-        }
-        keys.push((id, unpack(Some(limits), words)));
-    }
-    rest.is_empty().then_some(keys)
-}
-
-/// The cells of a key by itself.
-fn read_alone(content: &[u8]) -> Option<Cells> {
-    let mut rest = content;
-    let limits = read_limits(&mut rest)?;
-    let cell = |limit: &Limit| {
-        let count = u32::from_le_bytes(bytes(&mut rest)?);
-        let numbers: Option<Vec<u64>> =
-            (0..count).map(|_| bytes(&mut rest).map(u64::from_le_bytes)).collect();
-        Cell::from_numbers(*limit, &numbers?)
-    };
-    let cells = limits.into_iter().map(cell).collect::<Option<Cells>>()?;
-    rest.is_empty().then_some(cells)
-}
-
-fn read_limits(rest: &mut &[u8]) -> Option<Limits> {
-    let [count] = bytes(rest)?;
-    let limit = |_| {
-        let length = usize::from(u16::from_le_bytes(bytes(rest)?));
-        let text;
-        (text, *rest) = rest.split_at_checked(length)?;
-        std::str::from_utf8(text).ok()?.parse().ok()
-    };
-    (0..count)
-        .map(limit)
-        .collect::<Option<Vec<Limit>>>()
-        .filter(|limits| !limits.is_empty())
-        .map(Limits::from)
-}
-
 /// The next few bytes.
 fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let next;
@@ -329,7 +375,7 @@ mod tests {
 
     fn loaded(kept: &Kept, seed: [u64; 2]) -> MemoryStore {
         let store = MemoryStore::new().seeded(seed);
-        let keys: u64 = kept.iter().map(|(name, content)| store.load_page(name, content).unwrap()).sum();
+        let keys: u64 = kept.iter().map(|(name, content)| store.loader().load(name, content).unwrap()).sum();
         assert_eq!(store.memory_stats().live, keys);
         store
     }
@@ -436,7 +482,7 @@ mod tests {
             let refused = |name: &[u8], content: &[u8], seed| {
                 let store = MemoryStore::new().seeded(seed);
                 let refused =
-                    store.load_page(name, content).is_err_and(|error| error.code() == "invalid_page");
+                    store.loader().load(name, content).is_err_and(|error| error.code() == "invalid_page");
                 refused && store.memory_stats().live == 0
             };
             assert!(!refused(name, content, seed));
@@ -444,7 +490,7 @@ mod tests {
             assert!(refused(name, &[], seed) && refused(&[], content, seed));
             assert!((1..content.len()).all(|length| refused(name, &content[..length], seed)), "cut short");
             assert!(refused(name, &[content, &[0][..]].concat(), seed), "more than all");
-            let twice = loaded(&kept, seed).load_page(name, content).unwrap_err();
+            let twice = loaded(&kept, seed).loader().load(name, content).unwrap_err();
             assert!(twice.to_string().contains("there before"));
         }
     }

@@ -268,7 +268,7 @@ pub(super) fn lapse_at(cells: &Cells) -> Option<u64> {
     cells.iter().map(|cell| cell.meter().lapses_at()).max()
 }
 
-pub(super) fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
+fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
     let mut cells = Cells::new();
     for limit in limits.into_iter().flatten() {
         let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
