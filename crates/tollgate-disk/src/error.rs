@@ -35,6 +35,11 @@ pub enum OpenError {
         /// What was found.
         reason: String,
     },
+    /// It has no state, and was to have some.
+    Empty {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// It has state, and was to be new.
     NotEmpty {
         /// The directory.
@@ -80,6 +85,13 @@ impl fmt::Display for OpenError {
                 "{} is damaged: {reason}; put back a copy of it, or move it away to start with every budget full",
                 file.display()
             ),
+            Self::Empty { dir } => {
+                write!(
+                    f,
+                    "there is no state in {}; name the directory that a server was given",
+                    dir.display()
+                )
+            }
             Self::NotEmpty { dir } => {
                 write!(f, "{} has state already; name a new directory, or move it away", dir.display())
             }

@@ -2,16 +2,14 @@
 //!
 //! ```text
 //! pages:  name → content, CRC-32 of both
-//! about:  "format" → 1
-//!         "seed"   → what identities are made with
-//!         "sums"   → how many pages there are, the sum of their checksums, and of their lengths
+//! about:  "state" → the format's version, the seed that identities are made with, how many pages there are, the
+//!                   sum of their checksums, and of their lengths, each 8 bytes; CRC-32 of that
 //! ```
 //!
 //! The engine makes a write one transaction, and finds torn ones by checksums of its own. Ours are for
 //! what it does not look at when all seems well: a page that changed on the disk does not agree with
 //! its checksum, and one that is missing or is an older one does not agree with the sums.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -28,6 +26,9 @@ pub(crate) const VERSION: u64 = 1;
 
 const PAGES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+
+/// What all pages together are known as.
+const STATE: &str = "state";
 
 /// What the engine keeps in memory of the file. The state itself is in memory already.
 const CACHE: usize = 64 << 20;
@@ -74,21 +75,6 @@ impl Sums {
         self.checksums = self.checksums.wrapping_sub(checksum_of(stored).into());
         self.bytes = self.bytes.wrapping_sub(length(stored));
     }
-
-    fn to_bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        for (chunk, number) in
-            bytes.as_chunks_mut().0.iter_mut().zip([self.pages, self.checksums, self.bytes])
-        {
-            *chunk = number.to_le_bytes();
-        }
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [pages, checksums, bytes] = numbers(bytes)?;
-        Some(Self { pages, checksums, bytes })
-    }
 }
 
 impl Drop for Pages {
@@ -125,11 +111,7 @@ impl Pages {
         guarded(|| {
             let database = database(medium, traffic, |_| {})?;
             let writing = database.begin_write()?;
-            let mut about = writing.open_table(ABOUT)?;
-            about.insert("format", &VERSION.to_le_bytes()[..])?;
-            about.insert("seed", seed.map(u64::to_le_bytes).as_flattened())?;
-            about.insert("sums", &Sums::default().to_bytes()[..])?;
-            drop(about);
+            writing.open_table(ABOUT)?.insert(STATE, &*about(seed, Sums::default()))?;
             writing.open_table(PAGES)?;
             writing.commit()?;
             Ok(Self::new(database, seed, traffic))
@@ -149,23 +131,20 @@ impl Pages {
         }
         let read = guarded(|| {
             let pages = Self::new(database(medium, traffic, repaired)?, [0; 2], traffic);
-            let about = pages.database()?.begin_read()?.open_table(ABOUT)?;
-            let about: HashMap<String, Vec<u8>> = about
-                .iter()?
-                .map(|row| row.map(|(name, value)| (name.value().to_owned(), value.value().to_owned())))
-                .collect::<Result<_, _>>()?;
+            let about = pages.database()?.begin_read()?.open_table(ABOUT)?.get(STATE)?;
+            let about = about.and_then(|about| Some(content_of(STATE.as_bytes(), about.value())?.to_owned()));
             Ok((pages, about))
         });
         let (mut pages, about) = read.map_err(|error| open_error(path, error))?;
-        let missing = |what| OpenError::damaged(path, format_args!("it does not say its {what}"));
-        let said = |name| about.get(name).map(Vec::as_slice).unwrap_or_default();
-        let [version] = numbers(said("format")).ok_or_else(|| missing("format"))?;
-        if version > VERSION {
-            let dir = path.parent().unwrap_or(path).to_owned();
-            return Err(OpenError::Newer { dir, version });
+        let damaged = || OpenError::damaged(path, "it does not say what it is");
+        let about = about.ok_or_else(damaged)?;
+        let version = about.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        if let Some(version) = version.filter(|version| *version > VERSION) {
+            return Err(OpenError::Newer { dir: path.parent().unwrap_or(path).to_owned(), version });
         }
-        pages.seed = numbers(said("seed")).ok_or_else(|| missing("seed"))?;
-        pages.sums = Sums::from_bytes(said("sums")).ok_or_else(|| missing("sums"))?;
+        let [_, one, other, count, checksums, bytes] = numbers(&about).ok_or_else(damaged)?;
+        pages.seed = [one, other];
+        pages.sums = Sums { pages: count, checksums, bytes };
         Ok(pages)
     }
 
@@ -239,7 +218,7 @@ impl Pages {
                 writing.abort()?;
                 return Ok(0);
             }
-            writing.open_table(ABOUT)?.insert("sums", &sums.to_bytes()[..])?;
+            writing.open_table(ABOUT)?.insert(STATE, &*about(self.seed, sums))?;
             writing.commit()?;
             self.sums = sums;
             Ok(count)
@@ -291,6 +270,14 @@ fn replace(
         sums.subtract(old.value());
     }
     Ok(())
+}
+
+/// What is said of all pages together.
+fn about(seed: [u64; 2], Sums { pages, checksums, bytes }: Sums) -> Vec<u8> {
+    let [one, other] = seed;
+    let numbers = [VERSION, one, other, pages, checksums, bytes].map(u64::to_le_bytes);
+    let content = numbers.as_flattened();
+    [content, &checksum(STATE.as_bytes(), content).to_le_bytes()].concat()
 }
 
 fn checksum(name: &[u8], content: &[u8]) -> u32 {

@@ -252,7 +252,7 @@ fn refused(bytes: Vec<u8>, expected: &Used, what: &dyn std::fmt::Debug) -> bool 
             assert_eq!(&used(&limiter), expected, "{what:?}");
             false
         }
-        Err(OpenError::Damaged { .. } | OpenError::Newer { .. }) => true,
+        Err(OpenError::Damaged { .. }) => true,
         Err(error) => panic!("{what:?}: {error}"),
     });
     first

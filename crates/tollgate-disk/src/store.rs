@@ -164,6 +164,16 @@ impl Builder {
         self.open_on(Medium::file(path), Some(lock))
     }
 
+    /// Opens the directory only if there is state in it.
+    ///
+    /// # Errors
+    /// [`OpenError::Empty`] if there is none, and what [`open`](Self::open) fails with.
+    pub fn open_existing(self) -> Result<DiskStore, OpenError> {
+        let path = self.dir.join(FILE);
+        let there = path.try_exists().map_err(OpenError::inaccessible(&path))?;
+        if there { self.open() } else { Err(OpenError::Empty { dir: self.dir }) }
+    }
+
     /// Makes the directory, and keeps in it what [`memory`](Self::memory) has: a dump that was restored.
     ///
     /// # Errors

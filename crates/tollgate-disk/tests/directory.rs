@@ -95,7 +95,10 @@ fn a_file_of_a_newer_version_is_refused_and_says_what_to_do() {
     let about: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
     let database = Database::open(dir.file()).unwrap();
     let writing = database.begin_write().unwrap();
-    writing.open_table(about).unwrap().insert("format", &2_u64.to_le_bytes()[..]).unwrap();
+    let content = 2_u64.to_le_bytes();
+    let checksum = crc32fast::hash(&[b"state", &content[..]].concat());
+    let newer = [&content[..], &checksum.to_le_bytes()].concat();
+    writing.open_table(about).unwrap().insert("state", &*newer).unwrap();
     writing.commit().unwrap();
     drop(database);
     let error = DiskStore::open(dir.path()).unwrap_err();

@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 
 use crate::backend::Backend;
 use crate::config::{Config, Faults, Fixed, Origin, Settings};
+use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
 use crate::top::Top;
@@ -80,7 +81,7 @@ impl App {
         let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
         let limiter = Limiter::builder(rules.clone())
-            .store(fixed.store.build().map_err(|error| error.to_string())?)
+            .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
             .observer(Watcher {
                 top: Arc::clone(&top),

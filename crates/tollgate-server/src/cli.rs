@@ -5,15 +5,17 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::panic::{self, PanicHookInfo};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use tollgate::{Limit, MAX_COUNT};
+use tollgate::{Limit, MAX_COUNT, MemoryStore, block_on};
+use tollgate_disk::DiskStore;
 
 use crate::config::{Flags, Origin, STARTER, WORKERS_MAX};
-use crate::{ask, serve_until_signal};
+use crate::{ask, loading, serve_until_signal};
 
 /// What a command that did not work exits with. (1 is a denial.)
 const FAILED: u8 = 2;
@@ -45,6 +47,7 @@ Examples:
   tollgate serve                                       10 per 60 s per client
   tollgate serve --limit \"100/s burst 200\"             a token bucket instead
   tollgate serve --http 127.0.0.1:0                    on a free port; the ready line says which
+  tollgate serve --data /var/lib/tollgate              counts survive restarts and crashes
   tollgate serve --redis redis://127.0.0.1:6379        with other servers, one budget for all
   tollgate serve --config /etc/tollgate/tollgate.toml  rules and settings from a file
   TOLLGATE_STORE_MAX_KEYS=5000000 tollgate serve       any setting of the file, from the environment
@@ -65,15 +68,16 @@ for stop_delay.")]
         limit: Option<Limit>,
         /// Share budgets through Redis or Valkey: redis://[user:password@]host[:port][/database], rediss:// for TLS,
         /// redis+sentinel://h1,h2/service or redis+cluster://h1,h2
-        #[arg(long, value_name = "URL")]
+        #[arg(long, value_name = "URL", conflicts_with = "data")]
         redis: Option<String>,
-        /// Not built yet, as are the next three
+        /// Keep budgets in this directory, so that they survive a restart and a crash
+        #[arg(long, value_name = "DIR")]
+        data: Option<PathBuf>,
+        /// Not built yet, as are the next two
         #[arg(long, hide = true, value_parser = only_off)]
         grpc: Option<String>,
         #[arg(long, hide = true, value_parser = only_off)]
         resp: Option<String>,
-        #[arg(long, hide = true, value_parser = not_yet)]
-        data: Option<String>,
         #[arg(long, hide = true, value_parser = not_yet)]
         envoy_config: Option<String>,
         /// How many threads answer [default: one for each processor]
@@ -123,6 +127,30 @@ The environment counts here too, as it does for `tollgate serve`.")]
         /// The configuration
         file: PathBuf,
     },
+    /// Write what is in a data directory as lines of JSON, to move it or to keep a copy
+    #[command(after_help = "\
+Examples:
+  tollgate dump --data /var/lib/tollgate > state.jsonl
+  tollgate dump --data /old | tollgate restore --data /new
+
+No server may have the directory meanwhile. What is written is as secret as the names of the clients:
+they are not in it, but whoever has it can find out whether one is.")]
+    Dump {
+        /// The directory
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Make a data directory out of what `tollgate dump` wrote
+    #[command(after_help = "\
+Examples:
+  tollgate restore --data /var/lib/tollgate < state.jsonl
+
+Nothing is overwritten: a directory that has state already is refused.")]
+    Restore {
+        /// The directory
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
     /// Write what a shell needs to complete commands
     #[command(after_help = "\
 Examples:
@@ -138,11 +166,12 @@ Examples:
 /// Does what the process's arguments say.
 #[must_use]
 pub fn run() -> ExitCode {
+    panic::set_hook(Box::new(report));
     let done = match Cli::parse().command {
         None => Ok(Cli::command().render_help().to_string()),
-        Some(Command::Serve { config, http, limit, workers, redis, .. }) => {
+        Some(Command::Serve { config, http, limit, workers, redis, data, .. }) => {
             let workers = workers.and_then(|workers| usize::try_from(workers).ok());
-            let flags = Flags { http, limit, workers, redis };
+            let flags = Flags { http, limit, workers, redis, data };
             serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| String::new())
         }
         Some(Command::Check { client, server, cost, cacert }) => {
@@ -156,6 +185,8 @@ pub fn run() -> ExitCode {
         }
         Some(Command::Init { file }) => init(&file),
         Some(Command::Validate { file }) => validate(file),
+        Some(Command::Dump { data }) => dump(&data),
+        Some(Command::Restore { data }) => restore(&data),
         Some(Command::Completions { shell }) => Ok(completions(shell)),
     };
     match done {
@@ -204,6 +235,39 @@ fn validate(file: PathBuf) -> Result<String, String> {
     let config = config.map_err(|faults| faults.render(colour()))?;
     let warnings: String = config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     Ok(format!("{name} is right.\n{warnings}\n{config}"))
+}
+
+fn dump(data: &Path) -> Result<String, String> {
+    let store = DiskStore::builder(data).on_progress(loading::teller()).open_existing();
+    let store = store.map_err(|error| error.to_string())?;
+    match store.memory().dump(io::BufWriter::new(io::stdout().lock())) {
+        // A closed pipe (`tollgate dump | head`) is the reader's choice.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write the dump: {error}"))
+        }
+        _ => Ok(String::new()),
+    }
+}
+
+fn restore(data: &Path) -> Result<String, String> {
+    let memory = MemoryStore::new().restored(io::stdin().lock()).map_err(|error| error.to_string())?;
+    let store = DiskStore::builder(data).memory(memory).create().map_err(|error| error.to_string())?;
+    let keys = store.memory().memory_stats().live;
+    block_on(store.close()).map_err(|error| error.to_string())?;
+    Ok(format!("{keys} keys are in {} now; next: tollgate serve --data {0}\n", data.display()))
+}
+
+/// Says what went wrong inside, in one line. What the storage engine stumbles over is told by whoever asked it.
+fn report(panic: &PanicHookInfo<'_>) {
+    let engine = panic.location().is_some_and(|place| place.file().contains("/redb-"));
+    if !engine {
+        let what = panic.payload_as_str().unwrap_or("for no known reason");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(
+            io::stderr(),
+            "tollgate: this is a mistake in tollgate, please report it: {what} ({place})"
+        );
+    }
 }
 
 fn completions(shell: Shell) -> String {

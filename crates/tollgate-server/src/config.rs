@@ -117,6 +117,8 @@ pub struct Flags {
     pub workers: Option<usize>,
     /// Where Redis is.
     pub redis: Option<String>,
+    /// The directory to keep state in.
+    pub data: Option<PathBuf>,
 }
 
 /// Where a configuration comes from, so that it can be read again.
@@ -182,10 +184,11 @@ impl Origin {
         let mut root = Section::root(source, table);
         let mut server = root.section("server");
         let settings = self.settings(source, &mut server);
-        let store = store::read(root.section("store"), self.flags.redis.as_deref());
+        let flags = store::Flags { redis: self.flags.redis.as_deref(), data: self.flags.data.as_deref() };
+        let store = store::read(root.section("store"), flags);
         let fixed = self.fixed(source, server, store);
         // What is wrong with the store has been noted; rules are then read as for memory.
-        let backend = fixed.store.build().unwrap_or_else(|_| Backend::Memory(Box::default()));
+        let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
         let rules = rules::read(source, &mut root, self.flags.limit, &backend);
         root.finish();
         Config { warnings: self.misspelt(source), fixed, settings, rules, text: String::new() }

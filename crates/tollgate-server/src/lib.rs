@@ -13,6 +13,7 @@ pub mod config;
 mod connection;
 mod http;
 mod latency;
+mod loading;
 mod log;
 mod metrics;
 mod reload;

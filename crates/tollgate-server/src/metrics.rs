@@ -11,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use tollgate::MemoryStats;
+use tollgate_disk::DiskStats;
 use tollgate_redis::Status;
 
 use crate::app::App;
@@ -126,6 +127,9 @@ impl Collector for Scrape {
         if let Some(memory) = limiter.store().memory_stats() {
             page.memory(&memory)?;
         }
+        if let Some(disk) = limiter.store().as_disk() {
+            page.disk(&disk.disk_stats())?;
+        }
         if let Some(redis) = limiter.store().as_redis() {
             page.redis(&redis.status())?;
         }
@@ -171,6 +175,16 @@ impl Page<'_> {
         self.counter("keys_refused", help, alone(memory.refused))?;
         let help = "Requests of new keys in a shared budget for lack of room";
         self.counter("keys_pooled", help, alone(memory.pooled))
+    }
+
+    fn disk(&mut self, disk: &DiskStats) -> fmt::Result {
+        self.gauge("disk_up", "0 while what changes cannot be written", alone(disk.up.into()))?;
+        self.counter("disk_writes", "Writes that were finished", alone(disk.writes))?;
+        self.counter("disk_syncs", "Syncs, which many answers share", alone(disk.syncs))?;
+        self.counter("disk_written_bytes", "Bytes written", alone(disk.written_bytes))?;
+        self.gauge("disk_file_bytes", "How large the file is", alone(disk.file_bytes))?;
+        let millis = u64::try_from(disk.last_write.as_millis()).unwrap_or(u64::MAX);
+        self.gauge("disk_last_write_milliseconds", "How long the last write took", alone(millis))
     }
 
     fn redis(&mut self, redis: &Status) -> fmt::Result {

@@ -89,7 +89,7 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
         }
         info!(%address, version = env!("CARGO_PKG_VERSION"), "ready");
         let told = Arc::clone(&app);
-        serve(listener, app, async move {
+        serve(listener, Arc::clone(&app), async move {
             stopping.wait().await;
             told.no_longer_ready();
             let _ = sd_notify::notify(&[NotifyState::Stopping]);
@@ -99,6 +99,11 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
             let _ = timeout(delay, stopping.wait()).await;
         })
         .await;
+        app.limiter
+            .store()
+            .close()
+            .await
+            .map_err(|error| format!("{error}; what changed since the last write is lost"))?;
         info!("stopped");
         Ok(())
     })

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tollgate::{Clock as _, Store as _};
+use tollgate::Clock as _;
 use tracing::{debug, info};
 
 use crate::app::{App, STOPWATCH};
@@ -17,7 +17,7 @@ pub(crate) fn start(app: &Arc<App>) {
             STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(interval)).await;
             let Some(app) = app.upgrade() else { return };
             // Redis forgets by itself.
-            let Some(store) = app.limiter.store().as_memory() else { return };
+            let Some(store) = app.limiter.store().memory() else { return };
             // Requests sweep in passing, where they come; this takes the rest, a few slots at a time.
             store.sweep_all(app.clock.now());
             let memory = store.memory_stats();

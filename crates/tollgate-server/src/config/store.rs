@@ -1,9 +1,12 @@
 //! `[store]`: where state is kept.
 
 use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::{Error, MemoryStore, OnFull, SECOND};
+use tollgate::{Error, MemoryStore, OnFull, SECOND, format_duration};
+use tollgate_disk::{DiskStore, Durability, Progress};
 use tollgate_redis::{Change, RedisStore};
 use tracing::{info, warn};
 
@@ -16,8 +19,8 @@ use crate::secret::Secret;
 /// The store's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Store {
-    /// Where it is, if not in memory.
-    pub redis: Option<Redis>,
+    /// Where it is.
+    pub place: Place,
     /// How many keys may be in use in memory.
     pub max_keys: u64,
     /// What a new key gets when every slot is busy.
@@ -34,6 +37,25 @@ pub struct Store {
     pub deadline: Duration,
     /// The share of each limit under `on_store_error = "local"`.
     pub local_share: f64,
+}
+
+/// Where state is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// In the process.
+    Memory,
+    /// In the process and in a directory.
+    Disk(Disk),
+    /// Elsewhere.
+    Redis(Redis),
+}
+
+/// A directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disk {
+    data: PathBuf,
+    durability: Durability,
+    flush_interval: Duration,
 }
 
 /// Redis, Valkey, Sentinel or Cluster.
@@ -54,22 +76,21 @@ enum Kind {
     Redis,
 }
 
-/// Reads the section. `flag` is the URL of `--redis`, which counts more.
-pub(super) fn read(mut store: Section<'_>, flag: Option<&str>) -> Store {
+/// Flags, which count more than what the section says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flags<'a> {
+    /// `--redis`.
+    pub(super) redis: Option<&'a str>,
+    /// `--data`.
+    pub(super) data: Option<&'a Path>,
+}
+
+/// Reads the section.
+pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>) -> Store {
     let kinds = [("memory", Kind::Memory), ("disk", Kind::Disk), ("redis", Kind::Redis)];
     let kind = store.choice("kind", &kinds);
-    if let Some(kind) = kind.as_ref().filter(|kind| kind.value == Kind::Disk) {
-        let fault =
-            Fault::new("there is no disk store yet", "write \"memory\" or \"redis\", or leave it out");
-        store.fault(place(fault, kind));
-    }
-    for key in ["data", "durability", "flush_interval"] {
-        if let Some(value) = store.get::<String>(key) {
-            let message = format!("`{key}` is for kind = \"disk\", which is not built yet");
-            store.fault(place(Fault::new(message, "leave it out"), &value));
-        }
-    }
-    let redis = redis(&mut store, kind, flag);
+    let (disk, redis) = (disk(&mut store, kind.as_ref(), flags), redis(&mut store, kind.as_ref(), flags));
+    let kept = disk.map(Place::Disk).or(redis.map(Place::Redis)).unwrap_or(Place::Memory);
     let clocks = [("precise", false), ("coarse", true)];
     let policies = [("deny", OnFull::Deny), ("pool", OnFull::Pool)];
     let share = store.get("local_share").unwrap_or(At { value: 0.25, span: None });
@@ -77,7 +98,7 @@ pub(super) fn read(mut store: Section<'_>, flag: Option<&str>) -> Store {
         store.fault(place(Fault::new("`local_share` is more than 0 and at most 1", "0.25 is usual"), &share));
     }
     let built = Store {
-        redis,
+        place: kept,
         max_keys: at_least_one(&mut store, "max_keys").unwrap_or(1_000_000),
         on_full: store.choice("on_full", &policies).map_or(OnFull::Deny, |policy| policy.value),
         sweep_interval: store.get_or("sweep_interval", 60 * SECOND),
@@ -91,29 +112,69 @@ pub(super) fn read(mut store: Section<'_>, flag: Option<&str>) -> Store {
     built
 }
 
+/// Settings of another kind of store than the one that is meant are mistakes.
+fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Option<Range<usize>>>)]) {
+    for (key, span) in settings {
+        if let Some(span) = span {
+            let fault = Fault::new(format!("`{key}` is for kind = \"{kind}\""), "add that, or leave it out");
+            store.fault(place(fault, &At { value: (), span: span.clone() }));
+        }
+    }
+}
+
+/// What is said of a directory, if that is where state is kept.
+fn disk(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> Option<Disk> {
+    let durabilities = [("relaxed", Durability::Relaxed), ("strict", Durability::Strict)];
+    let (data, durability) = (store.get::<String>("data"), store.choice("durability", &durabilities));
+    let flush_interval = store.get::<Duration>("flush_interval");
+    let kind = kind.filter(|kind| kind.value == Kind::Disk);
+    if flags.data.is_none() && (kind.is_none() || flags.redis.is_some()) {
+        let settings = [
+            ("data", data.map(|data| data.span)),
+            ("durability", durability.map(|durability| durability.span)),
+            ("flush_interval", flush_interval.map(|interval| interval.span)),
+        ];
+        if kind.is_none() {
+            misplaced(store, "disk", &settings);
+        }
+        return None;
+    }
+    let Some(data) = flags.data.map(Path::to_owned).or(data.map(|data| data.value.into())) else {
+        let fault = Fault::new(
+            "kind = \"disk\" needs `data`",
+            "add data = \"/var/lib/tollgate\", or where it is to be",
+        );
+        store.fault(kind.map_or(fault.clone(), |kind| place(fault, kind)));
+        return None;
+    };
+    Some(Disk {
+        data,
+        durability: durability.map_or(Durability::default(), |durability| durability.value),
+        flush_interval: flush_interval.map_or(Duration::from_millis(100), |interval| interval.value),
+    })
+}
+
 /// What is said of Redis, if that is where state is kept.
-fn redis(store: &mut Section<'_>, kind: Option<At<Kind>>, flag: Option<&str>) -> Option<Redis> {
+fn redis(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> Option<Redis> {
+    let flag = flags.redis;
     let (url, prefix) = (store.get::<String>("url"), store.get::<String>("prefix"));
     let remember_denials = store.get::<Delay>("remember_denials");
     let kind = kind.filter(|kind| kind.value == Kind::Redis);
-    if kind.is_none() && flag.is_none() {
-        for (key, span) in [
+    if flag.is_none() && (kind.is_none() || flags.data.is_some()) {
+        let settings = [
             ("url", url.map(|url| url.span)),
             ("prefix", prefix.map(|prefix| prefix.span)),
             ("remember_denials", remember_denials.map(|span| span.span)),
-        ] {
-            if let Some(span) = span {
-                let fault =
-                    Fault::new(format!("`{key}` is for kind = \"redis\""), "add that, or leave it out");
-                store.fault(place(fault, &At { value: (), span }));
-            }
+        ];
+        if kind.is_none() {
+            misplaced(store, "redis", &settings);
         }
         return None;
     }
     let Some(address) = flag.or(url.as_ref().map(|url| url.value.as_str())) else {
         let help = "add url = \"redis://127.0.0.1:6379\", or where it is";
         let fault = Fault::new("kind = \"redis\" needs a `url`", help);
-        store.fault(kind.map_or(fault.clone(), |kind| place(fault, &kind)));
+        store.fault(kind.map_or(fault.clone(), |kind| place(fault, kind)));
         return None;
     };
     let redis = Redis {
@@ -155,19 +216,55 @@ impl Redis {
     }
 }
 
+impl Disk {
+    fn open(
+        &self,
+        memory: MemoryStore,
+        tell: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<DiskStore, String> {
+        let change = |change: &tollgate_disk::Change| match change {
+            tollgate_disk::Change::Down { reason } => {
+                warn!(%reason, "the disk failed; it is tried once a second, and decisions go on in memory")
+            }
+            _ => info!("the disk is back, and everything is written"),
+        };
+        DiskStore::builder(&self.data)
+            .memory(memory)
+            .durability(self.durability)
+            .flush_interval(self.flush_interval)
+            .on_progress(tell)
+            .on_change(change)
+            .open()
+            .map_err(|error| error.to_string())
+    }
+}
+
 impl Store {
-    /// The store. It is not asked for anything yet.
+    fn memory(&self) -> MemoryStore {
+        MemoryStore::new()
+            .max_keys(self.max_keys)
+            .on_full(self.on_full)
+            .log_ceiling(self.log_ceiling)
+            .sweep(self.sweep_interval, self.idle_for)
+    }
+
+    /// A store that accepts what the one that is meant would, for looking at rules: nothing is opened.
+    pub(crate) fn sample(&self) -> Result<Backend, Error> {
+        match &self.place {
+            Place::Memory | Place::Disk(_) => Ok(Backend::Memory(Box::new(self.memory()))),
+            Place::Redis(redis) => redis.open(self.log_ceiling, self.deadline, |_| {}).map(Backend::Redis),
+        }
+    }
+
+    /// The store. Redis is not asked for anything yet; a directory is loaded, and `tell` is told how far that is.
     ///
     /// # Errors
-    /// What keeps it from being one.
-    pub fn build(&self) -> Result<Backend, Error> {
-        let Some(redis) = &self.redis else {
-            let memory = MemoryStore::new()
-                .max_keys(self.max_keys)
-                .on_full(self.on_full)
-                .log_ceiling(self.log_ceiling)
-                .sweep(self.sweep_interval, self.idle_for);
-            return Ok(Backend::Memory(Box::new(memory)));
+    /// A sentence that says what to do.
+    pub fn open(&self, tell: impl Fn(Progress) + Send + Sync + 'static) -> Result<Backend, String> {
+        let redis = match &self.place {
+            Place::Memory => return Ok(Backend::Memory(Box::new(self.memory()))),
+            Place::Disk(disk) => return disk.open(self.memory(), tell).map(Backend::Disk),
+            Place::Redis(redis) => redis,
         };
         let tell = |change: &Change| match change {
             Change::Down { reason } => {
@@ -175,7 +272,10 @@ impl Store {
             }
             _ => info!("Redis is back"),
         };
-        redis.open(self.log_ceiling, self.deadline, tell).map(Backend::Redis)
+        redis
+            .open(self.log_ceiling, self.deadline, tell)
+            .map(Backend::Redis)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -186,17 +286,22 @@ impl fmt::Display for Store {
             OnFull::Deny => "a new one is denied",
             OnFull::Pool => "new ones share one budget",
         };
-        match self.build() {
-            Ok(Backend::Redis(redis)) => {
-                let prefix = self.redis.as_ref().map_or("", |redis| redis.prefix.as_str());
-                let deadline = tollgate::format_duration(self.deadline);
-                write!(
-                    f,
-                    "Keeps state at {}, under {prefix}:*, and waits {deadline} for it.",
-                    redis.address()
-                )
+        if let (Place::Redis(redis), Ok(Backend::Redis(store))) = (&self.place, self.sample()) {
+            let (deadline, prefix) = (format_duration(self.deadline), &redis.prefix);
+            let address = store.address();
+            return write!(f, "Keeps state at {address}, under {prefix}:*, and waits {deadline} for it.");
+        }
+        write!(f, "Keeps up to {} keys in memory; when all are in use, {full}.", self.max_keys)?;
+        let Place::Disk(Disk { data, durability, flush_interval }) = &self.place else { return Ok(()) };
+        let (data, interval) = (data.display(), format_duration(*flush_interval));
+        match durability {
+            Durability::Relaxed => write!(
+                f,
+                "\nWrites what changed to {data} every {interval}; a crash costs what came after that."
+            ),
+            Durability::Strict => {
+                write!(f, "\nAnswers when what changed is safe in {data}; a crash costs nothing.")
             }
-            _ => write!(f, "Keeps up to {} keys in memory; when all are in use, {full}.", self.max_keys),
         }
     }
 }

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use tokio::time::timeout;
 use tollgate::Counts;
+use tollgate_disk::DiskStore;
 use tollgate_http::millis_ceil;
 use tollgate_redis::RedisStore;
 use utoipa::ToSchema;
@@ -40,9 +41,9 @@ pub(super) struct Stats {
     uptime_ms: u64,
     total: CountsAnswer,
     rules: Vec<RuleStats>,
-    /// Where state is kept: memory or redis.
+    /// Where state is kept: memory, disk or redis.
     store: &'static str,
-    /// Keys in use, if they are in memory.
+    /// Keys in use, if they are in memory or on a disk.
     live_keys: Option<u64>,
     /// Keys in memory forgotten because they had turned idle.
     reclaimed_keys: Option<u64>,
@@ -50,7 +51,9 @@ pub(super) struct Stats {
     refused: Option<u64>,
     /// Requests of new keys that shared a budget because every slot was busy.
     pooled: Option<u64>,
-    /// Why the store is not asked at the moment, if it is not.
+    /// How large the file is, if state is kept on a disk.
+    disk_bytes: Option<u64>,
+    /// What is wrong with the store at the moment, if anything is.
     store_down: Option<String>,
     /// Requests denied without asking Redis.
     remembered_denials: Option<u64>,
@@ -116,11 +119,8 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mist
     if !app.is_ready() {
         return not_ready("the server is about to stop; ask another");
     }
-    if let Some(redis) = app.limiter.store().as_redis() {
-        let answered = timeout(app.fixed().store.deadline, redis.ping()).await;
-        if !matches!(answered, Ok(Ok(()))) {
-            return not_ready("the store does not answer; the log has the reason");
-        }
+    if timeout(app.fixed().store.deadline, app.limiter.store().answers()).await != Ok(true) {
+        return not_ready("the store does not answer; the log has the reason");
     }
     Ok(ok(&Status { status: "ready" }))
 }
@@ -153,6 +153,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
 pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
     let (stats, memory) = (app.limiter.stats(), app.limiter.store().memory_stats());
     let redis = app.limiter.store().as_redis().map(RedisStore::status);
+    let disk = app.limiter.store().as_disk().map(DiskStore::disk_stats);
     let rule = |(rule, counts): &(tollgate::RuleName, Counts)| RuleStats {
         rule: rule.as_str(),
         counts: counts.into(),
@@ -167,7 +168,8 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
         refused: memory.map(|memory| memory.refused),
         pooled: memory.map(|memory| memory.pooled),
         store: app.limiter.store().kind(),
-        store_down: redis.as_ref().and_then(|redis| redis.down.clone()),
+        store_down: app.limiter.store().failure(),
+        disk_bytes: disk.map(|disk| disk.file_bytes),
         remembered_denials: redis.map(|redis| redis.remembered_denials),
         store_errors: stats.store_errors,
     })
