@@ -8,6 +8,7 @@ const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
 cargo xtask truth N  the Redis script against the core, N random schedules of each kind instead of 1000
+cargo xtask kills N  the disk store's process killed N times in each mode instead of 100
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's, under wrk
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["laws", cases] => laws(cases),
         ["truth", cases] => truth(cases),
+        ["kills", kills] => kill(kills),
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => bench(&["instructions"]),
@@ -107,6 +109,12 @@ fn truth(cases: &str) -> Result<(), String> {
     let mut truth = in_workspace("cargo");
     truth.args(["test", "--package", "tollgate-redis", "--test", "truth", "--", "--nocapture"]);
     run("the script against the core", truth.env("TOLLGATE_CASES", cases))
+}
+
+fn kill(kills: &str) -> Result<(), String> {
+    let mut kill = in_workspace("cargo");
+    kill.args(["test", "--package", "tollgate-disk", "--test", "crash", "--", "--nocapture"]);
+    run("killing", kill.env("TOLLGATE_KILLS", kills))
 }
 
 /// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.

@@ -185,7 +185,7 @@ impl Origin {
         let mut server = root.section("server");
         let settings = self.settings(source, &mut server);
         let flags = store::Flags { redis: self.flags.redis.as_deref(), data: self.flags.data.as_deref() };
-        let store = store::read(root.section("store"), flags);
+        let store = store::read(root.section("store"), flags, self.directory());
         let fixed = self.fixed(source, server, store);
         // What is wrong with the store has been noted; rules are then read as for memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
@@ -273,10 +273,14 @@ impl Origin {
         built
     }
 
-    /// What stands in a file that a setting names: relative to the configuration's own directory.
+    /// What paths in the configuration are relative to: its own directory.
+    fn directory(&self) -> &Path {
+        self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""))
+    }
+
+    /// What stands in a file that a setting names.
     fn read_file(&self, section: &Section<'_>, named: &At<String>) -> Option<Vec<u8>> {
-        let directory = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
-        let path = directory.join(&named.value);
+        let path = self.directory().join(&named.value);
         fs::read(&path)
             .map_err(|error| section.fault(place(unreadable(&path.display().to_string(), &error), named)))
             .ok()

@@ -248,4 +248,6 @@ fn a_configuration_says_in_words_what_it_costs() {
     assert!(words("relaxed").contains("every 100ms; a crash costs what came after that"));
     assert!(words("strict").contains("a crash costs nothing"));
     assert!(!file.with_file_name("state").exists(), "looking at it makes nothing");
+    drop(Server::with_config(&file));
+    assert!(file.with_file_name("state").exists(), "it is beside the file that names it");
 }

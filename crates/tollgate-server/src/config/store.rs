@@ -85,11 +85,12 @@ pub(super) struct Flags<'a> {
     pub(super) data: Option<&'a Path>,
 }
 
-/// Reads the section.
-pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>) -> Store {
+/// Reads the section, which stands in a file of this directory.
+pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -> Store {
     let kinds = [("memory", Kind::Memory), ("disk", Kind::Disk), ("redis", Kind::Redis)];
     let kind = store.choice("kind", &kinds);
-    let (disk, redis) = (disk(&mut store, kind.as_ref(), flags), redis(&mut store, kind.as_ref(), flags));
+    let disk = disk(&mut store, kind.as_ref(), flags, directory);
+    let redis = redis(&mut store, kind.as_ref(), flags);
     let kept = disk.map(Place::Disk).or(redis.map(Place::Redis)).unwrap_or(Place::Memory);
     let clocks = [("precise", false), ("coarse", true)];
     let policies = [("deny", OnFull::Deny), ("pool", OnFull::Pool)];
@@ -123,7 +124,12 @@ fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Opti
 }
 
 /// What is said of a directory, if that is where state is kept.
-fn disk(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> Option<Disk> {
+fn disk(
+    store: &mut Section<'_>,
+    kind: Option<&At<Kind>>,
+    flags: Flags<'_>,
+    directory: &Path,
+) -> Option<Disk> {
     let durabilities = [("relaxed", Durability::Relaxed), ("strict", Durability::Strict)];
     let (data, durability) = (store.get::<String>("data"), store.choice("durability", &durabilities));
     let flush_interval = store.get::<Duration>("flush_interval");
@@ -139,7 +145,7 @@ fn disk(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> O
         }
         return None;
     }
-    let Some(data) = flags.data.map(Path::to_owned).or(data.map(|data| data.value.into())) else {
+    let Some(data) = flags.data.map(Path::to_owned).or(data.map(|data| directory.join(data.value))) else {
         let fault = Fault::new(
             "kind = \"disk\" needs `data`",
             "add data = \"/var/lib/tollgate\", or where it is to be",

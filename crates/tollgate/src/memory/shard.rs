@@ -240,6 +240,7 @@ impl Shard {
     }
 
     /// Everything that is kept.
+    #[cfg(any(test, feature = "dump"))]
     pub(super) fn each(&self, mut each: impl FnMut(Id, &Cells)) {
         for width in 1..=WIDEST {
             let table = self.table(width);
