@@ -10,6 +10,7 @@
 //! what it does not look at when all seems well: a page that changed on the disk does not agree with
 //! its checksum, and one that is missing or is an older one does not agree with the sums.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -191,7 +192,8 @@ impl Pages {
     }
 
     /// Writes the pages that `fill` hands over, all of them or none, and is done when they are safe.
-    /// `anew`: instead of all that there were. Says how many there were.
+    /// `anew`: those are all there are, whatever is in the file; what is the same there is left alone, so
+    /// that this takes little room. Says how many there were.
     pub(crate) fn write(
         &mut self,
         anew: bool,
@@ -200,19 +202,20 @@ impl Pages {
         guarded(|| {
             let writing = self.database()?.begin_write()?;
             let mut sums = self.sums;
-            if anew {
-                writing.delete_table(PAGES)?;
-                sums = Sums::default();
-            }
             let mut pages = writing.open_table(PAGES)?;
+            let mut others = if anew { names(&pages)? } else { HashSet::new() };
             let (mut count, mut done, mut stored) = (0, Ok(()), Vec::new());
             fill(&mut |name, content| {
                 if done.is_ok() {
-                    done = replace(&mut pages, &mut sums, name, content, &mut stored);
+                    let there = others.remove(name);
+                    done = replace(&mut pages, &mut sums, name, content, there, &mut stored);
                     count += 1;
                 }
             });
             done?;
+            for name in others {
+                replace(&mut pages, &mut sums, &name, &[], true, &mut stored)?;
+            }
             drop(pages);
             if count == 0 && !anew {
                 writing.abort()?;
@@ -249,12 +252,19 @@ fn database(
         .create_with_backend(medium)?)
 }
 
-/// Puts a page in the place of the one of that name; one with nothing on it is not kept.
+/// The names of all pages.
+fn names(pages: &Table<'_, &[u8], &[u8]>) -> Result<HashSet<Vec<u8>>, redb::Error> {
+    pages.iter()?.map(|row| Ok(row?.0.value().to_vec())).collect()
+}
+
+/// Puts a page in the place of the one of that name; one with nothing on it is not kept. One that may be
+/// the `same` is looked at first.
 fn replace(
     pages: &mut Table<'_, &[u8], &[u8]>,
     sums: &mut Sums,
     name: &[u8],
     content: &[u8],
+    same: bool,
     stored: &mut Vec<u8>,
 ) -> Result<(), redb::Error> {
     let old = if content.is_empty() {
@@ -263,6 +273,9 @@ fn replace(
         stored.clear();
         stored.extend_from_slice(content);
         stored.extend(checksum(name, content).to_le_bytes());
+        if same && pages.get(name)?.is_some_and(|old| old.value() == stored.as_slice()) {
+            return Ok(());
+        }
         sums.add(stored);
         pages.insert(name, stored.as_slice())?
     };
@@ -322,6 +335,9 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::
 /// What the engine found wrong with a file.
 fn open_error(path: &Path, error: redb::Error) -> OpenError {
     match error {
+        redb::Error::DatabaseAlreadyOpen => {
+            OpenError::InUse { dir: path.parent().unwrap_or(path).to_owned(), process: None }
+        }
         redb::Error::Io(source) if source.raw_os_error().is_some() => OpenError::inaccessible(path)(source),
         redb::Error::UpgradeRequired(version) => {
             OpenError::damaged(path, format_args!("the storage engine does not know its format {version}"))

@@ -1,6 +1,6 @@
 //! State that survives a crash, with no server to run.
 //!
-//! A [`DiskStore`] decides in memory, exactly and as fast as [`MemoryStore`](tollgate::MemoryStore),
+//! A [`DiskStore`] decides in memory, as exactly and nearly as fast as [`MemoryStore`](tollgate::MemoryStore),
 //! and keeps a copy of what it knows in a directory, which it loads when it is opened again.
 //!
 //! ```
@@ -26,17 +26,19 @@
 //! | | [`Relaxed`](Durability::Relaxed), the default | [`Strict`](Durability::Strict) |
 //! |---|---|---|
 //! | an answer waits for | nothing | a sync, shared by all that wait at the time |
-//! | the process is killed, or the power fails | what was done since the last write that was finished began: at most the flush interval and the time that one write takes | nothing that was answered |
+//! | the process is killed, or the power fails | what was done since the last write that was finished began: at most the flush interval and the time that a write takes, or where writes take longer than half the interval, three of them | nothing that was answered |
 //! | the disk fails or is full | nothing while the process lives: it goes on in memory, says so, and writes everything once it can | checks follow the rule's failure policy, flagged; denials are still exact |
 //!
-//! What is forgotten is forgotten as if it had not happened: those clients may draw on those units once
-//! more. Nothing else changes: a write is one transaction, so that what is found after a crash is all
-//! of a write or none of it.
+//! What is forgotten is forgotten key by key, as if it had not happened: those clients may draw on those
+//! units once more. Nothing else changes: a write is one transaction, so that what is found after a crash
+//! is all of a write or none of it.
 //!
 //! Every write is synced, in both modes. A denial and a peek change nothing, and wait for nothing.
 //!
 //! Files that were cut, torn or changed are refused with an [`OpenError`] that says what to do: budgets
-//! are never silently full again. One process at a time may have a directory.
+//! are never silently full again. (Of a process that was killed, damage to nothing but its very last write
+//! cannot be told from a write that the power cut short: then all but that write is there.) One process at
+//! a time may have a directory.
 
 mod error;
 mod file;
@@ -48,4 +50,6 @@ mod store;
 mod writer;
 
 pub use error::OpenError;
-pub use store::{Builder, Change, DiskStats, DiskStore, Durability, Progress};
+pub use store::{
+    Builder, Change, DiskStats, DiskStore, Durability, LONGEST_INTERVAL, Progress, SHORTEST_INTERVAL,
+};

@@ -1,13 +1,14 @@
 //! What the engine writes to: how it is reached, and how often it is synced and how much is written.
 
 use std::fs::OpenOptions;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
-use redb::StorageBackend;
 use redb::backends::FileBackend;
+use redb::{BackendError, StorageBackend};
 
 use crate::OpenError;
 use crate::file::Pages;
@@ -68,7 +69,7 @@ pub(crate) struct Traffic {
     pub(crate) length: AtomicU64,
 }
 
-/// A medium that counts. It does not lock: the directory is locked already.
+/// A medium that counts.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) medium: Box<dyn StorageBackend>,
@@ -103,5 +104,15 @@ impl StorageBackend for Watched {
 
     fn close(&self) -> io::Result<()> {
         self.medium.close()
+    }
+
+    // The engine locks the whole file, no more. The directory is locked too, but by a file that someone may remove.
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.medium.try_lock_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.medium.unlock_range(start, end)
     }
 }

@@ -11,7 +11,7 @@ use tollgate::{DAY, Limit, Limiter, MemoryStore, Request, Rule, RuleSet, SECOND,
 
 use crate::file::Pages;
 use crate::medium::Medium;
-use crate::{DiskStore, Durability, OpenError};
+use crate::{Change, DiskStore, Durability, OpenError};
 
 /// What a disk writes at once, or not at all.
 const SECTOR: usize = 512;
@@ -33,6 +33,8 @@ struct Image {
     power: Option<u64>,
     /// It takes no more than this.
     room: Option<usize>,
+    /// Nor anything at all.
+    full: bool,
 }
 
 #[derive(Debug)]
@@ -140,6 +142,9 @@ impl StorageBackend for Disk {
         // What is being written when the power goes may be torn, but is written.
         image.unsynced.push(Done::Write(offset, data.to_vec()));
         image.spend()?;
+        if image.full {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
         image.bytes[offset..offset + data.len()].copy_from_slice(data);
         Ok(())
     }
@@ -272,6 +277,49 @@ fn a_file_with_a_bit_changed_is_refused_or_whole() {
     assert!(refusals > 5, "some of it matters: {refusals}");
 }
 
+/// Of a process that was killed, damage to its very last write cannot be told from a power cut during it.
+#[test]
+fn a_file_that_was_not_closed_and_is_damaged_is_refused_or_whole_up_to_its_last_write() {
+    let disk = Disk::formatted();
+    let limiter = open(&disk, Durability::Strict).unwrap();
+    let (before, _) = draw(&limiter, 100, &mut Random(7));
+    let (last, _) = draw(&limiter, 1, &mut Random(8));
+    let bytes = disk.image().bytes.clone();
+    drop(limiter);
+    let mut after = before.clone();
+    last.iter().for_each(|(key, units)| *after.entry(*key).or_default() += units);
+    let mut random = Random(3);
+    let (mut whole, mut one_less, mut refused) = (0, 0, 0);
+    for _ in 0..600 {
+        let mut changed = bytes.clone();
+        let place = usize::try_from(random.below(bytes.len().try_into().unwrap())).unwrap();
+        changed[place] ^= 1 << random.below(8);
+        match open(&Disk::of(changed), Durability::Strict) {
+            Ok(limiter) if used(&limiter) == after => whole += 1,
+            Ok(limiter) if used(&limiter) == before => one_less += 1,
+            Ok(limiter) => panic!("{place}: {:?}", used(&limiter)),
+            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(error) => panic!("{place}: {error}"),
+        }
+    }
+    assert!(whole > 100 && refused > 0, "{whole} {one_less} {refused}");
+}
+
+#[test]
+fn a_writer_that_ended_by_mistake_is_told() {
+    let disk = Disk::formatted();
+    let store = DiskStore::builder("simulated")
+        .on_change(|_| panic!("for the test"))
+        .open_on(disk.medium(), None)
+        .unwrap();
+    let limiter = Limiter::builder(RuleSet::per_client(Limit::per_hour(10))).store(store).build().unwrap();
+    disk.image().full = true;
+    assert!(limiter.check_now("alice").unwrap().unwrap().allowed());
+    assert!(block_on(limiter.store().flush()).is_err());
+    assert!(block_on(limiter.store().close()).is_err());
+    assert_eq!(limiter.store().failure().as_deref(), Some("the thread that writes has ended"));
+}
+
 #[test]
 fn a_file_with_a_sector_missing_is_refused_or_whole() {
     let (bytes, expected) = filled();
@@ -319,10 +367,17 @@ fn a_full_disk_costs_nothing_once_there_is_room_again() {
         while block_on(limiter.store().flush()).is_ok() {
             newcomers.by_ref().take(500).for_each(|client| drop(check(&client)));
         }
+        // Trying again may have made a little room; now there is none.
+        disk.image().full = true;
+        while block_on(limiter.store().flush()).is_ok() {
+            newcomers.by_ref().take(500).for_each(|client| drop(check(&client)));
+        }
         assert!(!limiter.store().disk_stats().up);
         let degraded = check("alice").degraded();
         assert_eq!(degraded, durability == Durability::Strict, "relaxed goes on in memory, and exactly");
-        disk.image().room = None;
+        let look = block_on(limiter.check_async(Request::client("alice").cost(0))).unwrap();
+        assert_eq!((look.degraded(), look.remaining()), (false, 8), "looking needs no disk");
+        (disk.image().room, disk.image().full) = (None, false);
         while block_on(limiter.store().flush()).is_err() {
             std::thread::yield_now();
         }
@@ -331,7 +386,8 @@ fn a_full_disk_costs_nothing_once_there_is_room_again() {
         let newcomers = limiter.store().memory().memory_stats().live;
         drop(limiter);
         let changes = changes.lock().unwrap();
-        assert!(matches!(**changes, [crate::Change::Down { .. }, crate::Change::Up]), "{changes:?}");
+        let [downs @ .., Change::Up] = &**changes else { panic!("{changes:?}") };
+        assert!(matches!(downs, [Change::Down { .. }, ..]), "{changes:?}");
         let again = DiskStore::builder("simulated").open_on(disk.medium(), None).unwrap();
         assert_eq!(again.memory().memory_stats().live, newcomers);
     }

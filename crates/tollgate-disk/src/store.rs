@@ -24,6 +24,12 @@ const FILE: &str = "state.redb";
 /// The same while it is being made: what is not finished is not taken for a file that was cut.
 const UNFINISHED: &str = "state.redb.new";
 
+/// The shortest [flush interval](Builder::flush_interval).
+pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The longest [flush interval](Builder::flush_interval): what has changed by then is kept in mind until it is written.
+pub const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+
 /// When an answer may leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -38,6 +44,8 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Progress {
+    /// There is no state in the directory: every budget is full.
+    Nothing,
     /// The file was not closed, as after a crash, and is gone through: how much of it, from 0 to 1.
     Checking {
         /// How much.
@@ -115,7 +123,8 @@ impl fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Decides with this store, which has been given its bounds and was asked for nothing yet.
+    /// Decides with this store, which has been given its bounds and was asked for nothing yet. (For
+    /// [`create`](Self::create), one that was restored.)
     #[must_use]
     pub fn memory(mut self, memory: MemoryStore) -> Self {
         self.memory = memory;
@@ -129,11 +138,11 @@ impl Builder {
         self
     }
 
-    /// How long a change waits for its write at most, if nobody waits for it: 100 milliseconds unless
-    /// said otherwise.
+    /// How long a change waits for its write to begin, if nobody waits for it: 100 milliseconds unless
+    /// said otherwise, at least [`SHORTEST_INTERVAL`] and at most [`LONGEST_INTERVAL`].
     #[must_use]
-    pub const fn flush_interval(mut self, interval: Duration) -> Self {
-        self.flush_interval = interval;
+    pub fn flush_interval(mut self, interval: Duration) -> Self {
+        self.flush_interval = interval.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
         self
     }
 
@@ -159,7 +168,8 @@ impl Builder {
         let lock = take_directory(&self.dir)?;
         let path = self.dir.join(FILE);
         if !path.try_exists().map_err(OpenError::inaccessible(&path))? {
-            make_file(&self.dir, self.memory.seed())?;
+            (self.on_progress)(Progress::Nothing);
+            make_file(&self.dir, &self.memory)?;
         }
         self.open_on(Medium::file(path), Some(lock))
     }
@@ -184,12 +194,12 @@ impl Builder {
         if path.try_exists().map_err(OpenError::inaccessible(&path))? {
             return Err(OpenError::NotEmpty { dir: self.dir });
         }
-        make_file(&self.dir, self.memory.seed())?;
+        self.memory.follow(true);
+        self.memory.all_pages_changed();
+        make_file(&self.dir, &self.memory)?;
         let medium = Medium::file(path);
         let traffic = Arc::new(Traffic::default());
         let pages = medium.open(&traffic, |_| {})?;
-        self.memory.follow(true);
-        self.memory.all_pages_changed();
         self.start(pages, medium, traffic, Some(lock))
     }
 
@@ -267,7 +277,7 @@ impl DiskStore {
         self.shared.closed().await
     }
 
-    /// What decides.
+    /// What decides. To look at: what changes in it is the writer's to follow.
     #[must_use]
     pub fn memory(&self) -> &MemoryStore {
         &self.shared.memory
@@ -339,22 +349,32 @@ impl Store for DiskStore {
 
 /// Makes the directory if it is not there, and takes it.
 fn take_directory(dir: &Path) -> Result<Lock, OpenError> {
+    let made: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
     // Whoever can read what is in it can aim for collisions.
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(OpenError::inaccessible(dir))?;
+    for parent in made.iter().filter_map(|dir| dir.parent()) {
+        let parent = if parent == Path::new("") { Path::new(".") } else { parent };
+        sync_directory(parent).map_err(OpenError::inaccessible(parent))?;
+    }
     Lock::take(dir)
 }
 
-/// Makes the file, under its name only once it is whole.
-fn make_file(dir: &Path, seed: [u64; 2]) -> Result<(), OpenError> {
+/// Has what was made in a directory be found there after a power cut.
+fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Makes the file with what has changed in `memory`, under its name only once it is whole.
+fn make_file(dir: &Path, memory: &MemoryStore) -> Result<(), OpenError> {
     let (unfinished, path) = (dir.join(UNFINISHED), dir.join(FILE));
     let inaccessible = || OpenError::inaccessible(&unfinished);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let file = options.open(&unfinished).map_err(inaccessible())?;
     let medium = FileBackend::new(file).map_err(|error| inaccessible()(io::Error::other(error)))?;
-    let made = Pages::create(Box::new(medium), &Arc::default(), seed);
-    drop(made.map_err(|error| inaccessible()(io::Error::other(error)))?);
+    let made = Pages::create(Box::new(medium), &Arc::default(), memory.seed())
+        .and_then(|mut pages| pages.write(false, |each| memory.changed_pages(each)));
+    made.map_err(|error| inaccessible()(io::Error::other(error)))?;
     fs::rename(&unfinished, &path).map_err(inaccessible())?;
-    let dir = File::open(dir).and_then(|dir| dir.sync_all());
-    dir.map_err(inaccessible())
+    sync_directory(dir).map_err(inaccessible())
 }

@@ -23,6 +23,9 @@ use crate::store::Change;
 /// How long to wait before a file that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// A write that takes longer than this is as good as one that failed: the disk may hang.
+const STUCK: Duration = Duration::from_secs(10);
+
 /// What the store and its writer share.
 pub(crate) struct Shared {
     pub(crate) dir: PathBuf,
@@ -31,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) writes: AtomicU64,
     /// In nanoseconds.
     pub(crate) last_write: AtomicU64,
+    /// When the turn that is under way began; 0 if none is.
+    busy_since: AtomicU64,
     /// How many turns have begun.
     begun: AtomicU64,
     orders: Mutex<Orders>,
@@ -72,6 +77,7 @@ impl Shared {
             traffic,
             writes: AtomicU64::new(0),
             last_write: AtomicU64::new(0),
+            busy_since: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             orders: Mutex::default(),
             ordered: Condvar::new(),
@@ -121,8 +127,12 @@ impl Shared {
         failure.map_or(Ok(()), |reason| Err(StoreError::Unavailable { reason }))
     }
 
+    /// What is wrong with the disk, if anything is.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.turns.borrow().failure()
+        let since = self.busy_since.load(Ordering::Relaxed);
+        let busy = now().since(Timestamp::from_nanos(since));
+        let stuck = || format!("a write has been under way for {} seconds", busy.as_secs());
+        self.turns.borrow().failure().or_else(|| (since > 0 && busy >= STUCK).then(stuck))
     }
 }
 
@@ -131,7 +141,12 @@ struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.turns.send_modify(|turns| turns.closed = true);
+        self.0.turns.send_modify(|turns| {
+            turns.closed = true;
+            if std::thread::panicking() {
+                (turns.failed, turns.reason) = (u64::MAX, "the thread that writes has ended".into());
+            }
+        });
     }
 }
 
@@ -162,26 +177,30 @@ impl Writer {
             let began = now();
             let turn = self.shared.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
             let was_up = self.pages.is_some();
+            self.shared.busy_since.store(began.as_nanos(), Ordering::Relaxed);
             let ended = self.write();
+            self.shared.turns.send_modify(|turns| match &ended {
+                Ok(()) => turns.saved = turn,
+                Err(reason) => (turns.failed, turns.reason) = (turn, reason.clone()),
+            });
+            // What waited need not wait for this.
+            let ended = ended.and_then(|()| self.compact());
+            self.shared.busy_since.store(0, Ordering::Relaxed);
             // Where writing takes long, it still takes no more than half of the time: others need the processor too.
             let took = now().since(began);
             due = began.saturating_add(self.interval.max(took.saturating_mul(2)));
-            if let Err(reason) = &ended {
+            let up = ended.is_ok();
+            if let Err(reason) = ended {
                 // Not before it has been tried again is there any use in taking note of what changes.
                 self.pages = None;
                 self.shared.memory.follow(false);
-                due = began.saturating_add(RETRY);
+                due = now().saturating_add(RETRY);
                 if was_up {
-                    (self.tell)(&Change::Down { reason: reason.clone() });
+                    (self.tell)(&Change::Down { reason });
                 }
             } else if !was_up {
                 (self.tell)(&Change::Up);
             }
-            let up = ended.is_ok();
-            self.shared.turns.send_modify(|turns| match ended {
-                Ok(()) => turns.saved = turn,
-                Err(reason) => (turns.failed, turns.reason) = (turn, reason),
-            });
             if closing {
                 return;
             }
@@ -260,7 +279,12 @@ impl Writer {
             let took = u64::try_from(now().since(began).as_nanos()).unwrap_or(u64::MAX);
             last_write.store(took, Ordering::Relaxed);
         }
-        pages.compact().map_err(|error| error.to_string())
+        Ok(())
+    }
+
+    fn compact(&mut self) -> Result<(), String> {
+        let compacted = self.pages.as_mut().map(Pages::compact).transpose();
+        compacted.map(|_| ()).map_err(|error| error.to_string())
     }
 }
 

@@ -53,6 +53,23 @@ fn a_second_store_is_refused_while_the_first_has_the_directory() {
 }
 
 #[test]
+fn a_second_store_is_refused_even_if_someone_removed_the_lock() {
+    let dir = used();
+    let _first = DiskStore::open(dir.path()).unwrap();
+    fs::remove_file(dir.path().join("lock")).unwrap();
+    let error = DiskStore::open(dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+}
+
+#[test]
+fn the_shortest_interval_keeps_nobody_from_closing() {
+    let dir = used();
+    let store = DiskStore::builder(dir.path()).flush_interval(std::time::Duration::ZERO).open().unwrap();
+    block_on(store.flush()).unwrap();
+    block_on(store.close()).unwrap();
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_is_refused() {
     let dir = used();
     // Root may write everywhere, except where nobody can.
@@ -112,10 +129,12 @@ fn a_truncated_file_is_refused_and_left_alone() {
     let length = fs::metadata(dir.file()).unwrap().len();
     for cut in [length / 2, 100, 0] {
         OpenOptions::new().write(true).open(dir.file()).unwrap().set_len(cut).unwrap();
+        let before = fs::read(dir.file()).unwrap();
         for _ in 0..2 {
             let error = DiskStore::open(dir.path()).unwrap_err();
             assert!(matches!(error, OpenError::Damaged { .. }), "{cut}: {error}");
             assert!(error.to_string().contains("put back a copy"), "{error}");
+            assert!(fs::read(dir.file()).unwrap() == before, "{cut}");
         }
     }
     fs::write(dir.file(), "not what it should be, by far").unwrap();
@@ -182,6 +201,8 @@ fn state_that_turned_idle_is_not_kept_and_the_file_shrinks() {
     clock.advance(HOUR);
     assert!(take(&limiter, "the only one", 1));
     limiter.store().memory().sweep_all(clock.now());
+    block_on(limiter.store().flush()).unwrap();
+    // The turn after begins when that one has tidied up.
     block_on(limiter.store().flush()).unwrap();
     let small = limiter.store().disk_stats().file_bytes;
     assert!(small * 4 < large, "{large} and then {small}");

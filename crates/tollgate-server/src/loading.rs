@@ -20,6 +20,10 @@ pub(crate) fn teller() -> impl Fn(Progress) + Send + Sync + 'static {
     let last = Mutex::new(began);
     move |progress| {
         let (what, percent, ended) = match progress {
+            Progress::Nothing => {
+                info!("there is no state in the directory: every budget is full");
+                return;
+            }
             Progress::Checking { share } => ("checking after a crash", percent(share), false),
             Progress::Loading { done, of } => ("loading", done.saturating_mul(100) / of.max(1), done == of),
             _ => return,

@@ -87,6 +87,7 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[server]\nworkers = 100_000", "2:11", "from 1 to 1024"),
         ("[server]\nlog = \"nonsense=loud\"", "2:7", "info"),
         ("[store]\nkind = \"disk\"", "2:8", "add data = "),
+        ("[store]\nkind = \"disk\"\ndata = \"d\"\nflush_interval = \"1us\"", "4:18", "100ms is usual"),
         ("[store]\ndurability = \"strict\"", "2:14", "add that, or leave it out"),
         ("[store]\nkind = \"disk\"\ndata = \"d\"\ndurability = \"loose\"", "4:14", "relaxed"),
         ("[store]\nkind = \"redis\"", "2:8", "add url = \"redis://127.0.0.1:6379\""),

@@ -167,7 +167,7 @@ fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
     assert!(code == Some(2) && complaint.contains("did you mean \"minute\"?"), "{complaint}");
     let (code, _, complaint) = tollgate(&["serve", "--limit", "100_000_000/day log"]);
     assert!(code == Some(2) && complaint.contains("log_ceiling"), "{complaint}");
-    for flag in ["--data", "--envoy-config", "--grpc", "--resp"] {
+    for flag in ["--envoy-config", "--grpc", "--resp"] {
         let (code, _, complaint) = tollgate(&["serve", flag, "x"]);
         assert!(code == Some(2) && complaint.contains("yet; leave it out"), "{complaint}");
     }

@@ -142,12 +142,16 @@ impl Op {
     pub fn changes(&self, charges: &[Charge<'_>], answers: &[Answer]) -> bool {
         match self {
             Self::Peek => false,
+            // A cost of 0 changes nothing, unless it is held.
+            Self::Take if charges.iter().all(|charge| charge.cost == 0) => false,
             Self::Take | Self::Reserve { .. } => {
                 let mut both = charges.iter().zip(answers);
                 both.all(|(charge, answer)| charge.shadow || answer.outcome.allowed())
                     || charges.iter().any(|charge| charge.limit().counts_denied())
             }
-            _ => true,
+            Self::Refund | Self::Penalise => answers.iter().any(|answer| answer.units > 0),
+            Self::Settle { .. } => answers.iter().any(|answer| answer.held),
+            Self::Reset | Self::Block { .. } => true,
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::{Error, MemoryStore, OnFull, SECOND, format_duration};
-use tollgate_disk::{DiskStore, Durability, Progress};
+use tollgate_disk::{DiskStore, Durability, LONGEST_INTERVAL, Progress, SHORTEST_INTERVAL};
 use tollgate_redis::{Change, RedisStore};
 use tracing::{info, warn};
 
@@ -153,10 +153,18 @@ fn disk(
         store.fault(kind.map_or(fault.clone(), |kind| place(fault, kind)));
         return None;
     };
+    let flush_interval = flush_interval.unwrap_or(At { value: Duration::from_millis(100), span: None });
+    if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&flush_interval.value) {
+        store.fault(place(
+            Fault::new("`flush_interval` is from 1ms to 60s", "100ms is usual"),
+            &flush_interval,
+        ));
+    }
+    let flush_interval = flush_interval.value;
     Some(Disk {
         data,
         durability: durability.map_or(Durability::default(), |durability| durability.value),
-        flush_interval: flush_interval.map_or(Duration::from_millis(100), |interval| interval.value),
+        flush_interval,
     })
 }
 
@@ -228,7 +236,11 @@ impl Disk {
         memory: MemoryStore,
         tell: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<DiskStore, String> {
-        let change = |change: &tollgate_disk::Change| match change {
+        let strict = self.durability == Durability::Strict;
+        let change = move |change: &tollgate_disk::Change| match change {
+            tollgate_disk::Change::Down { reason } if strict => {
+                warn!(%reason, "the disk failed; it is tried once a second, and admissions follow on_store_error")
+            }
             tollgate_disk::Change::Down { reason } => {
                 warn!(%reason, "the disk failed; it is tried once a second, and decisions go on in memory")
             }

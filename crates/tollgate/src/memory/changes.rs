@@ -95,7 +95,8 @@ impl Shard {
     pub(super) fn note_all(&mut self) {
         self.note_pages(u128::MAX);
         if self.changes.followed {
-            self.changed_whole = self.whole.keys().copied().collect();
+            // What has left is noted already.
+            self.changed_whole.extend(self.whole.keys());
         }
     }
 

@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use super::MemoryStore;
 use super::hash::{Id, Secrets};
-use super::shard::Cells;
+use super::shard::{Cells, WIDEST};
 use crate::cell::Cell;
-use crate::{Error, Limit, Limits};
+use crate::{Error, Limit, Limits, Timestamp};
 
 const VERSION: u64 = 1;
 
@@ -109,7 +109,9 @@ impl MemoryStore {
             }
             let (id, cells) = key_of(&line).ok_or(invalid(number, "not a key and its state"))?;
             let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
-            self.put(id, cells, limits).map_err(|reason| invalid(number, reason))?;
+            let plain = cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
+            let width = limits.words().filter(|width| plain && *width <= WIDEST);
+            self.put(id, cells, limits, width).map_err(|reason| invalid(number, reason))?;
             count = count.saturating_add(1);
         }
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))

@@ -128,15 +128,19 @@ impl MemoryStore {
                 words[..width].copy_from_slice(shard.packed(width, id, home, limits)?);
             }
         }
+        let before = words;
         decide(limits, &mut words[..width], now)?;
         if found == Found::Nowhere && words.iter().all(|word| *word == 0) {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return Some(now);
         }
-        // Noted as a change even if there is nothing to forget: whoever asks takes it home, and finds it there.
-        shard.note(home);
-        shard.forget(found, id, &self.secrets);
-        *kept = Kept { latest: now, whose: Some((rule, limits)), words, changed: true, ..*kept };
+        let changed = before != words;
+        if changed {
+            shard.note(home);
+        }
+        // Whoever asks for what changed takes it home first.
+        shard.forget_unnoted(found, id, &self.secrets);
+        *kept = Kept { latest: now, whose: Some((rule, limits)), words, changed, ..*kept };
         Some(now)
     }
 
@@ -161,10 +165,12 @@ impl MemoryStore {
 
     fn put_back(&self, kept: &mut Kept, shard: &mut Shard) {
         let Some((rule, limits)) = kept.whose.take() else { return };
-        kept.changed = false;
         shard.come_back(kept.latest);
-        let width = limits.words().unwrap_or(0);
-        let state = shard.insert(width, self.global_id(rule), limits, &self.secrets);
+        let (id, width) = (self.global_id(rule), limits.words().unwrap_or(0));
+        if std::mem::take(&mut kept.changed) {
+            shard.note(self.secrets.home(id));
+        }
+        let state = shard.insert_unnoted(width, id, limits, &self.secrets);
         state.iter_mut().zip(kept.words).for_each(|(state, word)| *state = word);
     }
 }

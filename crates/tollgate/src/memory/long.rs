@@ -141,7 +141,7 @@ impl MemoryStore {
         }
         let mut cells: SmallVec<[Cells; 4]> =
             groups.iter().zip(&found).map(|(group, found)| locked.load(group, *found)).collect();
-        let lapsed_at: SmallVec<[Option<u64>; 4]> = cells.iter().map(lapse_at).collect();
+        let lapsed_at: SmallVec<[SmallVec<[u64; 4]>; 4]> = cells.iter().map(lapse_at).collect();
         let mut flat: SmallVec<[Cell; 4]> = SmallVec::new();
         for (group, charge) in merged {
             let place = usize::from(charge.key.place());

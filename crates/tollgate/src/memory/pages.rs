@@ -4,7 +4,7 @@
 //! page:   u16 rules, each: its limits
 //!         u32 keys, each: identity 12 bytes, u16 which of the rules, state 8 bytes for each word it packs into
 //! alone:  limits; for each of them: u32 numbers, each 8 bytes
-//! limits: u8 limits, each: u16 bytes, its notation
+//! limits: u16 limits, each: u16 bytes, its notation
 //! ```
 //!
 //! A page says itself which limits wrote it, in their notation: it means the same to every process
@@ -20,7 +20,7 @@ use super::shard::{Cells, Found, Shard, WIDEST, pack};
 use super::{MemoryStore, shard_of};
 use crate::cell::Cell;
 use crate::sync::atomic::Ordering;
-use crate::{Error, Limit, Limits, Timestamp};
+use crate::{Error, Limit, Limits};
 
 /// How long the name of a page is: its shard and its place there.
 const NAME: usize = 2;
@@ -94,14 +94,25 @@ impl MemoryStore {
         Loader { store: self, known: HashMap::new() }
     }
 
-    /// Keeps the cells of a key that there is nothing of yet.
-    pub(super) fn put(&self, id: Id, cells: Cells, limits: Limits) -> Result<(), &'static str> {
+    /// Keeps the cells of a key that there is nothing of yet, just as they are: in the table of this width, or by
+    /// themselves.
+    pub(super) fn put(
+        &self,
+        id: Id,
+        cells: Cells,
+        limits: Limits,
+        width: Option<usize>,
+    ) -> Result<(), &'static str> {
         let home = self.secrets.home(id);
         let mut shard = self.shards[shard_of(home)].0.lock();
         if shard.find(id, home, limits.words()) != Found::Nowhere {
             return Err(THERE_BEFORE);
         }
-        shard.put(id, cells, limits, &self.secrets);
+        shard.next_idle = 0;
+        match width {
+            Some(width) => pack(&cells, shard.insert(width, id, limits, &self.secrets)),
+            None => drop(shard.whole.insert(id, cells)),
+        }
         self.live.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -127,7 +138,8 @@ impl Loader<'_> {
             let id = id_of(&name[NAME..]).ok_or(invalid("without an identity"))?;
             let (limits, cells) = self.read_alone(content).ok_or(invalid("not a key and its state"))?;
             self.belongs(name, id)?;
-            self.store.put(id, cells, limits).map_err(invalid)?;
+            // By itself here too, even if it would pack by now: else it would be in two places there.
+            self.store.put(id, cells, limits, None).map_err(invalid)?;
             return Ok(1);
         }
         let keys = self.read_page(content).ok_or(invalid("not a list of keys and their states"))?;
@@ -189,7 +201,7 @@ impl Loader<'_> {
 
     fn read_limits(&mut self, rest: &mut &[u8]) -> Option<Limits> {
         let written = *rest;
-        let [count] = bytes(rest)?;
+        let count = u16::from_le_bytes(bytes(rest)?);
         let mut texts: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for _ in 0..count {
             let length = usize::from(u16::from_le_bytes(bytes(rest)?));
@@ -290,20 +302,10 @@ impl Shard {
             content.append(&mut keys);
         }
     }
-
-    /// Keeps cells that were written down, just as they are.
-    fn put(&mut self, id: Id, cells: Cells, limits: Limits, secrets: &Secrets) {
-        self.next_idle = 0;
-        let plain = cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
-        match limits.words().filter(|width| plain && *width <= WIDEST) {
-            Some(width) => pack(&cells, self.insert(width, id, limits, secrets)),
-            None => drop(self.whole.insert(id, cells)),
-        }
-    }
 }
 
 fn write_limits(limits: &[Limit], content: &mut Vec<u8>) {
-    content.push(u8::try_from(limits.len()).unwrap_or(u8::MAX));
+    content.extend(u16::try_from(limits.len()).unwrap_or(u16::MAX).to_le_bytes());
     for limit in limits {
         let text = limit.to_string();
         content.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
@@ -340,158 +342,4 @@ fn id_of(bytes: &[u8]) -> Option<Id> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, RuleSet, SECOND, block_on,
-    };
-    use std::collections::BTreeMap;
-    use std::time::Duration;
-
-    fn limiter(store: MemoryStore, clock: &ManualClock) -> Limiter {
-        let limits = [Limit::per_minute(100), Limit::fixed_window(40, MINUTE).counting_denied()];
-        let rules = RuleSet::new([
-            Rule::new("bucket", Limit::per_minute(50)).key(["client"]),
-            Rule::new("two", limits).key(["client", "path"]),
-            Rule::new("log", Limit::sliding_log(20, MINUTE)).key(["path"]),
-            Rule::new("global", Limit::per_minute(7).reserve(5_000, 1, SECOND)),
-            Rule::new("watched", Limit::sliding_window(500, HOUR)).shadow().matching("path", "p1"),
-        ]);
-        Limiter::builder(rules.unwrap()).store(store).clock(clock.clone()).build().unwrap()
-    }
-
-    /// Pages as a store elsewhere keeps them.
-    type Kept = BTreeMap<Vec<u8>, Vec<u8>>;
-
-    fn bring_up_to_date(kept: &mut Kept, store: &MemoryStore) {
-        store.changed_pages(|name, content| {
-            if content.is_empty() {
-                kept.remove(name);
-            } else {
-                kept.insert(name.to_vec(), content.to_vec());
-            }
-        });
-    }
-
-    fn loaded(kept: &Kept, seed: [u64; 2]) -> MemoryStore {
-        let store = MemoryStore::new().seeded(seed);
-        let keys: u64 = kept.iter().map(|(name, content)| store.loader().load(name, content).unwrap()).sum();
-        assert_eq!(store.memory_stats().live, keys);
-        store
-    }
-
-    /// All that there is to know of a store, as of now.
-    fn state(store: &MemoryStore, now: Timestamp) -> Vec<String> {
-        let mut all = Vec::new();
-        for (index, shard) in store.shards.iter().enumerate() {
-            let mut shard = shard.0.lock();
-            store.take_all_home(index, &mut shard);
-            shard.each(|id, cells| {
-                let mut cells = cells.clone();
-                cells.iter_mut().for_each(|cell| cell.roll(now));
-                if cells.iter().any(|cell| !cell.is_idle(now)) {
-                    all.push(format!("{id:?} {cells:?}"));
-                }
-            });
-        }
-        all.sort();
-        all
-    }
-
-    fn random(seed: &mut u64, below: u64) -> u64 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*seed >> 33) % below
-    }
-
-    #[test]
-    fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
-        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-        let store = MemoryStore::new().max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
-        store.follow(true);
-        let limiter = limiter(store, &clock);
-        let (mut kept, mut seed, mut holds) = (Kept::new(), 42, Vec::new());
-        for step in 0..20_000 {
-            let client = format!("c{}", random(&mut seed, 120));
-            let path = format!("p{}", random(&mut seed, 20));
-            let attributes = [("client", client.as_str()), ("path", path.as_str())];
-            let known = usize::from(random(&mut seed, 2) == 0);
-            let request = Request::new(&attributes[..=known]).cost(random(&mut seed, 4));
-            match random(&mut seed, 40) {
-                0 => drop(block_on(limiter.refund(request))),
-                1 => drop(block_on(limiter.penalise(request))),
-                2 => drop(block_on(limiter.reset(request))),
-                3 => drop(block_on(limiter.block(request, clock.now().saturating_add(5 * SECOND)))),
-                4 => holds.extend(block_on(limiter.reserve(request, 20 * SECOND))),
-                5 => drop(holds.pop()),
-                6 => drop(limiter.store().sweep_all(clock.now())),
-                7 => drop(limiter.store().reclaim(clock.now())),
-                8 => drop(block_on(limiter.peek(request))),
-                _ => drop(limiter.check(request)),
-            }
-            clock.advance(Duration::from_millis(random(&mut seed, 40)));
-            if random(&mut seed, 30) == 0 {
-                bring_up_to_date(&mut kept, limiter.store());
-                let copy = loaded(&kept, limiter.store().seed());
-                assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()), "step {step}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_did_not_change_is_not_handed_out() {
-        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-        let limiter = limiter(MemoryStore::new(), &clock);
-        limiter.store().follow(true);
-        let changed = |limiter: &Limiter| {
-            let mut names = Vec::new();
-            limiter.store().changed_pages(|name, _| names.push(name.len()));
-            names.sort_unstable();
-            names
-        };
-        let alice = Request::client("alice").only("bucket").cost(30);
-        assert!(limiter.check(alice).unwrap().allowed());
-        assert_eq!(changed(&limiter), [NAME]);
-        assert!(!limiter.check(alice).unwrap().allowed());
-        assert!(block_on(limiter.peek("alice")).unwrap().allowed());
-        assert_eq!(changed(&limiter), [0; 0], "a denial and a peek change nothing");
-        let path = Request::new(&[("path", "p2")]).only("log").cost(15);
-        assert!(limiter.check(path).unwrap().allowed());
-        assert_eq!(changed(&limiter), [NAME_ALONE]);
-        assert!(!limiter.check(path).unwrap().allowed());
-        assert_eq!(changed(&limiter), [0; 0]);
-        limiter.store().all_pages_changed();
-        let everything = changed(&limiter);
-        assert_eq!(
-            (everything.len(), everything.last()),
-            (crate::memory::SHARDS * 128 + 1, Some(&NAME_ALONE))
-        );
-    }
-
-    #[test]
-    fn a_page_of_another_store_or_a_damaged_one_is_refused() {
-        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-        let limiter = limiter(MemoryStore::new(), &clock);
-        limiter.store().follow(true);
-        let mut kept = Kept::new();
-        for client in ["a", "b", "c"] {
-            assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());
-        }
-        bring_up_to_date(&mut kept, limiter.store());
-        for (name, content) in &kept {
-            let seed = limiter.store().seed();
-            let refused = |name: &[u8], content: &[u8], seed| {
-                let store = MemoryStore::new().seeded(seed);
-                let refused =
-                    store.loader().load(name, content).is_err_and(|error| error.code() == "invalid_page");
-                refused && store.memory_stats().live == 0
-            };
-            assert!(!refused(name, content, seed));
-            assert!(refused(name, content, [1, 2]), "another store's");
-            assert!(refused(name, &[], seed) && refused(&[], content, seed));
-            assert!((1..content.len()).all(|length| refused(name, &content[..length], seed)), "cut short");
-            assert!(refused(name, &[content, &[0][..]].concat(), seed), "more than all");
-            let twice = loaded(&kept, seed).loader().load(name, content).unwrap_err();
-            assert!(twice.to_string().contains("there before"));
-        }
-    }
-}
+mod tests;

@@ -143,16 +143,22 @@ impl Shard {
     /// Adds a packed state, all zeroes, for a key that has none.
     #[inline]
     pub(super) fn insert(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> &mut [u64] {
-        let place = self.insert_at(width, id, limits, secrets);
-        self.table_mut(width).state_mut(width, place)
+        self.note(secrets.home(id));
+        self.insert_unnoted(width, id, limits, secrets)
     }
 
-    fn insert_at(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> Place {
-        self.note(secrets.home(id));
+    /// The same for one that was only elsewhere for a while.
+    pub(super) fn insert_unnoted(
+        &mut self,
+        width: usize,
+        id: Id,
+        limits: Limits,
+        secrets: &Secrets,
+    ) -> &mut [u64] {
         let stagger = self.stagger;
         let place = self.table_mut(width).insert(width, id, limits.number(), secrets, stagger);
         self.show(width);
-        place
+        self.table_mut(width).state_mut(width, place)
     }
 
     /// Shows where the memory of a table is, which may have moved.
@@ -227,14 +233,18 @@ impl Shard {
     /// Forgets a key.
     pub(super) fn forget(&mut self, found: Found, id: Id, secrets: &Secrets) {
         match found {
-            Found::Packed { width, place } => {
-                self.note(secrets.home(id));
-                self.table_mut(width).remove(width, place, secrets);
-            }
-            Found::Whole => {
-                self.note_whole(id);
-                self.whole.remove(&id);
-            }
+            Found::Packed { .. } => self.note(secrets.home(id)),
+            Found::Whole => self.note_whole(id),
+            Found::Nowhere => {}
+        }
+        self.forget_unnoted(found, id, secrets);
+    }
+
+    /// The same for one that is only elsewhere for a while.
+    pub(super) fn forget_unnoted(&mut self, found: Found, id: Id, secrets: &Secrets) {
+        match found {
+            Found::Packed { width, place } => self.table_mut(width).remove(width, place, secrets),
+            Found::Whole => drop(self.whole.remove(&id)),
             Found::Nowhere => {}
         }
     }
@@ -263,10 +273,10 @@ pub(super) fn packed_idle_at(limits: Limits, mut words: &[u64]) -> u64 {
     idle_at
 }
 
-/// When, by the cells just as they are stored, nothing is in use any more: sooner than it was only where
-/// the clock has gone back, and something counts as exactly empty as of now.
-pub(super) fn lapse_at(cells: &Cells) -> Option<u64> {
-    cells.iter().map(|cell| cell.meter().lapses_at()).max()
+/// When, by the cells just as they are stored, nothing of each is in use any more: sooner than it was only
+/// where the clock has gone back, and it counts as exactly empty as of now.
+pub(super) fn lapse_at(cells: &Cells) -> SmallVec<[u64; 4]> {
+    cells.iter().map(|cell| cell.meter().lapses_at()).collect()
 }
 
 fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {

@@ -1,0 +1,170 @@
+//! Stores that are brought back from their pages.
+
+use super::*;
+use crate::Timestamp;
+use crate::{Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, RuleSet, SECOND, block_on};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+fn made(store: MemoryStore, clock: &ManualClock) -> Limiter {
+    let limits = [Limit::per_minute(100), Limit::fixed_window(40, MINUTE).counting_denied()];
+    let rules = RuleSet::new([
+        Rule::new("bucket", Limit::per_minute(50)).key(["client"]),
+        Rule::new("two", limits).key(["client", "path"]),
+        Rule::new("log", Limit::sliding_log(20, MINUTE)).key(["path"]),
+        Rule::new("global", Limit::per_minute(7).reserve(5_000, 1, SECOND)),
+        Rule::new("watched", Limit::sliding_window(500, HOUR)).shadow().matching("path", "p1"),
+    ]);
+    Limiter::builder(rules.unwrap()).store(store).clock(clock.clone()).build().unwrap()
+}
+
+/// Pages as a store elsewhere keeps them.
+type Kept = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn bring_up_to_date(kept: &mut Kept, store: &MemoryStore) {
+    store.changed_pages(|name, content| {
+        if content.is_empty() {
+            kept.remove(name);
+        } else {
+            kept.insert(name.to_vec(), content.to_vec());
+        }
+    });
+}
+
+fn loaded(kept: &Kept, seed: [u64; 2]) -> MemoryStore {
+    let store = MemoryStore::new().seeded(seed);
+    let keys: u64 = kept.iter().map(|(name, content)| store.loader().load(name, content).unwrap()).sum();
+    assert_eq!(store.memory_stats().live, keys);
+    store
+}
+
+/// All that there is to know of a store, as of now.
+fn state(store: &MemoryStore, now: Timestamp) -> Vec<String> {
+    let mut all = Vec::new();
+    for (index, shard) in store.shards.iter().enumerate() {
+        let mut shard = shard.0.lock();
+        store.take_all_home(index, &mut shard);
+        shard.each(|id, cells| {
+            let mut cells = cells.clone();
+            cells.iter_mut().for_each(|cell| cell.roll(now));
+            if cells.iter().any(|cell| !cell.is_idle(now)) {
+                all.push(format!("{id:?} {cells:?}"));
+            }
+        });
+    }
+    all.sort();
+    all
+}
+
+fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+#[test]
+fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let bounded = |store: MemoryStore| store.max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
+    let store = bounded(MemoryStore::new());
+    store.follow(true);
+    let mut limiter = made(store, &clock);
+    let (mut kept, mut seed, mut holds) = (Kept::new(), 42, Vec::new());
+    for step in 0..20_000 {
+        let client = format!("c{}", random(&mut seed, 120));
+        let path = format!("p{}", random(&mut seed, 20));
+        let attributes = [("client", client.as_str()), ("path", path.as_str())];
+        let known = usize::from(random(&mut seed, 2) == 0);
+        let request = Request::new(&attributes[..=known]).cost(random(&mut seed, 4));
+        match random(&mut seed, 40) {
+            0 => drop(block_on(limiter.refund(request))),
+            1 => drop(block_on(limiter.penalise(request))),
+            2 => drop(block_on(limiter.reset(request))),
+            3 => drop(block_on(limiter.block(request, clock.now().saturating_add(5 * SECOND)))),
+            4 => holds.extend(block_on(limiter.reserve(request, 20 * SECOND))),
+            5 => drop(holds.pop()),
+            6 => drop(limiter.store().sweep_all(clock.now())),
+            7 => drop(limiter.store().reclaim(clock.now())),
+            8 => drop(block_on(limiter.peek(request))),
+            _ => drop(limiter.check(request)),
+        }
+        clock.advance(Duration::from_millis(random(&mut seed, 40)));
+        if random(&mut seed, 30) == 0 {
+            bring_up_to_date(&mut kept, limiter.store());
+            let copy = loaded(&kept, limiter.store().seed());
+            assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()), "step {step}");
+            if random(&mut seed, 10) == 0 {
+                // As after a restart. Who held something finds nothing there any more.
+                let copy = bounded(copy);
+                copy.follow(true);
+                limiter = made(copy, &clock);
+                holds.clear();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_did_not_change_is_not_handed_out() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let limiter = made(MemoryStore::new(), &clock);
+    limiter.store().follow(true);
+    let changed = |limiter: &Limiter| {
+        let mut names = Vec::new();
+        limiter.store().changed_pages(|name, _| names.push(name.len()));
+        names.sort_unstable();
+        names
+    };
+    let alice = Request::client("alice").only("bucket").cost(30);
+    assert!(limiter.check(alice).unwrap().allowed());
+    assert_eq!(changed(&limiter), [NAME]);
+    assert!(!limiter.check(alice).unwrap().allowed());
+    assert!(block_on(limiter.peek("alice")).unwrap().allowed());
+    assert_eq!(changed(&limiter), [0; 0], "a denial and a peek change nothing");
+    let path = Request::new(&[("path", "p2")]).only("log").cost(15);
+    assert!(limiter.check(path).unwrap().allowed());
+    assert_eq!(changed(&limiter), [NAME_ALONE]);
+    assert!(!limiter.check(path).unwrap().allowed());
+    assert_eq!(changed(&limiter), [0; 0]);
+    let global = Request::new(&[]).only("global").cost(4_000);
+    assert!(limiter.check(global).unwrap().allowed());
+    assert_eq!(changed(&limiter), [NAME]);
+    for _ in 0..3 {
+        assert!(!limiter.check(global).unwrap().allowed());
+        assert!(!block_on(limiter.peek(global)).unwrap().allowed());
+        assert!(limiter.check(global.cost(0)).unwrap().allowed());
+        assert_eq!(changed(&limiter), [0; 0], "nor do those of a budget that everyone shares");
+    }
+    block_on(limiter.reset(global)).unwrap();
+    assert_eq!(changed(&limiter), [NAME]);
+    limiter.store().all_pages_changed();
+    let everything = changed(&limiter);
+    assert_eq!((everything.len(), everything.last()), (crate::memory::SHARDS * 128 + 1, Some(&NAME_ALONE)));
+}
+
+#[test]
+fn a_page_of_another_store_or_a_damaged_one_is_refused() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let limiter = made(MemoryStore::new(), &clock);
+    limiter.store().follow(true);
+    let mut kept = Kept::new();
+    for client in ["a", "b", "c"] {
+        assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());
+    }
+    bring_up_to_date(&mut kept, limiter.store());
+    for (name, content) in &kept {
+        let seed = limiter.store().seed();
+        let refused = |name: &[u8], content: &[u8], seed| {
+            let store = MemoryStore::new().seeded(seed);
+            let refused =
+                store.loader().load(name, content).is_err_and(|error| error.code() == "invalid_page");
+            refused && store.memory_stats().live == 0
+        };
+        assert!(!refused(name, content, seed));
+        assert!(refused(name, content, [1, 2]), "another store's");
+        assert!(refused(name, &[], seed) && refused(&[], content, seed));
+        assert!((1..content.len()).all(|length| refused(name, &content[..length], seed)), "cut short");
+        assert!(refused(name, &[content, &[0][..]].concat(), seed), "more than all");
+        let twice = loaded(&kept, seed).loader().load(name, content).unwrap_err();
+        assert!(twice.to_string().contains("there before"));
+    }
+}
