@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::Directory;
-use redb::{Database, TableDefinition};
+use redb::{Database, ReadableTable as _, TableDefinition};
 use tollgate::{
     Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND,
     Timestamp, block_on,
@@ -29,6 +29,8 @@ fn remaining(limiter: &Limiter<DiskStore>, client: &str) -> u64 {
 fn take(limiter: &Limiter<DiskStore>, client: &str, cost: u64) -> bool {
     limiter.check_now(Request::client(client).cost(cost)).unwrap().unwrap().allowed()
 }
+
+type Pages<'a> = redb::Table<'a, &'static [u8], &'static [u8]>;
 
 /// A directory with something in it.
 fn used() -> Directory {
@@ -121,6 +123,34 @@ fn a_file_of_a_newer_version_is_refused_and_says_what_to_do() {
     let error = DiskStore::open(dir.path()).unwrap_err();
     assert!(matches!(error, OpenError::Newer { version: 2, .. }));
     assert!(error.to_string().contains("format 2, and this one knows 1"), "{error}");
+}
+
+#[test]
+fn a_file_with_a_page_missing_or_older_than_the_rest_is_refused() {
+    let pages: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
+    let dir = used();
+    let tamper = |change: &dyn Fn(&mut Pages<'_>)| {
+        let database = Database::open(dir.file()).unwrap();
+        let writing = database.begin_write().unwrap();
+        change(&mut writing.open_table(pages).unwrap());
+        writing.commit().unwrap();
+    };
+    let first = |table: &Pages<'_>| {
+        let (name, content) = table.first().unwrap().unwrap();
+        (name.value().to_vec(), content.value().to_vec())
+    };
+    let older = std::cell::OnceCell::new();
+    tamper(&|table| older.set(first(table)).unwrap());
+    let (name, content) = older.into_inner().unwrap();
+    let limiter = limiter(&dir, &RuleSet::per_client(Limit::per_hour(10)), &ManualClock::at(NOW));
+    assert!(take(&limiter, "alice", 3));
+    drop(limiter);
+    tamper(&|table| drop(table.insert(&*name, &*content).unwrap()));
+    let error = DiskStore::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("older than the rest"), "{error}");
+    tamper(&|table| drop(table.remove(&*name).unwrap()));
+    let error = DiskStore::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("pages are missing"), "{error}");
 }
 
 #[test]
