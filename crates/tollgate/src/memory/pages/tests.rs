@@ -192,3 +192,20 @@ fn b7_a_clock_set_back_loses_no_removal_that_was_noted_before() {
     bring_up_to_date(&mut kept, limiter.store());
     assert_eq!(loaded(&kept, limiter.store().seed()).memory_stats().live, 1);
 }
+
+#[test]
+fn a_budget_that_everyone_shares_is_followed_wherever_its_state_is() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let limiter = made(MemoryStore::new(), &clock);
+    limiter.store().follow(true);
+    let mut kept = Kept::new();
+    let global = Request::new(&[]).only("global").cost(10);
+    for _ in 0..3 {
+        // Looked at first, so that it is out of its table, unchanged, when it is drawn on.
+        assert!(limiter.check(global.cost(0)).unwrap().allowed());
+        assert!(limiter.check(global).unwrap().allowed());
+        bring_up_to_date(&mut kept, limiter.store());
+        let copy = loaded(&kept, limiter.store().seed());
+        assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()));
+    }
+}
