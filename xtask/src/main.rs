@@ -60,7 +60,15 @@ fn test() -> Result<(), String> {
         run(
             "interleavings",
             in_workspace("cargo")
-                .args(["test", "--package", "tollgate", "--target-dir", "target/shuttle"])
+                .args([
+                    "test",
+                    "--package",
+                    "tollgate",
+                    "--features",
+                    "dump",
+                    "--target-dir",
+                    "target/shuttle",
+                ])
                 .args(which)
                 .env("RUSTFLAGS", "--cfg shuttle"),
         )?;

@@ -31,8 +31,9 @@ const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 /// What all pages together are known as.
 const STATE: &str = "state";
 
-/// What the engine keeps in memory of the file. The state itself is in memory already.
-const CACHE: usize = 64 << 20;
+/// What the engine may keep in memory of the file. Half of it is for a write: one that takes more is written twice, and a
+/// million keys that all changed take 35 MB. The state itself is in memory already.
+const CACHE: usize = 128 << 20;
 
 /// A file is made smaller once it is this large, and so many times as large as what it holds. Under load it is four or five
 /// times as large: what is written anew goes beside what it replaces, and that is free only after the next write.

@@ -26,7 +26,7 @@
 //! | | [`Relaxed`](Durability::Relaxed), the default | [`Strict`](Durability::Strict) |
 //! |---|---|---|
 //! | an answer waits for | nothing | a sync, shared by all that wait at the time |
-//! | the process is killed, or the power fails | what was done since the last write that was finished began: at most the flush interval and the time that a write takes, or where writes take longer than half the interval, three of them | nothing that was answered |
+//! | the process is killed, or the power fails | what was done since the last write that was finished began: at most the flush interval and the time that a write takes, or where writes take longer than a third of the interval, four of them | nothing that was answered |
 //! | the disk fails or is full | nothing while the process lives: it goes on in memory, says so, and writes everything once it can | checks follow the rule's failure policy, flagged; denials are still exact |
 //!
 //! What is forgotten is forgotten key by key, as if it had not happened: those clients may draw on those

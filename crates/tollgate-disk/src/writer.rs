@@ -186,9 +186,10 @@ impl Writer {
             // What waited need not wait for this.
             let ended = ended.and_then(|()| self.compact());
             self.shared.busy_since.store(0, Ordering::Relaxed);
-            // Where writing takes long, it still takes no more than half of the time: others need the processor too.
+            // Where writing takes long, it still takes no more than a third of the time: others need the processor and its
+            // caches too.
             let took = now().since(began);
-            due = began.saturating_add(self.interval.max(took.saturating_mul(2)));
+            due = began.saturating_add(self.interval.max(took.saturating_mul(3)));
             let up = ended.is_ok();
             if let Err(reason) = ended {
                 // Not before it has been tried again is there any use in taking note of what changes.

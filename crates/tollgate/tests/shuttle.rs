@@ -4,8 +4,10 @@
 //! ones; `cargo xtask test` does that.
 #![cfg(shuttle)]
 
-use shuttle::sync::Arc;
+use std::collections::BTreeMap;
+
 use shuttle::sync::atomic::{AtomicU64, Ordering};
+use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 use tollgate::{HOUR, Limit, Limiter, ManualClock, MemoryStore, Rule, RuleSet, Timestamp, block_on};
 
@@ -166,3 +168,44 @@ fn b9_global_budgets_that_share_a_place_do_not_share_a_budget() {
         SCHEDULES,
     );
 }
+
+/// Whoever keeps a copy elsewhere misses nothing, however checks and global states get between.
+#[test]
+fn pages_that_changed_are_handed_out_at_last() {
+    shuttle::check_random(
+        || {
+            let client = || Rule::new("client", Limit::per_hour(9)).key(["client"]).matching("client", "a");
+            let rules = || [Rule::new("global", Limit::per_hour(9)).matching("client", "b"), client()];
+            let limiter = limiter(MemoryStore::new(), rules());
+            limiter.store().follow(true);
+            let kept = Arc::new(Mutex::new(BTreeMap::new()));
+            let (shared, copy) = (limiter.clone(), kept.clone());
+            let collect = |store: &MemoryStore, kept: &Mutex<Kept>| {
+                // Held while it asks: two who ask would hand on in another order than they were told.
+                let mut kept = kept.lock().unwrap();
+                store.changed_pages(|name, content| drop(kept.insert(name.to_vec(), content.to_vec())));
+            };
+            together(3, move |index| match index {
+                0 => (0..2).for_each(|_| collect(shared.store(), &copy)),
+                1 => {
+                    assert!(shared.check("a").unwrap().allowed() && shared.check("b").unwrap().allowed());
+                    assert_eq!(block_on(shared.refund("b")).unwrap(), 1);
+                }
+                _ => ["b", "a", "b"].into_iter().for_each(|client| drop(shared.check(client).unwrap())),
+            });
+            collect(limiter.store(), &kept);
+            let loaded = MemoryStore::new().seeded(limiter.store().seed());
+            for (name, content) in kept.lock().unwrap().iter().filter(|(_, content)| !content.is_empty()) {
+                loaded.loader().load(name, content).unwrap();
+            }
+            let again = self::limiter(loaded, rules());
+            for client in ["a", "b"] {
+                let [old, new] = [&limiter, &again].map(|limiter| block_on(limiter.peek(client)).unwrap());
+                assert_eq!((old.remaining(), new.remaining()), (7, 7));
+            }
+        },
+        SCHEDULES,
+    );
+}
+
+type Kept = BTreeMap<Vec<u8>, Vec<u8>>;
