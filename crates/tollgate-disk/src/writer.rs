@@ -100,6 +100,19 @@ impl Shared {
         turn
     }
 
+    /// Begins a turn, and says which.
+    fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1)
+    }
+
+    /// Tells everyone who waits for a turn how it ended.
+    fn end(&self, turn: u64, ended: &Result<(), String>) {
+        self.turns.send_modify(|turns| match ended {
+            Ok(()) => turns.saved = turn,
+            Err(reason) => (turns.failed, turns.reason) = (turn, reason.clone()),
+        });
+    }
+
     /// Waits until everything that has changed by now is safe.
     pub(crate) async fn saved(&self) -> Result<(), StoreError> {
         let turn = self.order();
@@ -175,16 +188,18 @@ impl Writer {
         loop {
             let closing = self.wait(due);
             let began = now();
-            let turn = self.shared.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+            let turn = self.shared.begin();
             let was_up = self.pages.is_some();
             self.shared.busy_since.store(began.as_nanos(), Ordering::Relaxed);
-            let ended = self.write();
-            self.shared.turns.send_modify(|turns| match &ended {
-                Ok(()) => turns.saved = turn,
-                Err(reason) => (turns.failed, turns.reason) = (turn, reason.clone()),
-            });
-            // What waited need not wait for this.
-            let ended = ended.and_then(|()| self.compact());
+            let mut ended = self.write();
+            self.shared.end(turn, &ended);
+            if ended.is_ok() {
+                // Nobody waits for this: it is a turn of its own only if it fails.
+                ended = self.compact();
+                if ended.is_err() {
+                    self.shared.end(self.shared.begin(), &ended);
+                }
+            }
             self.shared.busy_since.store(0, Ordering::Relaxed);
             // Where writing takes long, it still takes no more than a third of the time: others need the processor and its
             // caches too.
@@ -241,7 +256,7 @@ impl Writer {
         let mut orders = self.shared.orders();
         while !orders.closing {
             if orders.wanted > begun.load(Ordering::SeqCst) {
-                let turn = begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+                let turn = self.shared.begin();
                 turns.send_modify(|turns| turns.failed = turn);
                 continue;
             }
