@@ -209,3 +209,24 @@ fn a_budget_that_everyone_shares_is_followed_wherever_its_state_is() {
         assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()));
     }
 }
+
+#[test]
+fn b7_a_denial_that_left_a_log_exactly_empty_is_a_change() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let limiter = made(MemoryStore::new(), &clock);
+    limiter.store().follow(true);
+    // So many others that no sweep gets to the log first.
+    for client in 0..20_000 {
+        assert!(limiter.check(Request::client(&client.to_string()).only("bucket")).unwrap().allowed());
+    }
+    let log = Request::new(&[("path", "p2")]).only("log");
+    assert!(limiter.check(log).unwrap().allowed());
+    let mut kept = Kept::new();
+    bring_up_to_date(&mut kept, limiter.store());
+    clock.set(clock.now().saturating_sub(HOUR));
+    assert!(!limiter.check(log).unwrap().allowed());
+    bring_up_to_date(&mut kept, limiter.store());
+    clock.advance(MINUTE);
+    let again = made(loaded(&kept, limiter.store().seed()), &clock);
+    assert_eq!(block_on(again.peek(log)).unwrap().remaining(), 20);
+}
