@@ -213,6 +213,11 @@ impl Decision {
         self
     }
 
+    /// What some of the limits amount to.
+    pub(crate) fn merged(&self, limits: impl IntoIterator<Item = Report>) -> Self {
+        Self::merge(self.now, self.degraded, limits)
+    }
+
     /// The same numbers, denied all the same: there may be enough, but others were there first.
     pub(crate) fn overtaken(mut self) -> Self {
         if self.allowed() {

@@ -9,8 +9,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::decision::Degraded;
+use crate::rule::check_limits;
 use crate::stats::{Stats, Tally};
-use crate::store::{Applied, Op, Store, StoreError};
+use crate::store::{Applied, Charge, Op, Store, StoreError};
 use crate::time::Clock;
 use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
 
@@ -20,6 +21,7 @@ mod failure;
 mod plan;
 mod reservation;
 mod short;
+mod together;
 mod wait;
 
 use active::Current;
@@ -27,6 +29,7 @@ pub use builder::LimiterBuilder;
 use failure::Share;
 use plan::Plan;
 pub use reservation::{Reservation, Settlement};
+pub use together::Together;
 use wait::Queues;
 
 /// Decides requests.
@@ -58,7 +61,7 @@ struct Shared<S> {
     queues: Queues,
 }
 
-/// Sees what a limiter does: the place for metrics and logs. It is called once for each decision,
+/// Sees what a limiter does: the place for metrics and logs. It is called once for each request,
 /// on the thread that decides.
 pub trait Observer: Send + Sync {
     /// A request was decided. (Peeks are not requests.)
@@ -204,15 +207,21 @@ impl<S: Store> Limiter<S> {
 
     /// The charges of a request, and its cost.
     fn plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
-        let active = self.shared.rules.load();
         request.with_request(|request| {
-            if let Some(only) = request.only_rule()
-                && !active.rules.rules().iter().any(|rule| rule.name().as_str() == only)
-            {
-                return Err(Error::UnknownRule { rule: only.into() });
-            }
-            Ok((Plan::of(&active.rules, &request)?, request.checked_cost()?))
+            let mut plan = Plan::empty();
+            self.add(&mut plan, &request, 1)?;
+            Ok((plan, request.checked_cost()?))
         })
+    }
+
+    /// Adds the charges of a request.
+    fn add(&self, plan: &mut Plan, request: &Request<'_>, times: u64) -> Result<(), Error> {
+        let active = self.shared.rules.load();
+        if let Some(only) = request.only_rule().filter(|only| active.rules.index(only).is_none()) {
+            return Err(Error::UnknownRule { rule: only.into() });
+        }
+        check_own_limits(&self.shared.store, request)?;
+        plan.add(&active.rules, request, times)
     }
 
     /// The same for what is done to a client: only to budgets of its own, unless a rule is named.
@@ -230,7 +239,7 @@ impl<S: Store> Shared<S> {
     /// # Errors
     /// [`Error::Unsupported`] if the store cannot do this at all: that is no failure that passes.
     async fn decide(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Result<Decision, Error> {
-        let applied = self.apply(op, plan, cost, now).await;
+        let applied = self.apply(op, &plan.charges(cost), now).await;
         self.decided(applied, op, plan, cost, now)
     }
 
@@ -255,7 +264,7 @@ impl<S: Store> Shared<S> {
 
     /// Does something that is not a check: here a failure is an error.
     async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
-        let applied = self.apply(op, plan, cost, self.clock.now()).await;
+        let applied = self.apply(op, &plan.charges(cost), self.clock.now()).await;
         applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
     }
 
@@ -267,12 +276,11 @@ impl<S: Store> Shared<S> {
 
     /// Asks the store, for as long as the deadline allows. The sleep is set up only if the store
     /// does not answer at once.
-    async fn apply(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Result<Applied, StoreError> {
-        let charges = plan.charges(cost);
+    async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         if charges.is_empty() {
             return Ok(Applied { now, answers: Default::default() });
         }
-        let mut answer = pin!(self.store.apply(op, &charges, now));
+        let mut answer = pin!(self.store.apply(op, charges, now));
         let mut out_of_time = None;
         let applied = poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(applied) => Poll::Ready(applied),
@@ -295,18 +303,39 @@ impl<S: Store> Shared<S> {
         self.observer.iter().for_each(|observer| observer.store_failed(error));
     }
 
-    /// Counts a decision, once.
+    /// Counts a decision, once, and tells whoever observes.
     fn observe(&self, request: &impl AsRequest, decision: &Decision, plan: &Plan) {
+        self.count(decision, plan);
+        self.tell(request, decision);
+    }
+
+    fn count(&self, decision: &Decision, plan: &Plan) {
         self.total.count(decision);
         let active = self.rules.load();
-        let mut last = None;
-        for line in plan.lines().iter().filter(|line| last.replace(line.rule) != Some(line.rule)) {
-            active.tally(line.rule_index, line.rule).inspect(|tally| tally.count_rule(decision, line.rule));
+        let lines = plan.lines();
+        for (index, line) in lines.iter().enumerate() {
+            let counted = lines.iter().take(index).any(|earlier| earlier.rule == line.rule);
+            let tally = if counted { None } else { active.tally(line.rule_index, line.rule) };
+            tally.inspect(|tally| tally.count_rule(decision, line.rule));
         }
+    }
+
+    fn tell(&self, request: &impl AsRequest, decision: &Decision) {
         if let Some(observer) = &self.observer {
             request.with_request(|request| observer.decided(&request, decision));
         }
     }
+}
+
+/// Whether the limits that a request brought along can be kept.
+#[inline]
+fn check_own_limits<S: Store>(store: &S, request: &Request<'_>) -> Result<(), Error> {
+    let Some(limits) = request.own_limits() else { return Ok(()) };
+    check_limits(&limits).map_err(|reason| {
+        let rule = request.only_rule().unwrap_or_default().into();
+        Error::InvalidRule { rule, field: "limit", reason }
+    })?;
+    limits.iter().try_for_each(|limit| store.accepts(limit))
 }
 
 fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {

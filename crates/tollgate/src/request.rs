@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smallvec::SmallVec;
 
-use crate::{Error, MAX_COUNT};
+use crate::{Error, Limits, MAX_COUNT};
 
 /// The attribute that a bare key, such as `limiter.check("alice")`, sets.
 pub const CLIENT: &str = "client";
@@ -34,6 +34,7 @@ enum Scope<'a> {
     Only(&'a str),
     Own,
     OwnOnly(&'a str),
+    Under(&'a str, Limits),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,29 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Looks at no rule but the one of this name, and holds the request to these limits instead of
+    /// the rule's: for limits that come with a request, from a plan in a database, say. When they
+    /// change for a key, what is in use stays in use, as when a rule's limits change.
+    ///
+    /// Every different list of limits is kept for as long as the process lives: there should be
+    /// hundreds of them, not one for each client.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
+    ///
+    /// let by_plan = Rule::new("by-plan", Limit::per_minute(10)).key(["client"]).on_demand();
+    /// let limiter = Limiter::builder(RuleSet::new([by_plan])?).build()?;
+    /// let gold = Limit::per_minute(600).into();
+    /// assert_eq!(limiter.check(Request::client("alice").under("by-plan", gold))?.remaining(), 599);
+    /// assert_eq!(limiter.check(Request::client("alice"))?.limits(), [], "nobody named the rule");
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn under(mut self, rule: &'a str, limits: Limits) -> Self {
+        self.scope = Scope::Under(rule, limits);
+        self
+    }
+
     /// Looks at every budget that belongs to these attributes and nobody else, and at no other:
     /// at rules that count by some of them, whatever else the rules match on. For looking after a
     /// client: its budget for `/login` is its own on every path.
@@ -96,7 +120,7 @@ impl<'a> Request<'a> {
     pub const fn own(mut self) -> Self {
         self.scope = match self.scope {
             Scope::All | Scope::Own => Scope::Own,
-            Scope::Only(rule) | Scope::OwnOnly(rule) => Scope::OwnOnly(rule),
+            Scope::Only(rule) | Scope::OwnOnly(rule) | Scope::Under(rule, _) => Scope::OwnOnly(rule),
         };
         self
     }
@@ -137,8 +161,16 @@ impl<'a> Request<'a> {
 
     pub(crate) const fn only_rule(&self) -> Option<&'a str> {
         match self.scope {
-            Scope::Only(rule) | Scope::OwnOnly(rule) => Some(rule),
+            Scope::Only(rule) | Scope::OwnOnly(rule) | Scope::Under(rule, _) => Some(rule),
             Scope::All | Scope::Own => None,
+        }
+    }
+
+    /// The limits that it brought along.
+    pub(crate) const fn own_limits(&self) -> Option<Limits> {
+        match self.scope {
+            Scope::Under(_, limits) => Some(limits),
+            Scope::All | Scope::Only(_) | Scope::Own | Scope::OwnOnly(_) => None,
         }
     }
 }

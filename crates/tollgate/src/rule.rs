@@ -58,6 +58,7 @@ pub struct Rule {
     limits: Limits,
     cost: u64,
     shadow: bool,
+    on_demand: bool,
     on_store_error: FailurePolicy,
 }
 
@@ -73,6 +74,7 @@ impl Rule {
             limits: limits.into(),
             cost: 1,
             shadow: false,
+            on_demand: false,
             on_store_error: FailurePolicy::default(),
         }
     }
@@ -103,6 +105,13 @@ impl Rule {
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
+        self
+    }
+
+    /// Covers no request but those that name it, with [`Request::only`] or [`Request::under`].
+    #[must_use]
+    pub const fn on_demand(mut self) -> Self {
+        self.on_demand = true;
         self
     }
 
@@ -147,6 +156,12 @@ impl Rule {
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
+    }
+
+    /// Whether it covers only requests that name it.
+    #[must_use]
+    pub const fn is_on_demand(&self) -> bool {
+        self.on_demand
     }
 
     /// What it does when the store fails.
@@ -303,7 +318,7 @@ fn all_match(matches: &[Match], request: &Request<'_>) -> bool {
     matches.iter().all(|wanted| wanted.matches(request))
 }
 
-fn check_limits(limits: &[Limit]) -> Result<(), String> {
+pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), String> {
     match limits.len() {
         0 => Err("it has no limit; give it one".into()),
         1..=64 => Ok(()),

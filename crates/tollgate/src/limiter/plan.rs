@@ -11,6 +11,8 @@ use crate::{Decision, Error, Key, Limit, Limits, Report, Request, RuleName, Rule
 
 /// The charges of one request, independent of the rules they came from: a reservation is settled by
 /// the rules it was made under.
+///
+/// Several requests that are decided together make one plan: each has a part of its lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     lines: SmallVec<[Line; 4]>,
@@ -26,6 +28,9 @@ pub(crate) struct Line {
     place: u16,
     pub(crate) limits: Limits,
     unit_cost: u64,
+    /// What is charged of each unit of the plan's cost: 1, unless requests of different costs are
+    /// decided together.
+    times: u64,
     pub(crate) shadow: bool,
     pub(crate) policy: FailurePolicy,
     subject: Range<usize>,
@@ -38,27 +43,32 @@ impl Line {
 }
 
 impl Plan {
-    /// The charges of all rules that cover `request`.
-    pub(crate) fn of(rules: &RuleSet, request: &Request<'_>) -> Result<Self, Error> {
-        let mut plan = Self { lines: SmallVec::new(), subjects: SmallVec::new() };
+    /// No charges.
+    pub(crate) fn empty() -> Self {
+        Self { lines: SmallVec::new(), subjects: SmallVec::new() }
+    }
+
+    /// Adds the charges of all rules that cover `request`, `times` the plan's cost each.
+    pub(crate) fn add(&mut self, rules: &RuleSet, request: &Request<'_>, times: u64) -> Result<(), Error> {
         for (rule_index, rule, limits) in rules.covering(request) {
-            let start = plan.subjects.len();
-            rule.encode_key(request, &mut plan.subjects)?;
-            let end = plan.subjects.len();
+            let start = self.subjects.len();
+            rule.encode_key(request, &mut self.subjects)?;
+            let end = self.subjects.len();
             for (place, _) in (0..).zip(limits.iter()) {
-                plan.lines.push(Line {
+                self.lines.push(Line {
                     rule_index,
                     rule: rule.name(),
                     place,
                     limits,
                     unit_cost: rule.unit_cost(),
+                    times,
                     shadow: rule.is_shadow(),
                     policy: rule.failure_policy(),
                     subject: start..end,
                 });
             }
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// Only the charges on keys of someone's own: what is done to a client must not be done to
@@ -66,6 +76,12 @@ impl Plan {
     pub(crate) fn keyed(mut self) -> Self {
         self.lines.retain(|line| !line.subject.is_empty());
         self
+    }
+
+    /// Whether an earlier line draws on the same budget.
+    pub(crate) fn is_repeated(&self, index: usize) -> bool {
+        let Some(key) = self.lines.get(index).map(|line| self.charge(line, 0).key) else { return false };
+        self.lines.iter().take(index).any(|earlier| self.charge(earlier, 0).key == key)
     }
 
     pub(crate) fn lines(&self) -> &[Line] {
@@ -86,7 +102,7 @@ impl Plan {
         Charge {
             key: Key::new(line.rule, line.place, subject),
             limits: line.limits,
-            cost: cost.saturating_mul(line.unit_cost),
+            cost: cost.saturating_mul(line.unit_cost).saturating_mul(line.times),
             shadow: line.shadow,
         }
     }

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::active::Active;
-use super::{Limiter, Shared};
+use super::{Limiter, Shared, check_own_limits};
 use crate::key::checked_value;
 use crate::memory::{Aim, Subject};
 use crate::meter::Numbers;
@@ -130,6 +130,7 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
     ) -> Result<Option<Aimed<'a>>, Error> {
         let cost = request.checked_cost()?;
+        check_own_limits(store, request)?;
         let Some((index, rule, limits)) = active.rules.only_one_covering(request) else { return Ok(None) };
         let aim = match rule.only_value(request) {
             Some(value) => store.aim(rule.name(), Subject::Value(checked_value(CLIENT, value)?), limits),

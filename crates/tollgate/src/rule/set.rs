@@ -8,10 +8,14 @@ use crate::{Error, Limit, Request};
 /// Rules that work together: all that cover a request have to admit it.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
+    /// Those that cover requests unasked first.
     rules: Vec<Rule>,
+    /// How many those are.
+    unasked: usize,
+    by_name: HashMap<&'static str, usize>,
     overrides: HashMap<RuleName, Overrides>,
-    /// Whether there is one rule, which enforces and covers everyone alike: worth knowing without
-    /// looking closer.
+    /// Whether there is one rule that covers requests unasked, which enforces and covers everyone
+    /// alike: worth knowing without looking closer.
     plain: bool,
     /// The names of all attributes that any of it looks at, sorted.
     attributes: Vec<String>,
@@ -32,7 +36,8 @@ impl RuleSet {
     /// # Errors
     /// [`Error::InvalidRule`] names the rule and the field.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
-        let rules: Vec<Rule> = rules.into_iter().collect();
+        let mut rules: Vec<Rule> = rules.into_iter().collect();
+        rules.sort_by_key(Rule::is_on_demand);
         let mut names = BTreeSet::new();
         for rule in &rules {
             rule.check()?;
@@ -52,8 +57,11 @@ impl RuleSet {
     }
 
     fn plain_or_not(rules: Vec<Rule>) -> Self {
-        let plain = matches!(&*rules, [rule] if !rule.shadow && rule.matches.is_empty());
-        let mut set = Self { rules, overrides: HashMap::new(), plain, attributes: Vec::new() };
+        let unasked = rules.partition_point(|rule| !rule.on_demand);
+        let plain = unasked == 1 && rules.first().is_some_and(|rule| !rule.shadow && rule.matches.is_empty());
+        let by_name = rules.iter().zip(0..).map(|(rule, index)| (rule.name.as_str(), index)).collect();
+        let mut set =
+            Self { rules, unasked, by_name, overrides: HashMap::new(), plain, attributes: Vec::new() };
         set.collect_attributes();
         set
     }
@@ -74,7 +82,7 @@ impl RuleSet {
     pub fn with_overrides(mut self, overrides: impl IntoIterator<Item = Override>) -> Result<Self, Error> {
         for replacement in overrides {
             replacement.check()?;
-            if !self.rules.iter().any(|rule| rule.name == replacement.rule) {
+            if self.index(&replacement.rule).is_none() {
                 return Err(Error::UnknownRule { rule: replacement.rule.to_string() });
             }
             self.overrides.entry(replacement.rule).or_default().push(replacement);
@@ -84,7 +92,7 @@ impl RuleSet {
         Ok(self)
     }
 
-    /// The rules, in order.
+    /// The rules, in order; those on demand after the others.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -119,7 +127,7 @@ impl RuleSet {
         &'a self,
         request: &Request<'_>,
     ) -> Option<(usize, &'a Rule, Limits)> {
-        if let (true, [rule], true) = (self.plain, &*self.rules, request.is_unscoped())
+        if let (true, Some(rule), true) = (self.plain, self.rules.first(), request.is_unscoped())
             && (rule.key.is_empty() || (rule.by_client && request.only_client().is_some()))
         {
             return Some((0, rule, rule.limits));
@@ -139,14 +147,25 @@ impl RuleSet {
         &'a self,
         request: &Request<'_>,
     ) -> impl Iterator<Item = (usize, &'a Rule, Limits)> {
-        let wanted = |rule: &Rule| request.only_rule().is_none_or(|only| only == rule.name.as_str());
-        self.rules.iter().enumerate().filter(move |(_, rule)| wanted(rule) && rule.covers(request)).map(
-            move |(index, rule)| {
+        let looked_at = match request.only_rule() {
+            Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
+            None => 0..self.unasked,
+        };
+        let first = looked_at.start;
+        let rules = self.rules.get(looked_at).unwrap_or_default().iter().zip(first..);
+        rules.filter(|(rule, _)| rule.covers(request)).map(move |(rule, index)| {
+            let limits = request.own_limits().unwrap_or_else(|| {
                 let replacement =
                     self.overrides.get(&rule.name).and_then(|overrides| overrides.find(request));
-                (index, rule, replacement.map_or(rule.limits, |replacement| replacement.limits))
-            },
-        )
+                replacement.map_or(rule.limits, |replacement| replacement.limits)
+            });
+            (index, rule, limits)
+        })
+    }
+
+    /// Where the rule of a name is.
+    pub(crate) fn index(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
     }
 }
 

@@ -1,0 +1,139 @@
+//! Requests that name a rule and bring limits along, and requests that are decided as one.
+
+use std::sync::Arc;
+
+use tollgate::{
+    Error, FailurePolicy, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND,
+    Store, Timestamp, block_on,
+};
+use tollgate_testkit::{Fault, FaultyStore};
+
+fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules = RuleSet::new(rules).unwrap();
+    (Limiter::builder(rules).clock(clock.clone()).build().unwrap(), clock)
+}
+
+fn window(limit: u64) -> Limit {
+    Limit::fixed_window(limit, MINUTE)
+}
+
+fn on_demand(name: &str) -> Rule {
+    Rule::new(name, window(1)).key(["client"]).on_demand()
+}
+
+#[test]
+fn c2_a_rule_on_demand_covers_only_requests_that_name_it() {
+    let (limiter, _) = limiter([on_demand("asked"), Rule::new("per-client", window(5)).key(["client"])]);
+    let plain = limiter.check("a").unwrap();
+    assert_eq!(plain.limits().len(), 1);
+    assert_eq!(plain.rule().unwrap().as_str(), "per-client");
+    let asked = limiter.check(Request::client("a").only("asked")).unwrap();
+    assert_eq!((asked.rule().unwrap().as_str(), asked.remaining()), ("asked", 0));
+    let many = [Request::client("a"), Request::client("b").only("asked")];
+    let mut rules = Vec::new();
+    limiter.check_many(&many, |decision| rules.push(decision.unwrap().rule().unwrap().as_str()));
+    assert_eq!(rules, ["per-client", "asked"], "in a batch too");
+    let stats = limiter.stats();
+    let counts: Vec<_> = stats.rules.iter().map(|(rule, counts)| (rule.as_str(), counts.allowed)).collect();
+    assert_eq!(counts, [("per-client", 2), ("asked", 2)], "each counts its own");
+}
+
+#[test]
+fn c4_limits_that_come_with_a_request_hold_instead_of_the_rule_s() {
+    let (limiter, clock) = limiter([on_demand("asked")]);
+    let check = |limit: Limit| limiter.check(Request::client("a").under("asked", limit.into())).unwrap();
+    assert_eq!(check(window(10)).remaining(), 9);
+    assert_eq!(check(window(10)).remaining(), 8);
+    // B11: what is in use stays in use.
+    assert_eq!(check(window(100)).remaining(), 97);
+    assert!(!check(window(2)).allowed(), "exactly empty, no debt");
+    assert_eq!(check(Limit::token_bucket(10, 10, MINUTE)).remaining(), 7, "another algorithm, as many used");
+    clock.advance(MINUTE);
+    assert_eq!(check(window(10)).remaining(), 9);
+    let peeked = block_on(limiter.peek(Request::client("b").under("asked", window(7).into()))).unwrap();
+    assert_eq!(peeked.remaining(), 7, "other verbs know them too");
+}
+
+#[test]
+fn d3_limits_that_no_store_could_keep_are_refused_with_the_request() {
+    let (limiter, _) = limiter([on_demand("asked")]);
+    let check = |rule, limits: Vec<Limit>| limiter.check(Request::client("a").under(rule, limits.into()));
+    assert_eq!(check("asked", vec![]).unwrap_err().code(), "invalid_rule");
+    let too_long = Limit::sliding_log(1_000_000, MINUTE);
+    assert_eq!(check("asked", vec![too_long]).unwrap_err().code(), "invalid_limit");
+    assert!(matches!(check("nobody", vec![window(1)]), Err(Error::UnknownRule { .. })));
+    assert_eq!(limiter.stats().total.allowed, 0);
+}
+
+fn transfer<S: Store>(limiter: &Limiter<S>, costs: [u64; 2]) -> tollgate::Together {
+    let both = [Request::client("a").cost(costs[0]), Request::client("b").cost(costs[1])];
+    block_on(limiter.check_together(&both)).unwrap()
+}
+
+#[test]
+fn b8_requests_decided_together_take_all_or_nothing() {
+    let (limiter, _) = limiter([Rule::new("per-client", window(10)).key(["client"])]);
+    let first = transfer(&limiter, [3, 8]);
+    let left: Vec<u64> = first.each().iter().map(|each| each.remaining()).collect();
+    assert!(first.whole().allowed());
+    assert_eq!((left, first.whole().remaining()), (vec![7, 2], 2));
+    let denied = transfer(&limiter, [1, 3]);
+    assert!(!denied.whole().allowed() && denied.each()[0].allowed() && !denied.each()[1].allowed());
+    assert_eq!(denied.whole().retry_after(), Some(MINUTE));
+    let looked = transfer(&limiter, [0, 0]);
+    let left: Vec<u64> = looked.each().iter().map(|each| each.remaining()).collect();
+    assert_eq!(left, [7, 2], "nothing was taken from either");
+    let counts = limiter.stats().total;
+    assert_eq!((counts.allowed, counts.denied), (2, 1), "one decision each");
+}
+
+#[test]
+fn b8_a_budget_that_several_draw_on_is_charged_once_with_the_largest_cost() {
+    let (limiter, _) =
+        limiter([Rule::new("global", window(100)), Rule::new("per-client", window(10)).key(["client"])]);
+    let both = transfer(&limiter, [2, 5]);
+    assert_eq!(both.each()[0].limits()[0].outcome.remaining, 95);
+    assert_eq!(both.whole().limits().len(), 3, "the global budget once, and each client's");
+    let rules = limiter.stats().rules;
+    assert!(rules.iter().all(|(_, counts)| counts.allowed == 1), "{rules:?}");
+}
+
+#[test]
+fn b8_requests_in_opposite_orders_on_two_threads_never_take_too_much() {
+    let (limiter, _) = limiter([Rule::new("per-client", window(1_000)).key(["client"])]);
+    let admitted: usize = std::thread::scope(|scope| {
+        let go = |clients: [&'static str; 2]| {
+            let limiter = limiter.clone();
+            scope.spawn(move || {
+                let both = clients.map(Request::client);
+                (0..2_000)
+                    .filter(|_| block_on(limiter.check_together(&both)).unwrap().whole().allowed())
+                    .count()
+            })
+        };
+        let threads = [go(["a", "b"]), go(["b", "a"])];
+        threads.map(|thread| thread.join().unwrap()).iter().sum()
+    });
+    assert_eq!(admitted, 1_000);
+}
+
+#[test]
+fn e4_requests_together_follow_the_rules_policies_when_the_store_fails() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    let rule = |name: &str, policy| Rule::new(name, window(10)).key([name]).on_store_error(policy);
+    let rules = RuleSet::new([rule("open", FailurePolicy::Open), rule("closed", FailurePolicy::Closed)]);
+    let limiter = Limiter::builder(rules.unwrap()).store(Arc::clone(&store)).clock(clock).build().unwrap();
+    let check = |attributes: &[[(&str, &str); 1]]| {
+        let requests: Vec<Request<'_>> = attributes.iter().map(|pairs| Request::new(pairs)).collect();
+        block_on(limiter.check_together(&requests)).unwrap()
+    };
+    store.set(Fault::Fail);
+    let open = check(&[[("open", "1")], [("open", "2")]]);
+    assert!(open.whole().allowed() && open.whole().degraded());
+    let closed = check(&[[("open", "1")], [("closed", "2")]]);
+    assert!(!closed.whole().allowed() && closed.whole().unavailable());
+    assert!(closed.each()[0].allowed() && !closed.each()[1].allowed());
+    assert_eq!(closed.whole().retry_after(), Some(SECOND));
+}
