@@ -9,8 +9,8 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tollgate::{
-    AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, RuleSet, SECOND,
-    StoreError, Timestamp, TokioClock,
+    AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, Rule, RuleSet,
+    SECOND, StoreError, Timestamp, TokioClock,
 };
 use tracing::{error, info, warn};
 
@@ -18,6 +18,7 @@ use crate::backend::Backend;
 use crate::config::{Config, Faults, Fixed, Origin, Settings};
 use crate::loading;
 use crate::metrics::Metrics;
+use crate::resp::throttle::{self, Throttles};
 use crate::secret::Secret;
 use crate::top::Top;
 
@@ -37,6 +38,7 @@ pub struct App {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) top: Arc<Top>,
+    pub(crate) throttles: Throttles,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
@@ -98,6 +100,7 @@ impl App {
             clock,
             metrics: Metrics::default(),
             top,
+            throttles: Throttles::default(),
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
             mask: Secret::random()?,
@@ -160,6 +163,21 @@ impl App {
         let answer = asked.await;
         self.metrics.store.observe(STOPWATCH.now().since(began), 1);
         answer
+    }
+
+    /// Forgets what a client has in use, under every rule that counts by client alone.
+    ///
+    /// # Errors
+    /// As [`Limiter::reset`].
+    pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
+        let own = self.timed(self.limiter.reset(Request::client(client).own())).await;
+        let throttled = Request::client(client).only(throttle::RULE);
+        match (own, self.timed(self.limiter.reset(throttled)).await) {
+            (own, Err(Error::UnknownRule { .. })) => own,
+            // It is enough to be known in one of the two.
+            (Err(Error::NotCovered), throttled) => throttled,
+            (own, throttled) => own.and(throttled),
+        }
     }
 
     /// What can change while the server runs.
@@ -322,7 +340,10 @@ fn compose(file: &RuleSet, own: &[OwnLimit]) -> Result<RuleSet, Error> {
 }
 
 fn is_per_client(rules: &RuleSet, name: &str) -> bool {
-    rules.rules().iter().any(|rule| rule.name().as_str() == name && rule.key_attributes() == [CLIENT])
+    let is = |rule: &Rule| {
+        rule.name().as_str() == name && rule.key_attributes() == [CLIENT] && !rule.is_on_demand()
+    };
+    rules.rules().iter().any(is)
 }
 
 /// Sees every decision once, whatever protocol it was asked for in.

@@ -41,7 +41,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests over HTTP until told to stop
+    /// Answer requests over HTTP, gRPC and the Redis protocol until told to stop
     #[command(after_help = "\
 Examples:
   tollgate serve                                       10 per 60 s per client
@@ -59,9 +59,15 @@ for stop_delay.")]
         /// The configuration; `tollgate init` writes one to start from
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Where to listen for HTTP [default: 127.0.0.1:8080]
+        /// Where to listen for HTTP, or off [default: 127.0.0.1:8080]
         #[arg(long, value_name = "ADDR")]
         http: Option<String>,
+        /// Where to listen for gRPC, Envoy's rate limit service [default: 127.0.0.1:8081]
+        #[arg(long, value_name = "ADDR")]
+        grpc: Option<String>,
+        /// Where to listen for the Redis protocol [default: 127.0.0.1:6380]
+        #[arg(long, value_name = "ADDR")]
+        resp: Option<String>,
         /// What each client may do, such as "10/60s fixed", "100/s burst 200" or "50/hour sliding"
         /// [default: 10/60s fixed]
         #[arg(long)]
@@ -73,13 +79,6 @@ for stop_delay.")]
         /// Keep budgets in this directory, so that they survive a restart and a crash
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
-        /// Not built yet, as are the next two
-        #[arg(long, hide = true, value_parser = only_off)]
-        grpc: Option<String>,
-        #[arg(long, hide = true, value_parser = only_off)]
-        resp: Option<String>,
-        #[arg(long, hide = true, value_parser = not_yet)]
-        envoy_config: Option<String>,
         /// How many threads answer [default: one for each processor]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=WORKERS_MAX))]
         workers: Option<u64>,
@@ -169,9 +168,9 @@ pub fn run() -> ExitCode {
     panic::set_hook(Box::new(report));
     let done = match Cli::parse().command {
         None => Ok(Cli::command().render_help().to_string()),
-        Some(Command::Serve { config, http, limit, workers, redis, data, .. }) => {
+        Some(Command::Serve { config, http, grpc, resp, limit, workers, redis, data }) => {
             let workers = workers.and_then(|workers| usize::try_from(workers).ok());
-            let flags = Flags { http, limit, workers, redis, data };
+            let flags = Flags { http, grpc, resp, limit, workers, redis, data };
             serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| String::new())
         }
         Some(Command::Check { client, server, cost, cacert }) => {
@@ -201,18 +200,6 @@ pub fn run() -> ExitCode {
             ExitCode::from(FAILED)
         }
     }
-}
-
-fn only_off(address: &str) -> Result<String, String> {
-    if address == "off" {
-        Ok(address.into())
-    } else {
-        Err("there is no such listener yet; leave it out, or write off".into())
-    }
-}
-
-fn not_yet(_: &str) -> Result<String, String> {
-    Err("this is not built yet; leave it out".into())
 }
 
 fn init(file: &Path) -> Result<String, String> {

@@ -8,11 +8,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::ServerConfig;
-use tollgate::{FailurePolicy, Limit, RuleSet, SECOND};
-use tollgate_http::{ForwardedBy, HeaderStyle, Headers, Identity, Proxies};
+use tollgate::{FailurePolicy, Limit, RuleSet};
+use tollgate_http::{HeaderStyle, Headers, Identity};
 use toml::de::DeTable;
 
 use crate::backend::Backend;
@@ -22,6 +21,7 @@ use crate::tls;
 mod fault;
 mod reader;
 mod rules;
+mod server;
 mod store;
 mod values;
 mod words;
@@ -29,17 +29,15 @@ mod words;
 use fault::nearest;
 pub use fault::{Fault, Faults};
 use reader::{At, PREFIX, Section, Source};
+pub(crate) use server::WORKERS_MAX;
+pub use server::{Addresses, Fixed, LogFormat, OFF};
 pub use store::Store;
-use values::{Address, Delay, Filter, Network};
 
 /// Every setting, explained: what `tollgate init` writes.
 pub const STARTER: &str = include_str!("../tollgate.toml");
 
 /// The variable that holds the admin token, if no file does.
 const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
-
-/// More threads than this are a mistake.
-pub(crate) const WORKERS_MAX: u64 = 1_024;
 
 /// An admin token shorter than this could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -57,38 +55,6 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// The file's text.
     pub text: String,
-}
-
-/// What a running server cannot change.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fixed {
-    /// Where to listen for HTTP.
-    pub http: String,
-    /// How many threads answer; one for each processor unless said otherwise.
-    pub workers: Option<usize>,
-    /// How many connections may be open.
-    pub max_connections: usize,
-    /// How long a connection may be silent, and a request may take to arrive or an answer to leave.
-    pub timeout: Duration,
-    /// How long to go on after readiness has gone false, so that load balancers notice.
-    pub stop_delay: Duration,
-    /// What to log, as `tracing` filters say it.
-    pub log: String,
-    /// How to log.
-    pub log_format: LogFormat,
-    /// Where state is kept.
-    pub store: Store,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Pretty on a terminal, JSON otherwise.
-    Auto,
-    /// For people.
-    Pretty,
-    /// For machines.
-    Json,
 }
 
 /// What a running server can change.
@@ -111,6 +77,10 @@ pub struct Settings {
 pub struct Flags {
     /// Where to listen for HTTP.
     pub http: Option<String>,
+    /// Where to listen for gRPC.
+    pub grpc: Option<String>,
+    /// Where to listen for the Redis protocol.
+    pub resp: Option<String>,
     /// What each client may do, in place of rules.
     pub limit: Option<Limit>,
     /// How many threads answer.
@@ -186,10 +156,10 @@ impl Origin {
         let settings = self.settings(source, &mut server);
         let flags = store::Flags { redis: self.flags.redis.as_deref(), data: self.flags.data.as_deref() };
         let store = store::read(root.section("store"), flags, self.directory());
-        let fixed = self.fixed(source, server, store);
+        let fixed = server::fixed(source, server, &self.flags, store);
         // What is wrong with the store has been noted; rules are then read as for memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
-        let rules = rules::read(source, &mut root, self.flags.limit, &backend);
+        let rules = rules::read(source, &mut root, self.flags.limit, &backend, &fixed.addresses);
         root.finish();
         Config { warnings: self.misspelt(source), fixed, settings, rules, text: String::new() }
     }
@@ -205,7 +175,7 @@ impl Origin {
         let style = server.choice("headers", &styles).map_or(HeaderStyle::default(), |style| style.value);
         Settings {
             headers: Headers::new(style),
-            identity: identity(server),
+            identity: server::identity(server),
             admin_token: self.admin_token(source, server),
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             tls: self.tls(server),
@@ -286,51 +256,6 @@ impl Origin {
             .ok()
     }
 
-    fn fixed(&self, source: &Source<'_>, mut server: Section<'_>, store: Store) -> Fixed {
-        let http = server.get_or::<Address>("http", Address("127.0.0.1:8080".into())).0;
-        let http = self.flags.http.clone().unwrap_or(http);
-        if http == "off" {
-            let help = "gRPC and RESP are not built yet, so HTTP is all there is; give it an address";
-            let fault = Fault::new("nothing is left to listen on", help);
-            source.fault(server.span("http").map_or(fault.clone(), |span| fault.at(span, "off")));
-        }
-        for key in ["grpc", "resp"] {
-            if let Some(address) = server.get::<String>(key).filter(|address| address.value != "off") {
-                let fault =
-                    Fault::new(format!("there is no {key} listener yet"), "write \"off\", or leave it out");
-                server.fault(place(fault, &address));
-            }
-        }
-        let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
-        if timeout.value < Duration::from_millis(100) {
-            server.fault(place(
-                Fault::new("`timeout` is too short to answer anyone", "30s is usual"),
-                &timeout,
-            ));
-        }
-        let workers = server.get::<u64>("workers");
-        if let Some(workers) = workers.as_ref().filter(|workers| !(1..=WORKERS_MAX).contains(&workers.value))
-        {
-            let help = "one for each processor is usual: leave it out";
-            let fault = Fault::new(format!("`workers` is from 1 to {WORKERS_MAX}"), help);
-            server.fault(place(fault, workers));
-        }
-        let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
-        let fixed = Fixed {
-            http,
-            workers: self.flags.workers.or(workers.and_then(|workers| usize::try_from(workers.value).ok())),
-            max_connections: at_least_one(&mut server, "max_connections")
-                .map_or(10_000, |most| usize::try_from(most).unwrap_or(usize::MAX)),
-            timeout: timeout.value,
-            stop_delay: server.get_or("stop_delay", Delay(Duration::ZERO)).0,
-            log: server.get_or::<Filter>("log", Filter("info".into())).0,
-            log_format: server.choice("log_format", &formats).map_or(LogFormat::Auto, |format| format.value),
-            store,
-        };
-        server.finish();
-        fixed
-    }
-
     /// Variables that nobody asked for, but that look like some that somebody does. Others may
     /// belong to someone else: Kubernetes makes a few for a service called tollgate.
     fn misspelt(&self, source: &Source<'_>) -> Vec<String> {
@@ -346,48 +271,12 @@ impl Origin {
     }
 }
 
-fn identity(server: &mut Section<'_>) -> Identity {
-    let networks = server.list::<Network>("trusted_proxies");
-    let hops = server.get::<u64>("trusted_hops");
-    if let (Some(_), Some(hops)) = (&networks, &hops) {
-        let help =
-            "leave out one: `trusted_proxies` if the proxies' addresses change, `trusted_hops` otherwise";
-        server.fault(place(Fault::new("proxies are trusted by network or by number, not both", help), hops));
-    }
-    let headers = [
-        ("x-forwarded-for", ForwardedBy::XForwardedFor),
-        ("forwarded", ForwardedBy::Forwarded),
-        ("x-real-ip", ForwardedBy::XRealIp),
-    ];
-    let by = server.choice("forwarded_by", &headers).map_or(ForwardedBy::default(), |header| header.value);
-    let bits = server.get("ipv6_prefix").unwrap_or(At { value: 64, span: None });
-    let prefix = u8::try_from(bits.value).ok().filter(|bits| (1..=128).contains(bits));
-    if prefix.is_none() {
-        server.fault(place(Fault::new("`ipv6_prefix` is from 1 to 128 bits", "64 is usual"), &bits));
-    }
-    let proxies = match (networks, hops) {
-        (Some(networks), _) => Some(Proxies::networks(networks.into_iter().map(|network| network.value.0))),
-        (None, Some(hops)) => Some(Proxies::hops(usize::try_from(hops.value).unwrap_or(usize::MAX))),
-        (None, None) => None,
-    };
-    let identity = Identity::peer().ipv6_prefix(prefix.unwrap_or(64));
-    proxies.map_or(identity.clone(), |proxies| identity.behind(proxies.by(by)))
-}
-
 const POLICIES: [(&str, FailurePolicy); 3] =
     [("open", FailurePolicy::Open), ("closed", FailurePolicy::Closed), ("local", FailurePolicy::Local)];
 
 /// A failure policy's name.
 pub(crate) fn policy_name(policy: FailurePolicy) -> &'static str {
     POLICIES.iter().find(|(_, known)| *known == policy).map_or("", |(name, _)| name)
-}
-
-fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {
-    let number = section.get::<u64>(key)?;
-    if number.value == 0 {
-        section.fault(place(Fault::new(format!("`{key}` is at least 1"), "write a larger number"), &number));
-    }
-    Some(number.value)
 }
 
 /// A fault at a value.

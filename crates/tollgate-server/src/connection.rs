@@ -1,25 +1,13 @@
-//! Connections: accepted up to a bound, encrypted if so configured, and closed when they are silent
-//! or slow, or when the server stops.
+//! Connections: accepted up to a bound, encrypted if so configured, and spoken to in the protocol of
+//! the listener they came in by.
 
-use std::convert::Infallible;
 use std::io;
-use std::mem;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::http::header::CONNECTION;
-use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
-use bytes::Bytes;
-use http_body_util::{Either, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,32 +15,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tollgate::Clock as _;
-use tollgate_http::{Head, PeerAddr};
-use tower_service::Service as _;
-use tracing::{Instrument as _, debug, enabled, info_span, warn};
+use tracing::{debug, warn};
 
 use crate::app::{App, STOPWATCH};
-use crate::http::at_once;
-use crate::metrics::{Metrics, Route};
-
-/// The largest head of a request.
-const HEAD_BYTES_MAX: usize = 32 << 10;
-
-/// The most header fields of a request.
-const HEADERS_MAX: usize = 100;
+use crate::http::Http;
+use crate::metrics::Metrics;
+use crate::resp;
 
 /// How long to go on accepting once the server stops: as long as it takes to empty the queue.
 const LAST_CALL: Duration = Duration::from_millis(20);
 
 /// How long to wait after an accept that failed for lack of something, such as file descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
-
-type Answer = Response<Either<Full<Bytes>, Body>>;
-
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// The longest request id that is taken over.
-const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// What all connections are told.
 #[derive(Clone, Copy, Debug)]
@@ -74,20 +48,28 @@ pub(crate) enum Phase {
     Closing,
 }
 
-/// Answers connections.
+/// A protocol.
 #[derive(Clone)]
-pub(crate) struct Server {
+pub(crate) enum Speaks {
+    Http(Http),
+    Resp,
+}
+
+/// Where connections of one protocol come in.
+#[derive(Clone)]
+pub(crate) struct Door {
     app: Arc<App>,
-    router: Router,
-    /// One for each connection that may be open.
+    speaks: Speaks,
+    /// One for each connection that may be open. Each door has its own: who fills one keeps nobody
+    /// out of the others.
     permits: Arc<Semaphore>,
     course: watch::Receiver<Course>,
 }
 
-impl Server {
-    pub(crate) fn new(app: Arc<App>, course: watch::Receiver<Course>) -> Self {
+impl Door {
+    pub(crate) fn new(app: Arc<App>, speaks: Speaks, course: watch::Receiver<Course>) -> Self {
         let permits = Arc::new(Semaphore::new(permits(&app)));
-        Self { router: crate::http::router(Arc::clone(&app)), app, permits, course }
+        Self { app, speaks, permits, course }
     }
 
     /// Accepts connections until the phase changes, and then those that were already waiting.
@@ -140,41 +122,11 @@ impl Server {
         }
     }
 
-    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr) {
-        let requests = AtomicU64::new(0);
-        let service = service_fn(|request| {
-            requests.fetch_add(1, Ordering::Relaxed);
-            self.answer(request, peer)
-        });
-        // Head and body are small: copying them together is cheaper than writing them in two pieces.
-        let connection = http1::Builder::new()
-            .writev(false)
-            .max_headers(HEADERS_MAX)
-            .max_header_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service);
-        let mut connection = pin!(connection);
-        let mut course = self.course.clone();
-        let (mut tick, mut heard) = (course.borrow_and_update().tick, None);
-        let ended = loop {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => break ended,
-                // If nobody tells any more, the server is gone.
-                told = course.changed() => {
-                    let now = *course.borrow_and_update();
-                    if told.is_err() || now.phase == Phase::Closing {
-                        connection.as_mut().graceful_shutdown();
-                        break connection.await;
-                    }
-                    if mem::replace(&mut tick, now.tick) != now.tick {
-                        let heard_now = Some(requests.load(Ordering::Relaxed));
-                        if mem::replace(&mut heard, heard_now) == heard_now {
-                            debug!(peer = self.peer(peer), "a connection was silent for too long");
-                            return;
-                        }
-                    }
-                }
-            }
+    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: SocketAddr) {
+        let course = self.course.clone();
+        let ended = match &self.speaks {
+            Speaks::Http(http) => http.speak(stream, peer, course).await,
+            Speaks::Resp => resp::speak(&self.app, stream, course).await,
         };
         if let Err(error) = ended {
             debug!(peer = self.peer(peer), %error, "a connection ended early");
@@ -184,40 +136,6 @@ impl Server {
     /// Whom a connection is from, for the log.
     fn peer(&self, peer: SocketAddr) -> String {
         self.app.logged(&peer.ip().to_string())
-    }
-
-    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Result<Answer, Infallible> {
-        let began = STOPWATCH.now();
-        let route = Route::of(request.uri().path());
-        // What is asked most takes the short way around the router, and needs no name unless it is logged.
-        let short = route == Route::CLIENT && request.method() == Method::GET;
-        let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
-        let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
-        let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
-        let entry = log.then(|| Entry::new(&self.app, &request, peer));
-        let at_once = if short { at_once(&self.app, request.uri()) } else { None };
-        let mut response = if let Some(response) = at_once {
-            response.map(|body| Either::Left(Full::new(body)))
-        } else {
-            let request_id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
-            let span = info_span!("request", request_id);
-            match self.router.clone().call(request.map(Body::new)).instrument(span).await {
-                Ok(response) => response.map(Either::Right),
-                Err(never) => match never {},
-            }
-        };
-        let took = STOPWATCH.now().since(began);
-        self.app.metrics.answered(route, response.status().as_u16(), took);
-        if let Some(entry) = entry {
-            entry.write(response.status().as_u16(), took, id.as_ref());
-        }
-        if let Some(id) = id {
-            response.headers_mut().insert(REQUEST_ID, id);
-        }
-        if self.course.borrow().phase != Phase::Open {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        Ok(response)
     }
 }
 
@@ -238,34 +156,6 @@ impl<'a> Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A line of the access log.
-struct Entry {
-    method: Method,
-    path: String,
-    from: String,
-}
-
-impl Entry {
-    fn new(app: &App, request: &Request<Incoming>, peer: SocketAddr) -> Self {
-        let mut asked = Request::new(());
-        asked.extensions_mut().insert(PeerAddr(peer));
-        asked.headers_mut().clone_from(request.headers());
-        let client = app.settings().identity.identify(Head::from(&asked)).unwrap_or_default().into_owned();
-        Self {
-            method: request.method().clone(),
-            path: app.logged(request.uri().path()),
-            from: app.logged(&client),
-        }
-    }
-
-    fn write(self, status: u16, took: Duration, id: Option<&HeaderValue>) {
-        let Self { method, path, from } = self;
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-        debug!(target: "tollgate::access", %method, path, status, took_us, from, request_id, "answered");
     }
 }
 

@@ -17,16 +17,17 @@ use crate::app::App;
 
 mod admin;
 mod check;
+mod connection;
 mod document;
 mod monitor;
 mod problem;
 mod reserve;
 mod rules;
 
-pub(crate) use check::at_once;
+pub(crate) use connection::Http;
 
 /// Every path that the server answers.
-pub(crate) fn router(app: Arc<App>) -> Router {
+fn router(app: Arc<App>) -> Router {
     let administration = OpenApiRouter::new()
         .routes(routes!(admin::show, admin::reset))
         .routes(routes!(admin::block, admin::unblock))

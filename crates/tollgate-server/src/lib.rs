@@ -1,4 +1,4 @@
-//! The server, its edges injected: a listener, a limiter's configuration, a clock and a signal to
+//! The server, its edges injected: listeners, a limiter's configuration, a clock and a signal to
 //! stop go in, so that tests bind port 0 and own the time.
 //!
 //! A transport owns two translations and nothing else: its wire into attributes, and a decision
@@ -17,13 +17,15 @@ mod loading;
 mod log;
 mod metrics;
 mod reload;
+pub mod resp;
 mod secret;
 mod serve;
 mod tls;
 mod top;
 mod upkeep;
+mod value;
 
 pub use app::App;
 pub use backend::Backend;
 pub use secret::Secret;
-pub use serve::{serve, serve_until_signal};
+pub use serve::{Listeners, serve, serve_until_signal};

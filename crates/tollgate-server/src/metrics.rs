@@ -21,11 +21,18 @@ use crate::latency::Latency;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route(usize);
 
-const ROUTES: [&str; 7] = ["client", "check", "batch", "reserve", "administration", "monitoring", "other"];
+const ROUTES: [&str; 9] =
+    ["client", "check", "batch", "reserve", "administration", "monitoring", "other", "resp", "grpc"];
 
 impl Route {
     /// `/check/{client}`
     pub(crate) const CLIENT: Self = Self(0);
+
+    /// Commands of the Redis protocol.
+    pub(crate) const RESP: Self = Self(7);
+
+    /// Calls of Envoy's service.
+    pub(crate) const GRPC: Self = Self(8);
 
     pub(crate) fn of(path: &str) -> Self {
         let rest = |prefix| path.strip_prefix(prefix);
@@ -61,12 +68,17 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// A request was answered.
     pub(crate) fn answered(&self, route: Route, status: u16, took: Duration) {
-        if let Some(latency) = self.requests.get(route.0) {
-            latency.observe(took, 1);
-        }
+        self.took(route, took, 1);
         let index = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
         if let Some(count) = self.statuses.get(index) {
             count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// So many requests were answered in this time.
+    pub(crate) fn took(&self, route: Route, took: Duration, requests: usize) {
+        if let Some(latency) = self.requests.get(route.0) {
+            latency.observe(took, requests);
         }
     }
 

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -16,8 +17,9 @@ use tollgate::{Clock, CoarseClock, SECOND, TokioClock};
 use tracing::{info, warn};
 
 use crate::app::{App, STOPWATCH};
-use crate::config::{Fixed, Origin};
-use crate::connection::{Course, Phase, Server};
+use crate::config::{Addresses, Fixed, OFF, Origin};
+use crate::connection::{Course, Door, Phase, Speaks};
+use crate::http::Http;
 use crate::{log, reload, upkeep};
 
 /// How long connections that wait for a request have, once the server stops, to send one.
@@ -26,14 +28,48 @@ const DRAIN: Duration = SECOND;
 /// How long a request may go on after that.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves HTTP on `listener` until `stop` completes. What is in flight then is finished, if that
+/// Where a server listens, if it does.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// For HTTP.
+    pub http: Option<TcpListener>,
+    /// For the Redis protocol.
+    pub resp: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(addresses: &Addresses) -> Result<Self, String> {
+        Ok(Self { http: bind("http", &addresses.http).await?, resp: bind("resp", &addresses.resp).await? })
+    }
+
+    /// The line that says where they are.
+    fn ready(&self) -> String {
+        let listeners = [("http", &self.http), ("resp", &self.resp)];
+        let place = |(name, listener): (&str, &Option<TcpListener>)| {
+            Some(format!(" {name}={}", listener.as_ref()?.local_addr().ok()?))
+        };
+        let places: String = listeners.into_iter().filter_map(place).collect();
+        format!("tollgate ready{places}")
+    }
+}
+
+async fn bind(name: &str, address: &str) -> Result<Option<TcpListener>, String> {
+    if address == OFF {
+        return Ok(None);
+    }
+    let cannot = |error| {
+        format!("cannot listen on {address}: {error}; choose another address with --{name}, or --{name} off")
+    };
+    TcpListener::bind(address).await.map(Some).map_err(cannot)
+}
+
+/// Serves on `listeners` until `stop` completes. What is in flight then is finished, if that
 /// does not take longer than a few seconds: someone who never finishes sending must not hold the
-/// server up. No request is lost to the stop: connections end with an answer that says so, and only
-/// those that have been waiting for a request for a second are closed without one.
-pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Output = ()>) {
+/// server up. No request is lost to the stop: HTTP connections end with an answer that says so, and
+/// only those that have been waiting for a request for a second are closed without one.
+pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output = ()>) {
     let (course, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
     let patience = app.fixed().timeout;
-    let server = Server::new(app, told);
     let ticking = tokio::spawn({
         let course = course.clone();
         async move {
@@ -43,16 +79,22 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
             }
         }
     });
-    let accepting = tokio::spawn({
-        let server = server.clone();
-        async move { server.accept(listener).await }
-    });
+    let Listeners { http, resp } = listeners;
+    let http = http.map(|listener| (listener, Speaks::Http(Http::new(Arc::clone(&app)))));
+    let resp = resp.map(|listener| (listener, Speaks::Resp));
+    let (mut doors, mut accepting) = (Vec::new(), Vec::new());
+    for (listener, speaks) in [http, resp].into_iter().flatten() {
+        let door = Door::new(Arc::clone(&app), speaks, told.clone());
+        doors.push(door.clone());
+        accepting.push(tokio::spawn(async move { door.accept(listener).await }));
+    }
     stop.await;
     course.send_modify(|course| course.phase = Phase::Draining);
-    let _ = accepting.await;
-    if timeout(DRAIN, server.all_closed()).await.is_err() {
+    join_all(accepting).await;
+    let all_closed = || join_all(doors.iter().map(Door::all_closed));
+    if timeout(DRAIN, all_closed()).await.is_err() {
         course.send_modify(|course| course.phase = Phase::Closing);
-        let _ = timeout(GRACE, server.all_closed()).await;
+        let _ = timeout(GRACE, all_closed()).await;
     }
     ticking.abort();
 }
@@ -64,7 +106,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
 pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     let config = origin.load().map_err(|faults| faults.render(colour))?;
     let warnings = config.warnings.clone();
-    let Fixed { http, workers, log, log_format, store, .. } = config.fixed.clone();
+    let Fixed { addresses, workers, log, log_format, store, .. } = config.fixed.clone();
     log::start(&log, log_format);
     let clock: Arc<dyn Clock> = if store.coarse_clock { Arc::new(CoarseClock) } else { Arc::new(TokioClock) };
     let app = Arc::new(App::new(origin.clone(), config, clock)?);
@@ -76,20 +118,19 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     workers.map(|workers| runtime.worker_threads(workers));
     let runtime = runtime.enable_all().build().map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        let cannot = |error| format!("cannot listen on {http}: {error}; choose another address with --http");
-        let listener = TcpListener::bind(&http).await.map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
+        let listeners = Listeners::bind(&addresses).await?;
         let mut stopping = Stopping::new().map_err(|error| format!("cannot wait for signals: {error}"))?;
         reload::start(&app, origin.file).map_err(|error| format!("cannot wait for signals: {error}"))?;
         upkeep::start(&app);
-        announce(&format!("tollgate ready http={address}\n"));
+        let ready = listeners.ready();
+        announce(&format!("{ready}\n"));
         warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Some(token) = app.made_up_token() {
             info!(token, "no admin token is configured; this one is good until the server stops");
         }
-        info!(%address, version = env!("CARGO_PKG_VERSION"), "ready");
+        info!(version = env!("CARGO_PKG_VERSION"), "{ready}");
         let told = Arc::clone(&app);
-        serve(listener, Arc::clone(&app), async move {
+        serve(listeners, Arc::clone(&app), async move {
             stopping.wait().await;
             told.no_longer_ready();
             let _ = sd_notify::notify(&[NotifyState::Stopping]);

@@ -5,8 +5,9 @@ use std::ops::Range;
 use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, RuleSet, Store as _};
 
 use super::reader::{At, Section, Source};
-use super::{Fault, POLICIES, nearest, place};
+use super::{Addresses, Fault, OFF, POLICIES, nearest, place};
 use crate::backend::Backend;
+use crate::resp::throttle;
 
 /// What each client may do if nothing else is said.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
@@ -17,6 +18,7 @@ pub(super) fn read(
     root: &mut Section<'_>,
     limit: Option<Limit>,
     store: &Backend,
+    addresses: &Addresses,
 ) -> RuleSet {
     let sections = root.sections("rule");
     if let (Some(_), Some((_, heading))) = (limit, sections.first()) {
@@ -32,6 +34,11 @@ pub(super) fn read(
         let mut rule = rule(source, &mut section, &heading, store, name.as_ref());
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
+            if BUILT_IN.contains(&name.as_str()) {
+                let fault = Fault::new(format!("{name:?} is the server's own"), "choose another name");
+                source.fault(fault.at(span.clone(), "here"));
+                rule = None;
+            }
             if let Some((_, first)) = named.iter().find(|(known, _)| *known == name) {
                 let help = "names tell their counts apart; rename one";
                 let fault = Fault::new(format!("two rules are called {name:?}"), help);
@@ -57,9 +64,19 @@ pub(super) fn read(
         replacement
     });
     let overrides: Vec<Override> = overrides.collect();
+    rules.extend(built_in(addresses));
     // Each of them has been tried, so that together they work.
     let rules = RuleSet::new(rules).unwrap_or_default();
     rules.clone().with_overrides(overrides).unwrap_or(rules)
+}
+
+/// The rules that requests name, to which they bring their limits along.
+const BUILT_IN: [&str; 1] = [throttle::RULE];
+
+fn built_in(addresses: &Addresses) -> impl Iterator<Item = Rule> {
+    let throttle =
+        (addresses.resp != OFF).then(|| Rule::new(throttle::RULE, DEFAULT).key([CLIENT]).on_demand());
+    throttle.into_iter()
 }
 
 fn rule(

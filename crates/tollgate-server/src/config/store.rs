@@ -11,8 +11,9 @@ use tollgate_redis::{Change, RedisStore};
 use tracing::{info, warn};
 
 use super::reader::{At, Section};
+use super::server::at_least_one;
 use super::values::Delay;
-use super::{Fault, at_least_one, place};
+use super::{Fault, place};
 use crate::backend::Backend;
 use crate::secret::Secret;
 

@@ -4,15 +4,20 @@ use std::fmt;
 
 use tollgate::{Algorithm, Bucket, Limit, Rule, RuleSet, format_duration};
 
-use super::Config;
+use super::{Addresses, Config, OFF};
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.settings.tls.is_some() { "https" } else { "http" };
+        let Addresses { http, grpc, resp } = &self.fixed.addresses;
+        let places = [(scheme, http), ("grpc", grpc), ("redis", resp)];
+        let places = places.iter().filter(|(_, address)| *address != OFF);
+        let places: Vec<String> = places.map(|(scheme, address)| format!("{scheme}://{address}")).collect();
         writeln!(
             f,
-            "Answers on {scheme}://{}, at most {} connections.",
-            self.fixed.http, self.fixed.max_connections
+            "Answers on {}, at most {} connections each.",
+            places.join(", "),
+            self.fixed.max_connections
         )?;
         writeln!(f, "{}", self.fixed.store)?;
         match self.settings.admin_token {
@@ -27,7 +32,7 @@ impl fmt::Display for Config {
 }
 
 fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
-    for rule in rules.rules() {
+    for rule in rules.rules().iter().filter(|rule| !rule.is_on_demand()) {
         writeln!(f, "\nRule {:?} covers {}.", rule.name().as_str(), covered(rule))?;
         match rule.key_attributes() {
             [] => writeln!(f, "  All of them share one budget:")?,

@@ -148,7 +148,7 @@ pub(super) async fn show(
     )
 )]
 pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, Mistake> {
-    app.timed(app.limiter.reset(Request::client(&client).own())).await.map_err(refused)?;
+    app.reset(&client).await.map_err(refused)?;
     info!(client = app.logged(&client), "a client was reset");
     Ok(StatusCode::NO_CONTENT.into_response())
 }

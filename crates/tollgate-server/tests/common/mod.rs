@@ -10,13 +10,19 @@ use serde_json::Value;
 
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
+/// On a free port, and nowhere else.
+pub(crate) const HTTP_ONLY: [&str; 6] = ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"];
+
 /// The admin token of servers that are started here.
 pub(crate) const TOKEN: &str = "a-token-for-tests-only";
 
 /// A running server, killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Child,
+    /// Where it listens for HTTP.
     pub(crate) address: String,
+    /// What it said when it was ready.
+    ready: String,
     log: Option<BufReader<ChildStderr>>,
 }
 
@@ -43,7 +49,7 @@ impl Answer {
 impl Server {
     /// Starts a server whose log goes where the test's goes.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::spawn(Command::new(TOLLGATE).args(["serve", "--http", "127.0.0.1:0"]).args(arguments))
+        Self::spawn(Command::new(TOLLGATE).arg("serve").args(HTTP_ONLY).args(arguments))
     }
 
     /// The same with a configuration.
@@ -53,14 +59,25 @@ impl Server {
 
     /// Starts it, and keeps its log for [`log_line`](Self::log_line).
     pub(crate) fn logging(command: &mut Command) -> Self {
-        Self::spawn(command.args(["--http", "127.0.0.1:0"]).stderr(Stdio::piped()))
+        Self::spawn(command.args(HTTP_ONLY).stderr(Stdio::piped()))
     }
 
     /// The same, with no token configured.
     pub(crate) fn logging_without_token(command: &mut Command) -> Self {
-        Self::run(
-            command.args(["--http", "127.0.0.1:0"]).env_remove("TOLLGATE_ADMIN_TOKEN").stderr(Stdio::piped()),
-        )
+        Self::run(command.args(HTTP_ONLY).env_remove("TOLLGATE_ADMIN_TOKEN").stderr(Stdio::piped()))
+    }
+
+    /// Starts a server that listens for everything.
+    pub(crate) fn everywhere(arguments: &[&str]) -> Self {
+        let free = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+        Self::spawn(Command::new(TOLLGATE).arg("serve").args(free).args(arguments))
+    }
+
+    /// Where it listens for a protocol.
+    pub(crate) fn listens(&self, protocol: &str) -> &str {
+        let mut places = self.ready.split_whitespace().filter_map(|place| place.split_once('='));
+        let found = places.find(|(name, _)| *name == protocol);
+        found.unwrap_or_else(|| panic!("no {protocol} in {:?}", self.ready)).1
     }
 
     fn spawn(command: &mut Command) -> Self {
@@ -71,10 +88,11 @@ impl Server {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address =
-            line.trim_end().strip_prefix("tollgate ready http=").unwrap_or_else(|| panic!("{line:?}"));
+        assert!(line.starts_with("tollgate ready "), "{line:?}");
         let log = process.stderr.take().map(BufReader::new);
-        Self { address: address.to_owned(), process, log }
+        let mut server = Self { address: String::new(), ready: line, process, log };
+        server.address = server.listens("http").to_owned();
+        server
     }
 
     /// The next line of the log that contains `text`. Waits for it.

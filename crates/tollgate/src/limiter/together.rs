@@ -22,7 +22,6 @@ impl Together {
 
     /// What each request would have got by itself, in order. One that is allowed here was still
     /// not admitted if the whole was denied.
-    #[must_use]
     pub fn each(&self) -> &[Decision] {
         &self.each
     }

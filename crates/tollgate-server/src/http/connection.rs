@@ -1,0 +1,169 @@
+//! HTTP connections: requests to the router, or around it, and closed when they are silent or slow,
+//! or when the server stops.
+
+use std::convert::Infallible;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tollgate::Clock as _;
+use tollgate_http::{Head, PeerAddr};
+use tower_service::Service as _;
+use tracing::{Instrument as _, debug, enabled, info_span};
+
+use super::check::at_once;
+use crate::app::{App, STOPWATCH};
+use crate::connection::{Course, Phase};
+use crate::metrics::Route;
+
+/// The largest head of a request.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// The most header fields of a request.
+const HEADERS_MAX: usize = 100;
+
+type Answer = Response<Either<Full<Bytes>, Body>>;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest request id that is taken over.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Answers HTTP.
+#[derive(Clone)]
+pub(crate) struct Http {
+    app: Arc<App>,
+    router: Router,
+}
+
+impl Http {
+    pub(crate) fn new(app: Arc<App>) -> Self {
+        Self { router: super::router(Arc::clone(&app)), app }
+    }
+
+    /// Answers a connection until it ends.
+    pub(crate) async fn speak(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        peer: SocketAddr,
+        mut course: watch::Receiver<Course>,
+    ) -> io::Result<()> {
+        let (requests, phase) = (AtomicU64::new(0), course.clone());
+        let service = service_fn(|request| {
+            requests.fetch_add(1, Ordering::Relaxed);
+            self.answer(request, peer, &phase)
+        });
+        // Head and body are small: copying them together is cheaper than writing them in two pieces.
+        let connection = http1::Builder::new()
+            .writev(false)
+            .max_headers(HEADERS_MAX)
+            .max_header_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let (mut tick, mut heard) = (course.borrow_and_update().tick, None);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => break ended,
+                // If nobody tells any more, the server is gone.
+                told = course.changed() => {
+                    let now = *course.borrow_and_update();
+                    if told.is_err() || now.phase == Phase::Closing {
+                        connection.as_mut().graceful_shutdown();
+                        break connection.await;
+                    }
+                    if mem::replace(&mut tick, now.tick) != now.tick {
+                        let heard_now = Some(requests.load(Ordering::Relaxed));
+                        if mem::replace(&mut heard, heard_now) == heard_now {
+                            return Err(io::ErrorKind::TimedOut.into());
+                        }
+                    }
+                }
+            }
+        };
+        ended.map_err(io::Error::other)
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        course: &watch::Receiver<Course>,
+    ) -> Result<Answer, Infallible> {
+        let began = STOPWATCH.now();
+        let route = Route::of(request.uri().path());
+        // What is asked most takes the short way around the router, and needs no name unless it is logged.
+        let short = route == Route::CLIENT && request.method() == Method::GET;
+        let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
+        let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
+        let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
+        let entry = log.then(|| Entry::new(&self.app, &request, peer));
+        let at_once = if short { at_once(&self.app, request.uri()) } else { None };
+        let mut response = if let Some(response) = at_once {
+            response.map(|body| Either::Left(Full::new(body)))
+        } else {
+            let request_id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+            let span = info_span!("request", request_id);
+            match self.router.clone().call(request.map(Body::new)).instrument(span).await {
+                Ok(response) => response.map(Either::Right),
+                Err(never) => match never {},
+            }
+        };
+        let took = STOPWATCH.now().since(began);
+        self.app.metrics.answered(route, response.status().as_u16(), took);
+        if let Some(entry) = entry {
+            entry.write(response.status().as_u16(), took, id.as_ref());
+        }
+        if let Some(id) = id {
+            response.headers_mut().insert(REQUEST_ID, id);
+        }
+        if course.borrow().phase != Phase::Open {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+}
+
+/// A line of the access log.
+struct Entry {
+    method: Method,
+    path: String,
+    from: String,
+}
+
+impl Entry {
+    fn new(app: &App, request: &Request<Incoming>, peer: SocketAddr) -> Self {
+        let mut asked = Request::new(());
+        asked.extensions_mut().insert(PeerAddr(peer));
+        asked.headers_mut().clone_from(request.headers());
+        let client = app.settings().identity.identify(Head::from(&asked)).unwrap_or_default().into_owned();
+        Self {
+            method: request.method().clone(),
+            path: app.logged(request.uri().path()),
+            from: app.logged(&client),
+        }
+    }
+
+    fn write(self, status: u16, took: Duration, id: Option<&HeaderValue>) {
+        let Self { method, path, from } = self;
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        debug!(target: "tollgate::access", %method, path, status, took_us, from, request_id, "answered");
+    }
+}

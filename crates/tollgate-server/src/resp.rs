@@ -1,0 +1,123 @@
+//! The Redis protocol, versions 2 and 3: bytes into frames, frames into commands, decisions into
+//! replies.
+//!
+//! What came in one read is answered in one write, its checks decided as one batch. While a client
+//! does not take its replies nothing more is read from it, so nobody costs more than two bounded
+//! buffers. A connection may be silent between commands for as long as it likes, as clients that
+//! keep a pool of them expect; half a command, or never a whole one, is dropped after the time-out.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::app::App;
+use crate::connection::{Course, Phase};
+
+mod command;
+pub mod frame;
+mod hello;
+mod reply;
+mod session;
+pub(crate) mod throttle;
+
+use session::Session;
+
+/// How much is read at first, and what a connection that waits holds on to at most.
+const READ_BYTES: usize = 4 << 10;
+
+/// How much is read at once at most.
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// How long, and how much, a client whose connection is over may go on sending, so that it gets to
+/// see the reply that says why.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES_MAX: usize = 1 << 20;
+
+/// Answers a connection until it ends.
+pub(crate) async fn speak(
+    app: &Arc<App>,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    course: watch::Receiver<Course>,
+) -> io::Result<()> {
+    let patience = app.fixed().timeout;
+    let mut session = Session::new(Arc::clone(app));
+    let mut bytes: Vec<u8> = Vec::new();
+    let (mut tick, mut stuck_at) = (course.borrow().tick, None);
+    let mut told = pin!(next(course));
+    loop {
+        if bytes.len() == bytes.capacity() {
+            bytes.reserve(bytes.len().clamp(READ_BYTES, READ_BYTES_MAX));
+        }
+        tokio::select! {
+            biased;
+            read = stream.read_buf(&mut bytes) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+            }
+            (course, gone) = told.as_mut() => {
+                let now = *course.borrow();
+                if gone || now.phase == Phase::Closing {
+                    return Ok(());
+                }
+                if std::mem::replace(&mut tick, now.tick) != now.tick {
+                    let is_stuck = !bytes.is_empty() || session.commands == 0;
+                    let stuck_now = is_stuck.then_some(session.commands);
+                    if stuck_now.is_some() && stuck_now == stuck_at {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    stuck_at = stuck_now;
+                }
+                told.set(next(course));
+            }
+        }
+        // As much as there is room to answer, again and again.
+        loop {
+            let taken = session.answer(&bytes).await;
+            bytes.drain(..taken);
+            let replies = &mut session.replies.bytes;
+            if !replies.is_empty() {
+                timeout(patience, stream.write_all(replies)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+                replies.clear();
+                replies.shrink_to(READ_BYTES);
+            }
+            if session.over {
+                return linger(stream).await;
+            }
+            if taken == 0 || bytes.is_empty() {
+                break;
+            }
+        }
+        if bytes.is_empty() {
+            bytes.shrink_to(READ_BYTES);
+        }
+    }
+}
+
+/// The next change of course, and whether nobody tells any more.
+async fn next(mut course: watch::Receiver<Course>) -> (watch::Receiver<Course>, bool) {
+    let gone = course.changed().await.is_err();
+    (course, gone)
+}
+
+/// Says that nothing more will come, and listens on for a moment: a connection that is closed with
+/// bytes unread takes its last reply with it.
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    stream.shutdown().await?;
+    let rest = async {
+        let (mut unheard, mut sum) = (vec![0; READ_BYTES], 0_usize);
+        while let Ok(read @ 1..) = stream.read(&mut unheard).await {
+            sum = sum.saturating_add(read);
+            if sum > LINGER_BYTES_MAX {
+                break;
+            }
+        }
+    };
+    let _ = timeout(LINGER, rest).await;
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Frames into commands.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use tollgate::{AsRequest, MAX_COUNT, Request};
+
+use super::frame::Frame;
+use super::throttle::{self, Last, Throttle, integer};
+use crate::app::App;
+use crate::value::value_of;
+
+/// What a client asks.
+#[derive(Debug)]
+pub(super) enum Command<'a> {
+    /// Whether a request may go ahead.
+    Decide(Asked<'a>),
+    /// What would become of it.
+    Peek(Check<'a>),
+    /// Anything else, by its name in lower case.
+    Other(String),
+}
+
+/// A request, and in which form the answer is wanted.
+#[derive(Debug)]
+pub(super) enum Asked<'a> {
+    /// `CL.THROTTLE`
+    Throttle(Throttle<'a>),
+    /// `TOLL.CHECK`
+    Check(Check<'a>),
+}
+
+/// `TOLL.CHECK attribute value [attribute value …] [COST n] [PEEK]`
+#[derive(Debug)]
+pub(super) struct Check<'a> {
+    attributes: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
+    cost: u64,
+}
+
+impl<'a> Command<'a> {
+    /// What a whole frame means.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence.
+    pub(super) fn read(app: &App, last: &mut Last, frame: &Frame, bytes: &'a [u8]) -> Result<Self, String> {
+        let mut arguments = frame.arguments(bytes);
+        let name = arguments.next().unwrap_or_default();
+        if name.eq_ignore_ascii_case(throttle::RULE.as_bytes()) {
+            return Throttle::read(app, last, arguments)
+                .map(|throttle| Self::Decide(Asked::Throttle(throttle)));
+        }
+        if name.eq_ignore_ascii_case(b"toll.check") {
+            let (check, peek) = Check::read(arguments)?;
+            return Ok(if peek { Self::Peek(check) } else { Self::Decide(Asked::Check(check)) });
+        }
+        Ok(Self::Other(String::from_utf8_lossy(name).to_lowercase()))
+    }
+}
+
+impl<'a> Check<'a> {
+    fn read(mut arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<(Self, bool), String> {
+        let (mut check, mut peek) = (Self { attributes: SmallVec::new(), cost: 1 }, false);
+        while let Some(name) = arguments.next() {
+            if name.eq_ignore_ascii_case(b"PEEK") {
+                peek = true;
+                continue;
+            }
+            let Some(value) = arguments.next() else {
+                return Err("wrong number of arguments for 'toll.check' command; \
+                            send attribute value [attribute value …] [COST n] [PEEK]"
+                    .into());
+            };
+            if name.eq_ignore_ascii_case(b"COST") {
+                let cost = u64::try_from(integer(value)?).ok().filter(|cost| *cost <= MAX_COUNT);
+                check.cost = cost.ok_or_else(|| format!("the cost is from 0 to {MAX_COUNT}"))?;
+                continue;
+            }
+            let name = std::str::from_utf8(name).map_err(|_| "the name of an attribute is not UTF-8")?;
+            check.attributes.push((name, value_of(value)));
+        }
+        Ok((check, peek))
+    }
+}
+
+impl AsRequest for &Check<'_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        let pairs: SmallVec<[(&str, &str); 4]> =
+            self.attributes.iter().map(|(name, value)| (*name, &**value)).collect();
+        match pairs.as_slice() {
+            [(tollgate::CLIENT, client)] => f(Request::client(client).cost(self.cost)),
+            pairs => f(Request::new(pairs).cost(self.cost)),
+        }
+    }
+}
+
+impl AsRequest for &Asked<'_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        match self {
+            Asked::Throttle(throttle) => throttle.with_request(f),
+            Asked::Check(check) => check.with_request(f),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Bytes into frames: where one command ends and its arguments are.
+//!
+//! Nothing is copied and nothing is looked at twice: a [`Frame`] remembers how far it has come, so a
+//! command that arrives byte by byte costs no more than one that arrives at once. It promises to
+//! ask for a bounded number of bytes, whatever it is shown, and never to panic. What a command means
+//! is not its business.
+
+use std::fmt;
+use std::ops::Range;
+
+/// The most arguments of a command.
+pub const ARGUMENTS_MAX: usize = 512;
+
+/// The longest argument, and the longest line.
+pub const ARGUMENT_BYTES_MAX: usize = 64 << 10;
+
+/// The longest command.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// The longest line that says a length: a sign, the digits of any 64-bit number, and the end.
+const LENGTH_LINE_MAX: usize = 24;
+
+/// What is not the protocol. The connection cannot go on after it: nobody knows where the next
+/// command begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// A number of arguments that is none, or beyond [`ARGUMENTS_MAX`].
+    Count,
+    /// A length of an argument that is none, or beyond [`ARGUMENT_BYTES_MAX`].
+    Length,
+    /// Something else than `$` where an argument begins; an array in an array, for one.
+    Argument(u8),
+    /// No line end where one must be.
+    LineEnd,
+    /// A line that does not end.
+    LongLine,
+    /// More than [`FRAME_BYTES_MAX`] in one command.
+    LongCommand,
+    /// HTTP.
+    Http,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count => write!(f, "invalid multibulk length; send at most {ARGUMENTS_MAX} arguments"),
+            Self::Length => {
+                write!(f, "invalid bulk length; an argument has at most {ARGUMENT_BYTES_MAX} bytes")
+            }
+            Self::Argument(found) => {
+                write!(f, "expected '$', got '{}'; send a flat array of bulk strings", found.escape_ascii())
+            }
+            Self::LineEnd => f.write_str("expected a line end; lengths are counted in bytes"),
+            Self::LongLine => {
+                write!(f, "too big inline request; a line has at most {ARGUMENT_BYTES_MAX} bytes")
+            }
+            Self::LongCommand => write!(f, "a command has at most {FRAME_BYTES_MAX} bytes"),
+            Self::Http => f.write_str("this port speaks the Redis protocol; HTTP is on another"),
+        }
+    }
+}
+
+/// A command on its way in.
+#[derive(Debug, Default)]
+pub struct Frame {
+    /// How far it has been read.
+    at: usize,
+    /// How many arguments are still to come; `None` until it is known.
+    missing: Option<usize>,
+    arguments: Vec<Range<usize>>,
+}
+
+impl Frame {
+    /// Reads on. `bytes` begin where the command begins, and are at least those of the last time.
+    /// Says how many of them the command is, once it is whole.
+    ///
+    /// # Errors
+    /// If this is no command and can become none.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        let mut missing = match self.missing {
+            Some(missing) => missing,
+            None => match bytes.first() {
+                None => return Ok(None),
+                Some(b'*') => {
+                    let Some((count, at)) = length(bytes, 1, Malformed::Count)? else { return Ok(None) };
+                    self.at = at;
+                    match usize::try_from(count) {
+                        // Nothing at all, which is nothing to answer.
+                        Err(_) | Ok(0) => return Ok(Some(at)),
+                        Ok(count @ 1..=ARGUMENTS_MAX) => count,
+                        Ok(_) => return Err(Malformed::Count),
+                    }
+                }
+                Some(_) => return self.read_line(bytes),
+            },
+        };
+        while missing > 0 {
+            self.missing = Some(missing);
+            match bytes.get(self.at) {
+                None => return self.unfinished(self.at),
+                Some(b'$') => {}
+                Some(other) => return Err(Malformed::Argument(*other)),
+            }
+            let Some((size, start)) = length(bytes, self.at.saturating_add(1), Malformed::Length)? else {
+                return self.unfinished(self.at);
+            };
+            let size = usize::try_from(size).ok().filter(|size| *size <= ARGUMENT_BYTES_MAX);
+            let end = start.saturating_add(size.ok_or(Malformed::Length)?);
+            match bytes.get(end..end.saturating_add(2)) {
+                None => return self.unfinished(end),
+                Some(b"\r\n") => {}
+                Some(_) => return Err(Malformed::LineEnd),
+            }
+            self.arguments.push(start..end);
+            self.at = end.saturating_add(2);
+            missing = missing.saturating_sub(1);
+        }
+        Ok(Some(self.at))
+    }
+
+    /// The arguments of a command that is whole, out of the bytes it was read from.
+    pub fn arguments<'a>(&self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.arguments.iter().map(|range| bytes.get(range.clone()).unwrap_or_default())
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn argument<'a>(&self, bytes: &'a [u8], index: usize) -> Option<&'a [u8]> {
+        bytes.get(self.arguments.get(index)?.clone())
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.arguments.len()
+    }
+
+    /// Whether there are none: then there is nothing to answer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.arguments.is_empty()
+    }
+
+    /// Starts anew, for the next command.
+    pub fn clear(&mut self) {
+        self.at = 0;
+        self.missing = None;
+        self.arguments.clear();
+    }
+
+    /// A line of words, as people type them.
+    fn read_line(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        let new = bytes.get(self.at..).unwrap_or_default();
+        let Some(length) = new.iter().position(|byte| *byte == b'\n') else {
+            self.at = bytes.len();
+            return if bytes.len() > ARGUMENT_BYTES_MAX { Err(Malformed::LongLine) } else { Ok(None) };
+        };
+        let end = self.at.saturating_add(length);
+        let line = bytes.get(..end).unwrap_or_default();
+        if line.len() > ARGUMENT_BYTES_MAX {
+            return Err(Malformed::LongLine);
+        }
+        let mut start = 0_usize;
+        for word in line.split(u8::is_ascii_whitespace) {
+            let end = start.saturating_add(word.len());
+            if !word.is_empty() {
+                self.arguments.push(start..end);
+            }
+            start = end.saturating_add(1);
+        }
+        if self.arguments.len() > ARGUMENTS_MAX {
+            return Err(Malformed::Count);
+        }
+        if self.arguments(bytes).last().is_some_and(|word| word.starts_with(b"HTTP/")) {
+            return Err(Malformed::Http);
+        }
+        Ok(Some(end.saturating_add(1)))
+    }
+
+    /// There must be more to come, but not without end.
+    fn unfinished(&self, end: usize) -> Result<Option<usize>, Malformed> {
+        if end > FRAME_BYTES_MAX { Err(Malformed::LongCommand) } else { Ok(None) }
+    }
+}
+
+/// A number on a line of its own, and where the next line begins; `None` if the line is not whole.
+fn length(bytes: &[u8], start: usize, wrong: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
+    let line = bytes.get(start..).unwrap_or_default();
+    let mut number: i64 = 0;
+    // Nearly always a few digits.
+    for (index, byte) in line.iter().take(LENGTH_LINE_MAX).enumerate() {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = i64::from(byte.wrapping_sub(b'0'));
+                number = number.checked_mul(10).and_then(|number| number.checked_add(digit)).ok_or(wrong)?;
+            }
+            // Less than nothing, of which there is one kind.
+            b'-' if index == 0 => number = 0,
+            b'\r' if index > 0 => {
+                let negative = line.first() == Some(&b'-');
+                if negative && index == 1 {
+                    return Err(wrong);
+                }
+                let number = if negative { number.checked_neg().ok_or(wrong)? } else { number };
+                return match line.get(index.saturating_add(1)) {
+                    None => Ok(None),
+                    Some(b'\n') => Ok(Some((number, start.saturating_add(index).saturating_add(2)))),
+                    Some(_) => Err(Malformed::LineEnd),
+                };
+            }
+            _ => return Err(wrong),
+        }
+    }
+    if line.len() >= LENGTH_LINE_MAX { Err(wrong) } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// All commands in `bytes`, and what ended them.
+    fn all(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
+        let (mut commands, mut start, mut frame) = (Vec::new(), 0, Frame::default());
+        loop {
+            match frame.read(&bytes[start..]) {
+                Ok(None) => return (commands, None),
+                Err(malformed) => return (commands, Some(malformed)),
+                Ok(Some(length)) => {
+                    commands.push(frame.arguments(&bytes[start..]).map(<[u8]>::to_vec).collect());
+                    start += length;
+                    frame.clear();
+                }
+            }
+        }
+    }
+
+    /// The same, one byte after the other.
+    fn in_pieces(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
+        let (mut commands, mut start, mut frame) = (Vec::new(), 0, Frame::default());
+        for end in 1..=bytes.len() {
+            match frame.read(&bytes[start..end]) {
+                Ok(None) => {}
+                Err(malformed) => return (commands, Some(malformed)),
+                Ok(Some(length)) => {
+                    assert_eq!(start + length, end, "not a byte more than it needs");
+                    commands.push(frame.arguments(&bytes[start..end]).map(<[u8]>::to_vec).collect());
+                    start = end;
+                    frame.clear();
+                }
+            }
+        }
+        (commands, None)
+    }
+
+    fn encoded(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for command in commands {
+            bytes.extend(format!("*{}\r\n", command.len()).bytes());
+            for argument in command {
+                bytes.extend(format!("${}\r\n", argument.len()).bytes());
+                bytes.extend(argument);
+                bytes.extend(b"\r\n");
+            }
+        }
+        bytes
+    }
+
+    fn malformed(bytes: &[u8]) -> Malformed {
+        let (_, ended) = all(bytes);
+        assert_eq!(in_pieces(bytes).1, ended);
+        ended.unwrap_or_else(|| panic!("{:?} was taken", bytes.escape_ascii().to_string()))
+    }
+
+    #[test]
+    fn what_is_not_the_protocol_is_told_at_once_and_not_waited_for() {
+        assert_eq!(malformed(b"*4294967296\r\n"), Malformed::Count);
+        assert_eq!(malformed(b"*513\r\n"), Malformed::Count);
+        assert_eq!(malformed(b"*x\r\n"), Malformed::Count);
+        assert_eq!(malformed(b"*\r\n"), Malformed::Count);
+        assert_eq!(malformed(b"*-\r\n"), Malformed::Count);
+        assert_eq!(malformed(&[b"*".as_slice(), &[b'1'; 40]].concat()), Malformed::Count);
+        assert_eq!(malformed(b"*1\r\n$4294967296\r\n"), Malformed::Length);
+        assert_eq!(malformed(b"*1\r\n$65537\r\n"), Malformed::Length);
+        assert_eq!(malformed(b"*1\r\n$-1\r\n"), Malformed::Length);
+        assert_eq!(malformed(&b"*1\r\n".repeat(10_000)), Malformed::Argument(b'*'));
+        assert_eq!(malformed(b"*1\r\n:1\r\n"), Malformed::Argument(b':'));
+        assert_eq!(malformed(b"*1\r\n$4\r\nPINGxx"), Malformed::LineEnd);
+        assert_eq!(malformed(b"*1\rx"), Malformed::LineEnd);
+        assert_eq!(malformed(&[b'a'; ARGUMENT_BYTES_MAX + 2]), Malformed::LongLine);
+        assert_eq!(malformed(b"GET / HTTP/1.1\r\n"), Malformed::Http);
+        let long = encoded(&[vec![vec![b'x'; ARGUMENT_BYTES_MAX]; 32]]);
+        assert_eq!(all(&long[..long.len() - 1]).1, Some(Malformed::LongCommand));
+    }
+
+    #[test]
+    fn what_is_as_large_as_it_may_be_is_taken() {
+        let large = vec![vec![vec![b'x'; ARGUMENT_BYTES_MAX]], vec![b"a".to_vec(); ARGUMENTS_MAX]];
+        assert_eq!(all(&encoded(&large)), (large, None));
+    }
+
+    #[test]
+    fn lines_work_and_nothing_at_all_is_no_command() {
+        let (commands, ended) =
+            all(b"PING\r\n\r\n  cl.throttle  a 1 2 3 \n*0\r\n*-1\r\n*2\r\n$4\r\nECHO\r\n$0\r\n\r\n");
+        let commands: Vec<Vec<String>> = commands
+            .into_iter()
+            .map(|words| words.into_iter().map(|word| String::from_utf8(word).unwrap()).collect())
+            .collect();
+        let none: Vec<&str> = Vec::new();
+        assert_eq!(ended, None);
+        assert_eq!(
+            commands,
+            [
+                vec!["PING"],
+                none.clone(),
+                vec!["cl.throttle", "a", "1", "2", "3"],
+                none.clone(),
+                none,
+                vec!["ECHO", ""]
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_read_whole_or_byte_by_byte(
+            commands in proptest::collection::vec(
+                proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8), 0..6)
+        ) {
+            let bytes = encoded(&commands);
+            prop_assert_eq!(all(&bytes), (commands.clone(), None));
+            prop_assert_eq!(in_pieces(&bytes), (commands, None));
+        }
+
+        #[test]
+        fn whatever_comes_it_is_the_same_whole_or_byte_by_byte(
+            bytes in proptest::collection::vec(
+                prop_oneof![
+                    Just(b"*1\r\n".to_vec()), Just(b"*2\r\n".to_vec()), Just(b"$1\r\n".to_vec()), Just(b"$0\r\n".to_vec()),
+                    Just(b"a\r\n".to_vec()), Just(b"\r\n".to_vec()), Just(b"*-1\r\n".to_vec()),
+                    proptest::collection::vec(any::<u8>(), 1..4),
+                ], 0..24)
+        ) {
+            let bytes = bytes.concat();
+            prop_assert_eq!(all(&bytes), in_pieces(&bytes));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What one client has said so far, and the answers to what it says next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+use tollgate::{Clock as _, Decision, Error, Rule};
+use tollgate_http::Numbers;
+use tracing::info;
+
+use super::command::{Asked, Check, Command};
+use super::frame::Frame;
+use super::hello;
+use super::reply::{Replies, Version};
+use super::throttle::{self, Last};
+use crate::app::{App, STOPWATCH};
+use crate::config::policy_name;
+use crate::metrics::Route;
+
+/// Replies beyond this are sent before anything else is read: who asks and never listens costs this
+/// much.
+const REPLY_BYTES_MAX: usize = 64 << 10;
+
+/// How many checks are decided at once, before others get a turn.
+const BATCH_MAX: usize = 512;
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Session {
+    app: Arc<App>,
+    pub(super) id: i64,
+    pub(super) name: Vec<u8>,
+    /// Whether it has shown the admin token.
+    admin: bool,
+    /// Whether it, or the protocol, is at its end.
+    pub(super) over: bool,
+    /// How many commands it has sent.
+    pub(super) commands: u64,
+    frame: Frame,
+    last: Last,
+    pub(super) replies: Replies,
+}
+
+impl Session {
+    pub(super) fn new(app: Arc<App>) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let id = i64::try_from(IDS.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
+        Self {
+            app,
+            id,
+            name: Vec::new(),
+            admin: false,
+            over: false,
+            commands: 0,
+            frame: Frame::default(),
+            last: Last::default(),
+            replies: Replies::default(),
+        }
+    }
+
+    /// Answers the commands that have come whole, in order, as far as there is room for replies,
+    /// and says how many bytes they were. Checks that follow each other are one batch.
+    pub(super) async fn answer(&mut self, bytes: &[u8]) -> usize {
+        let began = STOPWATCH.now();
+        let before = self.commands;
+        let mut frame = std::mem::take(&mut self.frame);
+        let mut batch: Vec<Asked<'_>> = Vec::new();
+        let mut start = 0;
+        while !self.over && self.replies.bytes.len() < REPLY_BYTES_MAX && batch.len() < BATCH_MAX {
+            let rest = bytes.get(start..).unwrap_or_default();
+            match frame.read(rest) {
+                Ok(None) => break,
+                Ok(Some(length)) => {
+                    start = start.saturating_add(length);
+                    if !frame.is_empty() {
+                        self.commands = self.commands.saturating_add(1);
+                        match Command::read(&self.app, &mut self.last, &frame, rest) {
+                            Ok(Command::Decide(asked)) => batch.push(asked),
+                            other => {
+                                self.decide(&mut batch).await;
+                                self.other(other, &frame, rest).await;
+                            }
+                        }
+                    }
+                    frame.clear();
+                }
+                Err(malformed) => {
+                    self.decide(&mut batch).await;
+                    self.replies.error("ERR", format_args!("Protocol error: {malformed}"));
+                    self.over = true;
+                }
+            }
+        }
+        self.decide(&mut batch).await;
+        self.frame = frame;
+        let answered = usize::try_from(self.commands.saturating_sub(before)).unwrap_or(0);
+        self.app.metrics.took(Route::RESP, STOPWATCH.now().since(began), answered);
+        start
+    }
+
+    /// Decides what has been gathered, one after the other.
+    async fn decide(&mut self, batch: &mut Vec<Asked<'_>>) {
+        if batch.is_empty() {
+            return;
+        }
+        let Self { app, replies, .. } = self;
+        let requests: SmallVec<[&Asked<'_>; 64]> = batch.iter().collect();
+        let mut asked = batch.iter();
+        let each = |decision: Result<Decision, Error>| match (asked.next(), decision) {
+            (Some(Asked::Throttle(_)), Ok(decision)) => throttle::answer(replies, &decision),
+            (_, Ok(decision)) => numbers(replies, &decision),
+            (_, Err(error)) => replies.error("ERR", error),
+        };
+        app.check_many(&requests, each).await;
+        drop(requests);
+        batch.clear();
+    }
+
+    async fn other(&mut self, command: Result<Command<'_>, String>, frame: &Frame, bytes: &[u8]) {
+        match command {
+            Err(mistake) => self.replies.error("ERR", mistake),
+            Ok(Command::Peek(check)) => self.peek(&check).await,
+            Ok(Command::Other(name)) => {
+                let arguments: SmallVec<[&[u8]; 8]> = frame.arguments(bytes).skip(1).collect();
+                match (name.as_str(), arguments.as_slice()) {
+                    ("toll.reset" | "toll.rules", _) if !self.admin => {
+                        self.replies
+                            .error("NOAUTH", "Authentication required; AUTH with the admin token first");
+                    }
+                    ("toll.reset", [client]) => self.reset(client).await,
+                    ("toll.rules", []) => self.rules(),
+                    (name, arguments) => hello::answer(self, name, arguments),
+                }
+            }
+            // Not here: it goes into a batch.
+            Ok(Command::Decide(_)) => {}
+        }
+    }
+
+    async fn peek(&mut self, check: &Check<'_>) {
+        match self.app.timed(self.app.limiter.peek(check)).await {
+            Ok(decision) => numbers(&mut self.replies, &decision),
+            Err(error) => self.replies.error("ERR", error),
+        }
+    }
+
+    async fn reset(&mut self, client: &[u8]) {
+        let client = crate::value::value_of(client);
+        match self.app.reset(&client).await {
+            Ok(()) => {
+                info!(client = self.app.logged(&client), "a client was reset");
+                self.replies.simple("OK");
+            }
+            Err(error) => self.replies.error("ERR", error),
+        }
+    }
+
+    fn rules(&mut self) {
+        let rules = self.app.limiter.rules();
+        self.replies.array(rules.rules().len());
+        rules.rules().iter().for_each(|rule| describe(&mut self.replies, rule));
+    }
+
+    /// Whether this is the admin token.
+    pub(super) fn authenticate(&mut self, token: &[u8]) -> bool {
+        let right = self.app.admits(token);
+        self.admin |= right;
+        if !right {
+            let sentence =
+                "invalid username-password pair or user is disabled; the password is the admin token";
+            self.replies.error("WRONGPASS", sentence);
+        }
+        right
+    }
+
+    /// As it was in the beginning.
+    pub(super) fn reset_state(&mut self) {
+        self.admin = false;
+        self.name.clear();
+        self.replies.version = Version::Two;
+    }
+}
+
+/// A decision as `TOLL.CHECK` tells it.
+fn numbers(replies: &mut Replies, decision: &Decision) {
+    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded } = decision.into();
+    replies.map(7);
+    replies.bulk(b"allowed");
+    replies.truth(allowed);
+    replies.bulk(b"limit");
+    replies.count_or_null(limit);
+    replies.bulk(b"remaining");
+    replies.count_or_null(remaining);
+    replies.bulk(b"reset_at_ms");
+    replies.count(reset_at);
+    replies.bulk(b"retry_after_ms");
+    replies.count_or_null(retry_after_ms);
+    replies.bulk(b"rule");
+    match rule {
+        Some(rule) => replies.bulk(rule.as_bytes()),
+        None => replies.null(),
+    }
+    replies.bulk(b"degraded");
+    replies.truth(degraded);
+}
+
+fn describe(replies: &mut Replies, rule: &Rule) {
+    replies.map(6);
+    replies.bulk(b"name");
+    replies.bulk(rule.name().as_bytes());
+    replies.bulk(b"key");
+    replies.array(rule.key_attributes().len());
+    rule.key_attributes().iter().for_each(|name| replies.bulk(name.as_bytes()));
+    replies.bulk(b"limits");
+    replies.array(rule.limits().len());
+    rule.limits().iter().for_each(|limit| replies.bulk(limit.to_string().as_bytes()));
+    replies.bulk(b"cost");
+    replies.count(rule.unit_cost());
+    replies.bulk(b"shadow");
+    replies.truth(rule.is_shadow());
+    replies.bulk(b"on_store_error");
+    replies.bulk(policy_name(rule.failure_policy()).as_bytes());
+}

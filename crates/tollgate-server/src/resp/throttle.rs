@@ -1,0 +1,130 @@
+//! `CL.THROTTLE`, as redis-cell has it: the limit comes with every call.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use tollgate::{AsRequest, Decision, Limit, Limits, MAX_COUNT, Request, Store as _};
+
+use super::reply::Replies;
+use crate::app::App;
+use crate::value::value_of;
+
+/// The rule that all these calls are counted under.
+pub(crate) const RULE: &str = "cl.throttle";
+
+/// How many different limits can be asked for. They are kept for as long as the process lives, so
+/// that state knows which of them wrote it; programs have a handful.
+const LIMITS_MAX: usize = 10_000;
+
+/// `max_burst`, `count` and `period`, as they were sent.
+type Numbers = [i64; 3];
+
+/// The limits that have been asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Throttles(RwLock<HashMap<Numbers, Limits>>);
+
+impl Throttles {
+    /// The limit that these numbers mean: a bucket of `max_burst + 1`, into which `count` trickle
+    /// every `period` seconds.
+    fn limits(&self, app: &App, numbers: Numbers) -> Result<Limits, String> {
+        if let Some(known) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&numbers) {
+            return Ok(*known);
+        }
+        let [burst, count, period] = numbers.map(|number| u64::try_from(number).unwrap_or(0));
+        if numbers[0] < 0 || count == 0 || period == 0 {
+            return Err("max_burst is at least 0, count and period at least 1".into());
+        }
+        let bucket = tollgate::Bucket {
+            capacity: burst.saturating_add(1),
+            amount: count,
+            interval: Duration::from_secs(period),
+            stepped: false,
+        };
+        let limit =
+            Limit::new(tollgate::Algorithm::TokenBucket(bucket)).map_err(|error| error.to_string())?;
+        app.limiter.store().accepts(&limit).map_err(|error| error.to_string())?;
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= LIMITS_MAX {
+            return Err(format!("there are {LIMITS_MAX} different limits already; use fewer of them"));
+        }
+        Ok(*known.entry(numbers).or_insert_with(|| limit.into()))
+    }
+}
+
+/// The limit that a connection asked for last: nearly always the one it asks for next.
+#[derive(Debug, Default)]
+pub(super) struct Last(Option<(Numbers, Limits)>);
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Throttle<'a> {
+    key: Cow<'a, str>,
+    limits: Limits,
+    quantity: u64,
+}
+
+impl<'a> Throttle<'a> {
+    /// Reads what stands after the command's name: `key max_burst count period [quantity]`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn read(
+        app: &App,
+        last: &mut Last,
+        mut arguments: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<Self, String> {
+        if !(4..=5).contains(&arguments.len()) {
+            return Err(format!(
+                "wrong number of arguments for '{RULE}' command; send key max_burst count period [quantity]"
+            ));
+        }
+        let key = value_of(arguments.next().unwrap_or_default());
+        let mut number = || integer(arguments.next().unwrap_or(b"1"));
+        let numbers = [number()?, number()?, number()?];
+        let quantity = u64::try_from(number()?).ok().filter(|quantity| *quantity <= MAX_COUNT);
+        let quantity = quantity.ok_or_else(|| format!("quantity is from 0 to {MAX_COUNT}"))?;
+        let limits = match last.0 {
+            Some((known, limits)) if known == numbers => limits,
+            _ => {
+                let limits = app.throttles.limits(app, numbers)?;
+                last.0 = Some((numbers, limits));
+                limits
+            }
+        };
+        Ok(Self { key, limits, quantity })
+    }
+}
+
+impl AsRequest for Throttle<'_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        f(Request::client(&self.key).cost(self.quantity).under(RULE, self.limits))
+    }
+}
+
+/// Five integers: limited or not, the whole limit, how much of it is left, and in how many seconds
+/// to try again (-1 if there is no need to, or no use) and until all of it is back.
+pub(super) fn answer(replies: &mut Replies, decision: &Decision) {
+    let retry = decision.retry_after().filter(|_| !decision.allowed());
+    replies.array(5);
+    replies.integer((!decision.allowed()).into());
+    replies.count(decision.limit());
+    replies.count(decision.remaining());
+    replies.integer(retry.map_or(-1, seconds));
+    replies.integer(seconds(decision.reset_at().since(decision.now())));
+}
+
+/// In whole seconds, rounded up: whoever waits that long does not come too early.
+fn seconds(span: Duration) -> i64 {
+    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+/// A number in decimal digits, as Redis reads it.
+pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
+    let plain =
+        text != b"-0" && text.first() != Some(&b'+') && (text.first() != Some(&b'0') || text.len() == 1);
+    let number = std::str::from_utf8(text).ok().filter(|_| plain).and_then(|text| text.parse().ok());
+    number.ok_or_else(|| "value is not an integer or out of range".into())
+}
