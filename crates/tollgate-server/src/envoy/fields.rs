@@ -26,6 +26,9 @@ const HOMES: [(&[&str], &str); 3] = [
 /// More settings than this are not looked at: a few of them will be unknown, and are told.
 const FIELDS_MAX: usize = 64;
 
+/// More than this nobody reads.
+const FAULTS_MAX: usize = 1_000;
+
 /// What was found wrong with a file.
 #[derive(Debug, Default)]
 pub(super) struct Page {
@@ -33,8 +36,12 @@ pub(super) struct Page {
 }
 
 impl Page {
+    /// Takes note of one. What is wrong with something that aliases repeat is told once.
     pub(super) fn fault(&self, fault: Fault) {
-        self.faults.borrow_mut().push(fault);
+        let mut faults = self.faults.borrow_mut();
+        if faults.len() < FAULTS_MAX && !faults.contains(&fault) {
+            faults.push(fault);
+        }
     }
 }
 

@@ -179,6 +179,13 @@ fn a_file_that_would_be_too_large_is_refused_and_not_written_out() {
 }
 
 #[test]
+fn what_aliases_repeat_is_told_once() {
+    let text =
+        "domain: d\ndescriptors:\n  - {key: a, rate_limit: &r {unit: x}}\n  - {key: b, rate_limit: *r}\n";
+    assert_told(&told(text), &["x.yaml:3:36\n", "3 mistakes"]);
+}
+
+#[test]
 fn a_path_without_files_is_told() {
     let read = |path: &std::path::Path| {
         Domains::read(path, &Backend::Memory(Box::default())).unwrap_err()[0].to_string()
