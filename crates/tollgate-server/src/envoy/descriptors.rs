@@ -1,5 +1,7 @@
 //! What a file says, before any of it is put to use: a domain and its descriptors.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -74,25 +76,27 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Descriptors that stand beside one another, below `varying` that vary.
     fn level(&self, items: &'a [Rc<Node>], varying: usize) -> Vec<Descriptor> {
-        let mut known: Vec<(Descriptor, Range<usize>)> = Vec::new();
-        let mut first = std::collections::HashMap::new();
-        for item in items {
-            let Some((descriptor, span)) = self.descriptor(item, varying) else { continue };
-            let pair = (descriptor.key.clone(), descriptor.value.clone());
-            if let Some(earlier) = first.get(&pair) {
-                let of = pair.1.map_or_else(String::new, |value| format!(" with the value {value:?}"));
-                let fault = Fault::new(
-                    format!("the key {:?}{of} is there twice at the same level", pair.0),
-                    "put what belongs to both under one of them",
-                );
-                let earlier: &Range<usize> = earlier;
-                self.page.fault(fault.at(span, "again").beside(earlier.clone(), "first here"));
-            } else {
-                first.insert(pair, span.clone());
-                known.push((descriptor, span));
+        let mut places: HashMap<(String, Option<String>), Range<usize>> = HashMap::new();
+        let mut level = Vec::new();
+        for (descriptor, span) in items.iter().filter_map(|item| self.descriptor(item, varying)) {
+            match places.entry((descriptor.key.clone(), descriptor.value.clone())) {
+                Entry::Vacant(free) => {
+                    free.insert(span);
+                    level.push(descriptor);
+                }
+                Entry::Occupied(first) => {
+                    let of = descriptor
+                        .value
+                        .map(|value| format!(" with the value {value:?}"))
+                        .unwrap_or_default();
+                    let message =
+                        format!("the key {:?}{of} is there twice at the same level", descriptor.key);
+                    let fault = Fault::new(message, "put what belongs to both under one of them");
+                    self.page.fault(fault.at(span, "again").beside(first.get().clone(), "first here"));
+                }
             }
         }
-        known.into_iter().map(|(descriptor, _)| descriptor).collect()
+        level
     }
 
     fn descriptor(&self, item: &'a Node, varying: usize) -> Option<(Descriptor, Range<usize>)> {
