@@ -26,7 +26,7 @@ mod store;
 mod values;
 mod words;
 
-use fault::nearest;
+pub(crate) use fault::nearest;
 pub use fault::{Fault, Faults};
 use reader::{At, PREFIX, Section, Source};
 pub(crate) use server::WORKERS_MAX;

@@ -11,6 +11,8 @@ mod backend;
 pub mod cli;
 pub mod config;
 mod connection;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the gRPC adapter is to use it"))]
+mod envoy;
 mod http;
 mod latency;
 mod loading;

@@ -67,7 +67,7 @@ impl Faults {
     }
 
     /// In the order of the file; what is not in it comes first.
-    pub(super) fn sorted(mut self) -> Self {
+    pub(crate) fn sorted(mut self) -> Self {
         self.faults.sort_by_key(|fault| fault.at.as_ref().map(|(span, _)| span.start));
         self
     }

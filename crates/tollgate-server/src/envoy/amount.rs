@@ -1,0 +1,159 @@
+//! How much a `rate_limit` lets through.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use tollgate::{Algorithm, Bucket, DAY, Error, HOUR, Limit, MINUTE, SECOND, Store as _, parse_duration};
+
+use super::fields::{At, Fields};
+use crate::backend::Backend;
+use crate::config::{Fault, nearest};
+
+/// How much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Amount {
+    Unlimited,
+    /// `requests_per_unit: 0`.
+    Nothing,
+    Limit(Limit),
+}
+
+/// The units of the reference. A month has 30 days there and a year 365.
+const UNITS: [(&str, Duration); 7] = [
+    ("second", SECOND),
+    ("minute", MINUTE),
+    ("hour", HOUR),
+    ("day", DAY),
+    ("week", Duration::from_secs(7 * 86_400)),
+    ("month", Duration::from_secs(30 * 86_400)),
+    ("year", Duration::from_secs(365 * 86_400)),
+];
+
+/// An algorithm of so many per so long.
+type Build = fn(u64, Duration) -> Algorithm;
+
+/// What can be written for `algorithm`, which the reference does not have.
+const ALGORITHMS: [(&str, Build); 5] = [
+    ("fixed", |limit, period| fixed(limit, period, false)),
+    ("fixed aligned", |limit, period| fixed(limit, period, true)),
+    ("sliding", |limit, period| Algorithm::SlidingWindow { limit, period, count_denied: false }),
+    ("log", |limit, period| Algorithm::SlidingLog { limit, period }),
+    ("bucket", |limit, period| {
+        Algorithm::TokenBucket(Bucket { capacity: limit, amount: limit, interval: period, stepped: false })
+    }),
+];
+
+const fn fixed(limit: u64, period: Duration, aligned: bool) -> Algorithm {
+    Algorithm::FixedWindow { limit, period, aligned, count_denied: false }
+}
+
+/// Reads the settings of a `rate_limit`; `heading` is where that word stands.
+pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Backend) -> Option<Amount> {
+    let unlimited = fields.flag("unlimited");
+    let unit = fields.text("unit").filter(|unit| !unit.value.is_empty());
+    let requests = fields.count("requests_per_unit");
+    let multiplier = fields.count("unit_multiplier");
+    let algorithm = fields.text("algorithm");
+    if unlimited {
+        let Some((name, At { span, .. })) =
+            unit.map(|unit| ("unit", unit)).or(algorithm.map(|word| ("algorithm", word)))
+        else {
+            return Some(Amount::Unlimited);
+        };
+        let help = format!("leave out `{name}` or `unlimited`");
+        fields.fault(Fault::new(format!("what is unlimited has no `{name}`"), help).at(span, "here"));
+        return None;
+    }
+    let build = chosen(fields, algorithm.as_ref());
+    let period = period(fields, heading, unit.as_ref(), multiplier.as_ref());
+    if fields.place("requests_per_unit").is_none() {
+        let help = "add `requests_per_unit: …`; 0 denies everything";
+        fields.fault(Fault::new("there is no limit", help).at(heading.clone(), "here"));
+    }
+    let (requests, period, build) = (requests?, period?, build?);
+    if requests.value == 0 {
+        return Some(Amount::Nothing);
+    }
+    let places = Places { requests: &requests, unit: multiplier.map_or(unit?.span, |times| times.span) };
+    let limit = Limit::new(build(requests.value, period)).map_err(|error| fields.fault(places.fault(error)));
+    let limit = limit.ok()?;
+    if let Err(error) = store.accepts(&limit) {
+        let place = algorithm.map_or(requests.span, |word| word.span);
+        fields
+            .fault(Fault::new(format!("the store cannot keep {limit}"), error.to_string()).at(place, "here"));
+    }
+    Some(Amount::Limit(limit))
+}
+
+/// The algorithm that was chosen, or a fixed window, which is what the reference has.
+fn chosen(fields: &Fields<'_>, word: Option<&At<&str>>) -> Option<Build> {
+    let Some(At { value, span }) = word else { return Some(ALGORITHMS[0].1) };
+    if let Some((_, build)) = ALGORITHMS.iter().find(|(name, _)| name == value) {
+        return Some(*build);
+    }
+    let names = ALGORITHMS.map(|(name, _)| name);
+    let help = match nearest(value, names) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "leave it out for `fixed`".into(),
+    };
+    let fault = Fault::new(format!("`algorithm` cannot be {value:?}"), help);
+    fields.fault(fault.at(span.clone(), format!("expected one of {}", names.join(", "))));
+    None
+}
+
+fn period(
+    fields: &Fields<'_>,
+    heading: &Range<usize>,
+    unit: Option<&At<&str>>,
+    multiplier: Option<&At<u64>>,
+) -> Option<Duration> {
+    let Some(At { value, span }) = unit else {
+        let fault = Fault::new("there is no unit", "add `unit: minute`, or alike");
+        fields.fault(fault.at(fields.place("unit").unwrap_or(heading.clone()), "here"));
+        return None;
+    };
+    let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(value)).map(|(_, period)| *period);
+    let period = known.map_or_else(|| parse_duration(value), Ok).map_err(|error| {
+        let (reason, hint) = match error {
+            Error::InvalidNotation { reason, hint, .. } => (reason, hint),
+            other => (other.to_string(), String::new()),
+        };
+        let near = nearest(value, UNITS.map(|(name, _)| name));
+        let help = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("{hint}; or second, minute, hour, day, week, month, year"),
+        };
+        fields.fault(Fault::new(format!("`unit` cannot be {value:?}"), help).at(span.clone(), reason));
+    });
+    let times =
+        multiplier.map_or(Some(1), |times| u32::try_from(times.value).ok().filter(|times| *times > 0));
+    if let (None, Some(At { span, .. })) = (times, multiplier) {
+        let help = "write another number, or leave it out";
+        let fault = Fault::new(format!("`unit_multiplier` is from 1 to {}", u32::MAX), help);
+        fields.fault(fault.at(span.clone(), "here"));
+    }
+    // What is far too long is found to be so when the limit is built.
+    Some(period.ok()?.saturating_mul(times?))
+}
+
+/// Where the numbers of a limit come from.
+struct Places<'a> {
+    requests: &'a At<u64>,
+    unit: Range<usize>,
+}
+
+impl Places<'_> {
+    fn fault(&self, error: Error) -> Fault {
+        let Error::InvalidLimit { field, reason, .. } = error else {
+            return Fault::new("this limit does not work", error.to_string())
+                .at(self.requests.span.clone(), "here");
+        };
+        let of_time = matches!(field, "period" | "interval");
+        let (span, what) = if of_time {
+            (self.unit.clone(), "period")
+        } else {
+            (self.requests.span.clone(), "number of requests")
+        };
+        Fault::new(format!("the {what} does not work"), format!("it must be {reason}")).at(span, "here")
+    }
+}

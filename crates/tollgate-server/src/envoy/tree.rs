@@ -1,0 +1,156 @@
+//! Finds what holds for a descriptor, level by level.
+
+use std::collections::HashMap;
+
+use tollgate::Rule;
+
+use super::amount::Amount;
+use super::descriptors::{Descriptor, Limited};
+use super::names::{Names, Path, attribute_names};
+use super::{Matched, Verdict};
+
+/// Descriptors that stand beside one another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Level {
+    keys: HashMap<String, Values>,
+}
+
+/// What holds for the values of a key.
+#[derive(Clone, Debug, Default)]
+struct Values {
+    exact: HashMap<String, Branch>,
+    /// The one that says most comes first.
+    patterns: Vec<(Pattern, Branch)>,
+    any: Option<Box<Branch>>,
+}
+
+#[derive(Clone, Debug)]
+struct Branch {
+    matched: Option<Matched>,
+    below: Level,
+}
+
+impl Level {
+    /// Puts descriptors to use; `path` leads to them. The rules that they need are added to `rules`.
+    pub(super) fn grow<'a>(
+        descriptors: &'a [Descriptor],
+        above: &mut Vec<&'a Descriptor>,
+        domain: &'a str,
+        names: &Names,
+        rules: &mut Vec<Rule>,
+    ) -> Self {
+        let mut level = Self::default();
+        for descriptor in descriptors {
+            above.push(descriptor);
+            let matched = descriptor.limited.as_ref().map(|limited| {
+                let rule = rule(limited, above, domain, names);
+                let verdict = match (&limited.amount, &rule) {
+                    (Amount::Unlimited, _) => Verdict::Unlimited,
+                    (_, None) => Verdict::Nothing,
+                    (_, Some(rule)) => Verdict::Rule(rule.name()),
+                };
+                rules.extend(rule);
+                limited.matched(verdict)
+            });
+            let below = Self::grow(&descriptor.below, above, domain, names, rules);
+            above.pop();
+            level.insert(descriptor, Branch { matched, below });
+        }
+        level.keys.values_mut().for_each(Values::sort);
+        level
+    }
+
+    fn insert(&mut self, descriptor: &Descriptor, branch: Branch) {
+        let values = self.keys.entry(descriptor.key.clone()).or_default();
+        match &descriptor.value {
+            None => values.any = Some(Box::new(branch)),
+            Some(value) if value.contains('*') => values.patterns.push((Pattern::new(value), branch)),
+            Some(value) => _ = values.exact.insert(value.clone(), branch),
+        }
+    }
+
+    /// What holds for these entries, and for no more or fewer.
+    pub(super) fn find<'a>(&self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<&Matched> {
+        let mut level = self;
+        let mut matched = None;
+        for (key, value) in entries {
+            let branch = level.keys.get(key)?.find(value)?;
+            (level, matched) = (&branch.below, branch.matched.as_ref());
+        }
+        matched
+    }
+}
+
+impl Values {
+    fn find(&self, value: &str) -> Option<&Branch> {
+        let pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(value));
+        self.exact.get(value).or_else(|| pattern().map(|(_, branch)| branch)).or(self.any.as_deref())
+    }
+
+    fn sort(&mut self) {
+        self.patterns.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.said()));
+    }
+}
+
+impl Limited {
+    fn matched(&self, verdict: Verdict) -> Matched {
+        Matched {
+            verdict,
+            name: self.name.clone(),
+            replaces: self.replaces.clone(),
+            detailed: self.detailed,
+            shadow: self.shadow,
+            quota: self.quota,
+        }
+    }
+}
+
+/// Takes note of all paths that lead to a rule.
+pub(super) fn note<'a>(descriptors: &'a [Descriptor], path: &mut Path<'a>, names: &mut Names) {
+    for descriptor in descriptors {
+        path.steps.push((&descriptor.key, descriptor.value.as_deref()));
+        if descriptor.limited.as_ref().is_some_and(|limited| matches!(limited.amount, Amount::Limit(_))) {
+            names.note(path);
+        }
+        note(&descriptor.below, path, names);
+        path.steps.pop();
+    }
+}
+
+/// The rule of the last of these descriptors, if it needs one.
+fn rule(limited: &Limited, path: &[&Descriptor], domain: &str, names: &Names) -> Option<Rule> {
+    let Amount::Limit(limit) = limited.amount else { return None };
+    let steps = path.iter().map(|step| (step.key.as_str(), step.value.as_deref())).collect();
+    let attributes = attribute_names(path.iter().map(|step| step.key.as_str()));
+    let varying = attributes.into_iter().zip(path).filter(|(_, step)| step.varies());
+    let rule = Rule::new(&names.name(&Path { domain, steps }), limit).key(varying.map(|(name, _)| name));
+    Some(if limited.shadow || limited.quota { rule.shadow() } else { rule })
+}
+
+/// A value with `*` in it, each of which stands for any number of characters.
+#[derive(Clone, Debug)]
+struct Pattern {
+    /// What stands before, between and after the stars.
+    parts: Vec<String>,
+}
+
+impl Pattern {
+    fn new(value: &str) -> Self {
+        Self { parts: value.split('*').map(Into::into).collect() }
+    }
+
+    /// How much it says: first what a value begins with, then all of it.
+    fn said(&self) -> (usize, usize) {
+        (self.parts.first().map_or(0, String::len), self.parts.iter().map(String::len).sum())
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let [first, between @ .., last] = self.parts.as_slice() else { return false };
+        let inside = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
+        let rest = inside.and_then(|inside| {
+            // The first place that fits leaves the most for those that follow.
+            between.iter().try_fold(inside, |rest, part| Some(rest.split_once(part.as_str())?.1))
+        });
+        rest.is_some()
+    }
+}

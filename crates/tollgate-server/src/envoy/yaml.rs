@@ -1,0 +1,230 @@
+//! YAML into nodes that know where they stand.
+//!
+//! Nothing here knows what the nodes mean. An alias is the same node once more, not a copy, so that
+//! a small file cannot become a large one; how large it would be if it were written out is counted,
+//! because whoever walks the nodes walks all of that.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+
+use crate::config::Fault;
+
+/// Lists and mappings inside one another, aliases followed.
+const DEPTH_MAX: usize = 100;
+
+/// Nodes of a file, aliases written out.
+const NODES_MAX: usize = 1_000_000;
+
+/// A piece of the file.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Where to point at it, in bytes. Of a list or a mapping that is its beginning.
+    pub(super) span: Range<usize>,
+    pub(super) value: Value,
+    /// How many nodes it is, and how many inside one another.
+    size: usize,
+    depth: usize,
+}
+
+/// What a node is.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// A text. Only a plain one, without quotes, can be nothing.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    List(Vec<Rc<Node>>),
+    Map(Vec<(Rc<Node>, Rc<Node>)>),
+}
+
+impl Node {
+    /// Whether nothing is written there.
+    pub(super) fn is_null(&self) -> bool {
+        match &self.value {
+            Value::Scalar { text, plain } => {
+                *plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+            }
+            Value::List(_) | Value::Map(_) => false,
+        }
+    }
+
+    /// What it is, in words.
+    pub(super) const fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Scalar { .. } => "a plain value",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// Reads the one document of a file; `None` if there is nothing in it.
+pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<Fault>> {
+    let mut builder = Builder::new(text);
+    let mut events = Parser::new_from_str(text);
+    while let Some(event) = events.next_event() {
+        let (event, span) = event.map_err(|error| Box::new(builder.places.error(&error)))?;
+        builder.take(event, span)?;
+    }
+    let mut documents = builder.documents.into_iter().filter(|document| !document.is_null());
+    let first = documents.next();
+    match documents.next() {
+        Some(second) => {
+            let help = "a file holds one domain; put the other into a file of its own";
+            let fault = Fault::new("there is more than one document", help);
+            Err(Box::new(fault.at(second.span.clone(), "another one")))
+        }
+        None => Ok(first),
+    }
+}
+
+/// Puts nodes together as their parts come in.
+struct Builder<'t> {
+    places: Places<'t>,
+    /// Lists and mappings that have begun and not ended.
+    open: Vec<Open>,
+    anchors: HashMap<usize, Rc<Node>>,
+    documents: Vec<Rc<Node>>,
+    /// How many nodes there are so far, aliases written out.
+    size: usize,
+}
+
+struct Open {
+    span: Range<usize>,
+    anchor: usize,
+    children: Vec<Rc<Node>>,
+}
+
+impl<'t> Builder<'t> {
+    fn new(text: &'t str) -> Self {
+        Self {
+            places: Places::new(text),
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            documents: Vec::new(),
+            size: 0,
+        }
+    }
+
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<Fault>> {
+        let span = self.places.range(span);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && tag.is_none();
+                let value = Value::Scalar { text: text.into_owned(), plain };
+                self.put(Rc::new(Node { span, value, size: 1, depth: 1 }), anchor)
+            }
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                if self.open.len() >= DEPTH_MAX {
+                    return Err(Box::new(too_deep(span)));
+                }
+                self.open.push(Open { span, anchor, children: Vec::new() });
+                Ok(())
+            }
+            Event::SequenceEnd => self.close(Value::List),
+            Event::MappingEnd => self.close(|children| Value::Map(pairs(children))),
+            Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
+                Some(node) if self.open.len().saturating_add(node.depth) > DEPTH_MAX => {
+                    Err(Box::new(too_deep(span)))
+                }
+                Some(node) => {
+                    self.put(node, 0).map_err(|fault| Box::new(fault.at(span, "this makes it too large")))
+                }
+                None => {
+                    let help = "write out what is meant";
+                    let fault = Fault::new("this alias stands inside what it stands for", help);
+                    Err(Box::new(fault.at(span, "here")))
+                }
+            },
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => Ok(()),
+        }
+    }
+
+    fn close(&mut self, value: impl FnOnce(Vec<Rc<Node>>) -> Value) -> Result<(), Box<Fault>> {
+        let Some(Open { span, anchor, children }) = self.open.pop() else { return Ok(()) };
+        let size = children.iter().fold(1_usize, |size, child| size.saturating_add(child.size));
+        let depth = children.iter().map(|child| child.depth).max().unwrap_or(0).saturating_add(1);
+        // What is inside has been counted.
+        self.size = self.size.saturating_sub(size.saturating_sub(1));
+        self.put(Rc::new(Node { span, value: value(children), size, depth }), anchor)
+    }
+
+    fn put(&mut self, node: Rc<Node>, anchor: usize) -> Result<(), Box<Fault>> {
+        self.size = self.size.saturating_add(node.size);
+        if self.size > NODES_MAX {
+            let help = format!("at most {NODES_MAX} values are read, aliases written out");
+            let fault = Fault::new("this file is too large", help);
+            return Err(Box::new(fault.at(node.span.clone(), "up to here")));
+        }
+        if anchor > 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.documents.push(node),
+        }
+        Ok(())
+    }
+}
+
+fn too_deep(span: Range<usize>) -> Fault {
+    let help = format!("{DEPTH_MAX} lists and mappings inside one another are the most");
+    Fault::new("this is nested too deeply", help).at(span, "here")
+}
+
+/// Keys and values, which come in turn.
+fn pairs(children: Vec<Rc<Node>>) -> Vec<(Rc<Node>, Rc<Node>)> {
+    let mut children = children.into_iter();
+    std::iter::from_fn(|| children.next().zip(children.next())).collect()
+}
+
+/// The parser counts characters, everyone else bytes.
+struct Places<'t> {
+    text: &'t str,
+    /// Where each character begins; not needed if each is a byte.
+    starts: Option<Vec<usize>>,
+}
+
+impl<'t> Places<'t> {
+    fn new(text: &'t str) -> Self {
+        let starts = (!text.is_ascii()).then(|| text.char_indices().map(|(start, _)| start).collect());
+        Self { text, starts }
+    }
+
+    fn byte(&self, character: usize) -> usize {
+        let end = self.text.len();
+        match &self.starts {
+            Some(starts) => starts.get(character).copied().unwrap_or(end),
+            None => character.min(end),
+        }
+    }
+
+    fn error(&self, error: &ScanError) -> Fault {
+        let at = self.byte(error.marker().index());
+        // The parser names the text that a tab is found in, which may begin a line earlier.
+        let tab =
+            self.text.get(at..).and_then(|rest| rest.find('\t')).filter(|_| error.info().contains("tab"));
+        let (at, help) = tab.map_or((at, ""), |tab| (at.saturating_add(tab), "indent with spaces"));
+        Fault::new("this is not YAML", help).at(at..at, error.info())
+    }
+
+    /// Without the space at its end, and with at least one character if the line has one there.
+    fn range(&self, span: Span) -> Range<usize> {
+        let (start, end) = (self.byte(span.start.index()), self.byte(span.end.index()));
+        let written = self.text.get(start..end).unwrap_or_default().trim_end();
+        let next = || self.text.get(start..).and_then(|rest| rest.chars().next());
+        let length = match written.len() {
+            0 => next().filter(|next| !next.is_whitespace()).map_or(0, char::len_utf8),
+            length => length,
+        };
+        start..start.saturating_add(length)
+    }
+}
