@@ -1,6 +1,7 @@
 //! What a running server consists of, whatever protocol it is asked in.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
+use tokio::time::timeout;
 use tollgate::{
     AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, Rule, RuleSet,
     SECOND, StoreError, Timestamp, TokioClock,
@@ -15,10 +17,11 @@ use tollgate::{
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
+use crate::brought::Brought;
 use crate::config::{Config, Faults, Fixed, Origin, Settings};
 use crate::loading;
 use crate::metrics::Metrics;
-use crate::resp::throttle::{self, Throttles};
+use crate::resp::throttle;
 use crate::secret::Secret;
 use crate::top::Top;
 
@@ -38,14 +41,14 @@ pub struct App {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) top: Arc<Top>,
-    pub(crate) throttles: Throttles,
+    pub(crate) brought: Brought,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
     made_up: Secret,
     /// What masks names in logs.
     mask: Secret,
-    /// The configuration's text as it was last read, right or wrong. Held while it is read again.
+    /// What the configuration's files said when they were last read, right or wrong. Held while they are read again.
     text: Mutex<String>,
     origin: Origin,
     fixed: Fixed,
@@ -100,7 +103,7 @@ impl App {
             clock,
             metrics: Metrics::default(),
             top,
-            throttles: Throttles::default(),
+            brought: Brought::default(),
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
             mask: Secret::random()?,
@@ -219,6 +222,15 @@ impl App {
         self.ready.load(Ordering::Relaxed)
     }
 
+    /// Why not to send it requests, in a sentence; `None` if nothing speaks against it.
+    pub(crate) async fn why_not_ready(&self) -> Option<&'static str> {
+        if !self.is_ready() {
+            return Some("the server is about to stop; ask another");
+        }
+        let answers = timeout(self.fixed.store.deadline, self.limiter.store().answers()).await;
+        (answers != Ok(true)).then_some("the store does not answer; the log has the reason")
+    }
+
     /// Tells load balancers to go elsewhere.
     pub(crate) fn no_longer_ready(&self) {
         self.ready.store(false, Ordering::Relaxed);
@@ -232,11 +244,9 @@ impl App {
     pub fn reload(&self) -> Result<(), Faults> {
         // One at a time, so that the newest counts.
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        let applied =
-            self.origin.load().inspect_err(|faults| text.clone_from(&faults.text)).and_then(|config| {
-                text.clone_from(&config.text);
-                self.apply(config)
-            });
+        // First the text: what is written while it is read is read again.
+        *text = self.origin.text(self.fixed.envoy_config.as_deref());
+        let applied = self.origin.load().and_then(|config| self.apply(config));
         self.metrics.reloaded(applied.is_ok());
         match &applied {
             Ok(()) => info!("the configuration was read again and is in effect"),
@@ -245,9 +255,15 @@ impl App {
         applied
     }
 
-    /// Whether this is the configuration as it was last read.
-    pub(crate) fn has_read(&self, text: &str) -> bool {
-        *self.text.lock().unwrap_or_else(PoisonError::into_inner) == text
+    /// Whether the configuration's files say something else than when they were last read.
+    pub(crate) fn has_changed(&self) -> bool {
+        let text = self.origin.text(self.fixed.envoy_config.as_deref());
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) != text
+    }
+
+    /// What to watch: the configuration's files, and directories of them.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = &Path> {
+        self.origin.file.as_deref().into_iter().chain(self.fixed.envoy_config.as_deref())
     }
 
     fn apply(&self, config: Config) -> Result<(), Faults> {

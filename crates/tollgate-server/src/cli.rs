@@ -68,6 +68,9 @@ for stop_delay.")]
         /// Where to listen for the Redis protocol [default: 127.0.0.1:6380]
         #[arg(long, value_name = "ADDR")]
         resp: Option<String>,
+        /// Limits for gRPC as Envoy's reference service has them: its YAML file, or a directory of them
+        #[arg(long, value_name = "FILE-OR-DIR")]
+        envoy_config: Option<PathBuf>,
         /// What each client may do, such as "10/60s fixed", "100/s burst 200" or "50/hour sliding"
         /// [default: 10/60s fixed]
         #[arg(long)]
@@ -168,9 +171,9 @@ pub fn run() -> ExitCode {
     panic::set_hook(Box::new(report));
     let done = match Cli::parse().command {
         None => Ok(Cli::command().render_help().to_string()),
-        Some(Command::Serve { config, http, grpc, resp, limit, workers, redis, data }) => {
+        Some(Command::Serve { config, http, grpc, resp, envoy_config, limit, workers, redis, data }) => {
             let workers = workers.and_then(|workers| usize::try_from(workers).ok());
-            let flags = Flags { http, grpc, resp, limit, workers, redis, data };
+            let flags = Flags { http, grpc, resp, envoy_config, limit, workers, redis, data };
             serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| String::new())
         }
         Some(Command::Check { client, server, cost, cacert }) => {

@@ -9,14 +9,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use tollgate::{FailurePolicy, Limit, RuleSet};
 use tollgate_http::{HeaderStyle, Headers, Identity};
 use toml::de::DeTable;
 
 use crate::backend::Backend;
+use crate::envoy::Domains;
 use crate::secret::Secret;
-use crate::tls;
+use crate::tls::{self, Tls};
 
 mod fault;
 mod reader;
@@ -53,7 +53,7 @@ pub struct Config {
     pub rules: RuleSet,
     /// What looks like a mistake but is not one for certain.
     pub warnings: Vec<String>,
-    /// The file's text.
+    /// What all its files say.
     pub text: String,
 }
 
@@ -69,7 +69,9 @@ pub struct Settings {
     /// Whether clients are hashed in logs.
     pub hash_keys_in_logs: bool,
     /// Certificates.
-    pub tls: Option<Arc<ServerConfig>>,
+    pub tls: Option<Tls>,
+    /// What the reference service's files say.
+    pub(crate) domains: Arc<Domains>,
 }
 
 /// Flags, which count more than anything else.
@@ -85,6 +87,8 @@ pub struct Flags {
     pub limit: Option<Limit>,
     /// How many threads answer.
     pub workers: Option<usize>,
+    /// Files of the reference service.
+    pub envoy_config: Option<PathBuf>,
     /// Where Redis is.
     pub redis: Option<String>,
     /// The directory to keep state in.
@@ -120,21 +124,24 @@ impl Origin {
     pub fn load(&self) -> Result<Config, Faults> {
         let name =
             self.file.as_ref().map_or_else(|| "the environment".into(), |file| file.display().to_string());
-        let told = |text: String, faults| Err(Faults { file: name.clone(), text, faults }.sorted());
+        let told = |text: String, faults, elsewhere| {
+            Err(Faults { file: name.clone(), text, faults, elsewhere }.sorted())
+        };
         let text = match self.file.as_ref().map(fs::read_to_string) {
             None => String::new(),
             Some(Ok(text)) => text,
-            Some(Err(error)) => return told(String::new(), vec![unreadable(&name, &error)]),
+            Some(Err(error)) => return told(String::new(), vec![unreadable(&name, &error)], Vec::new()),
         };
         let source = Source {
             text: &text,
             environment: &self.environment,
             faults: Default::default(),
+            elsewhere: Default::default(),
             asked: Default::default(),
         };
         let (table, errors) = DeTable::parse_recoverable(&text);
         let config = if errors.is_empty() {
-            Some(Config { text: text.clone(), ..self.read(&source, table.get_ref()) })
+            Some(self.read(&source, table.get_ref()))
         } else {
             let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
             let fault = |error: &toml::de::Error| {
@@ -143,25 +150,40 @@ impl Origin {
             source.faults.borrow_mut().extend(errors.iter().map(fault));
             None
         };
-        let faults = source.faults.take();
+        let (faults, elsewhere) = (source.faults.take(), source.elsewhere.take());
         match config {
-            Some(config) if faults.is_empty() => Ok(config),
-            _ => told(text.clone(), faults),
+            Some(config) if faults.is_empty() && elsewhere.is_empty() => Ok(config),
+            _ => told(text.clone(), faults, elsewhere),
         }
+    }
+
+    /// What all files say: to see whether anything changed.
+    pub(crate) fn text(&self, envoy_config: Option<&Path>) -> String {
+        let file = self.file.as_ref().and_then(|file| fs::read_to_string(file).ok());
+        file.unwrap_or_default() + &envoy_config.map(Domains::text).unwrap_or_default()
     }
 
     fn read(&self, source: &Source<'_>, table: &DeTable<'_>) -> Config {
         let mut root = Section::root(source, table);
         let mut server = root.section("server");
-        let settings = self.settings(source, &mut server);
+        let mut settings = self.settings(source, &mut server);
+        let envoy_config = self.envoy_config(&mut server);
         let flags = store::Flags { redis: self.flags.redis.as_deref(), data: self.flags.data.as_deref() };
         let store = store::read(root.section("store"), flags, self.directory());
-        let fixed = server::fixed(source, server, &self.flags, store);
+        let fixed = server::fixed(source, server, &self.flags, envoy_config, store);
         // What is wrong with the store has been noted; rules are then read as for memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
-        let rules = rules::read(source, &mut root, self.flags.limit, &backend, &fixed.addresses);
+        // First the text: what is written while it is read is read again.
+        let text = self.text(fixed.envoy_config.as_deref());
+        if let Some(path) = &fixed.envoy_config {
+            let read =
+                Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
+            settings.domains = Arc::new(read.unwrap_or_default());
+        }
+        let about = rules::About { store: &backend, addresses: &fixed.addresses, domains: &settings.domains };
+        let rules = rules::read(source, &mut root, self.flags.limit, &about);
         root.finish();
-        Config { warnings: self.misspelt(source), fixed, settings, rules, text: String::new() }
+        Config { warnings: self.misspelt(source), fixed, settings, rules, text }
     }
 
     fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
@@ -179,6 +201,7 @@ impl Origin {
             admin_token: self.admin_token(source, server),
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             tls: self.tls(server),
+            domains: Arc::default(),
         }
     }
 
@@ -207,7 +230,7 @@ impl Origin {
         Some(Secret::new(token.into()))
     }
 
-    fn tls(&self, server: &mut Section<'_>) -> Option<Arc<ServerConfig>> {
+    fn tls(&self, server: &mut Section<'_>) -> Option<Tls> {
         let mut section = server.section("tls");
         let (cert, key) = (section.get::<String>("cert"), section.get::<String>("key"));
         let client_ca = section.get::<String>("client_ca");
@@ -241,6 +264,12 @@ impl Origin {
         });
         section.finish();
         built
+    }
+
+    /// Where the reference service's files are: a flag is relative to where one is, a setting to the file it is in.
+    fn envoy_config(&self, server: &mut Section<'_>) -> Option<PathBuf> {
+        let setting = server.get::<String>("envoy_config");
+        self.flags.envoy_config.clone().or_else(|| Some(self.directory().join(setting?.value)))
     }
 
     /// What paths in the configuration are relative to: its own directory.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,9 +19,11 @@ use tollgate::Clock as _;
 use tracing::{debug, warn};
 
 use crate::app::{App, STOPWATCH};
+use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::resp;
+use crate::tls::Tls;
 
 /// How long to go on accepting once the server stops: as long as it takes to empty the queue.
 const LAST_CALL: Duration = Duration::from_millis(20);
@@ -52,7 +55,19 @@ pub(crate) enum Phase {
 #[derive(Clone)]
 pub(crate) enum Speaks {
     Http(Http),
+    Grpc(Grpc),
     Resp,
+}
+
+impl Speaks {
+    /// What TLS is to say that is spoken over it.
+    fn over(&self, tls: &Tls) -> Arc<ServerConfig> {
+        Arc::clone(match self {
+            Self::Http(_) => &tls.http,
+            Self::Grpc(_) => &tls.grpc,
+            Self::Resp => &tls.resp,
+        })
+    }
 }
 
 /// Where connections of one protocol come in.
@@ -111,7 +126,7 @@ impl Door {
         // Small answers leave at once; and who does not take them in time is not waited for.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(patience));
-        let tls = self.app.settings().tls.clone();
+        let tls = self.app.settings().tls.as_ref().map(|tls| self.speaks.over(tls));
         match tls {
             None => self.speak(stream, peer).await,
             Some(config) => match timeout(patience, TlsAcceptor::from(config).accept(stream)).await {
@@ -126,6 +141,7 @@ impl Door {
         let course = self.course.clone();
         let ended = match &self.speaks {
             Speaks::Http(http) => http.speak(stream, peer, course).await,
+            Speaks::Grpc(grpc) => grpc.speak(stream, course).await,
             Speaks::Resp => resp::speak(&self.app, stream, course).await,
         };
         if let Err(error) = ended {

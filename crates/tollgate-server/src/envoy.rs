@@ -59,10 +59,6 @@ pub(crate) struct Matched {
     pub(crate) detailed: bool,
     /// Whether it only watches. The rule then does as well.
     pub(crate) shadow: bool,
-    /// Whether it denies a request only together with all others of this kind in that request: if
-    /// one of them has quota left, the request can go there. Its rule only watches, because a rule
-    /// that denies would do so alone; whoever asks has to put the answers together.
-    pub(crate) quota: bool,
 }
 
 /// How much a descriptor may do.
@@ -106,7 +102,7 @@ impl Domains {
             drafts.extend(draft.map(|draft| (file.clone(), draft)));
             let faults = page.faults.take();
             if !faults.is_empty() {
-                wrong.push(Faults { file, text, faults }.sorted());
+                wrong.push(Faults { file, text, faults, elsewhere: Vec::new() }.sorted());
             }
         }
         if wrong.is_empty() { Ok(Self::of(drafts.iter().map(|(_, draft)| draft))) } else { Err(wrong) }

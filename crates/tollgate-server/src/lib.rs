@@ -8,11 +8,12 @@
 mod app;
 pub mod ask;
 mod backend;
+mod brought;
 pub mod cli;
 pub mod config;
 mod connection;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the gRPC adapter is to use it"))]
 mod envoy;
+mod grpc;
 mod http;
 mod latency;
 mod loading;

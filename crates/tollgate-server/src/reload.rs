@@ -1,6 +1,7 @@
 //! When to read the configuration again: on SIGHUP, and when the file changes.
 
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ const QUIET_TIMES_MAX: usize = 20;
 ///
 /// # Errors
 /// What keeps signals from being noticed.
-pub(crate) fn start(app: &Arc<App>, file: Option<PathBuf>) -> io::Result<()> {
+pub(crate) fn start(app: &Arc<App>) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let on_hangup = Arc::clone(app);
     tokio::spawn(async move {
@@ -32,14 +33,19 @@ pub(crate) fn start(app: &Arc<App>, file: Option<PathBuf>) -> io::Result<()> {
             reload(&on_hangup).await;
         }
     });
-    if let Some(error) = file.and_then(|file| watch(app, file).err()) {
+    if let Err(error) = watch(app) {
         warn!(%error, "the configuration is not watched, so changes to it wait for SIGHUP");
     }
     Ok(())
 }
 
-/// The directory is watched, not the file: editors, and Kubernetes, put another file in its place.
-fn watch(app: &Arc<App>, file: PathBuf) -> notify::Result<()> {
+/// Directories are watched, not files: editors, and Kubernetes, put another file in a file's place.
+fn watch(app: &Arc<App>) -> notify::Result<()> {
+    let mut directories: Vec<PathBuf> = app.watched().flat_map(directories).collect();
+    directories.dedup();
+    if directories.is_empty() {
+        return Ok(());
+    }
     let changed = Arc::new(Notify::new());
     let told = Arc::clone(&changed);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
@@ -47,8 +53,9 @@ fn watch(app: &Arc<App>, file: PathBuf) -> notify::Result<()> {
             told.notify_one();
         }
     })?;
-    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    watcher.watch(directory, RecursiveMode::NonRecursive)?;
+    for directory in directories {
+        watcher.watch(&directory, RecursiveMode::NonRecursive)?;
+    }
     // What changed before it was watched is noticed now.
     changed.notify_one();
     let app = Arc::clone(app);
@@ -62,13 +69,24 @@ fn watch(app: &Arc<App>, file: PathBuf) -> notify::Result<()> {
                 }
             }
             // Others' files change too. An empty one is about to be written.
-            let text = std::fs::read_to_string(&file).unwrap_or_default();
-            if !text.trim().is_empty() && !app.has_read(&text) {
+            let half_written =
+                |file: &Path| file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0);
+            if !app.watched().any(half_written) && app.has_changed() {
                 reload(&app).await;
             }
         }
     });
     Ok(())
+}
+
+/// Where to look for changes of a file, or of a directory of files.
+fn directories(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() {
+        let inner = Some(path.join("config")).filter(|inner| inner.is_dir());
+        return iter::once(path.to_owned()).chain(inner).collect();
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    vec![parent.unwrap_or(Path::new(".")).to_owned()]
 }
 
 /// Whether something was written, and not just read: by us, that is.

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use crate::app::{App, STOPWATCH};
 use crate::config::{Addresses, Fixed, OFF, Origin};
 use crate::connection::{Course, Door, Phase, Speaks};
+use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::{log, reload, upkeep};
 
@@ -33,18 +34,24 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct Listeners {
     /// For HTTP.
     pub http: Option<TcpListener>,
+    /// For gRPC.
+    pub grpc: Option<TcpListener>,
     /// For the Redis protocol.
     pub resp: Option<TcpListener>,
 }
 
 impl Listeners {
     async fn bind(addresses: &Addresses) -> Result<Self, String> {
-        Ok(Self { http: bind("http", &addresses.http).await?, resp: bind("resp", &addresses.resp).await? })
+        Ok(Self {
+            http: bind("http", &addresses.http).await?,
+            grpc: bind("grpc", &addresses.grpc).await?,
+            resp: bind("resp", &addresses.resp).await?,
+        })
     }
 
     /// The line that says where they are.
     fn ready(&self) -> String {
-        let listeners = [("http", &self.http), ("resp", &self.resp)];
+        let listeners = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp)];
         let place = |(name, listener): (&str, &Option<TcpListener>)| {
             Some(format!(" {name}={}", listener.as_ref()?.local_addr().ok()?))
         };
@@ -79,11 +86,12 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output
             }
         }
     });
-    let Listeners { http, resp } = listeners;
+    let Listeners { http, grpc, resp } = listeners;
     let http = http.map(|listener| (listener, Speaks::Http(Http::new(Arc::clone(&app)))));
+    let grpc = grpc.map(|listener| (listener, Speaks::Grpc(Grpc::new(&app))));
     let resp = resp.map(|listener| (listener, Speaks::Resp));
     let (mut doors, mut accepting) = (Vec::new(), Vec::new());
-    for (listener, speaks) in [http, resp].into_iter().flatten() {
+    for (listener, speaks) in [http, grpc, resp].into_iter().flatten() {
         let door = Door::new(Arc::clone(&app), speaks, told.clone());
         doors.push(door.clone());
         accepting.push(tokio::spawn(async move { door.accept(listener).await }));
@@ -109,7 +117,7 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     let Fixed { addresses, workers, log, log_format, store, .. } = config.fixed.clone();
     log::start(&log, log_format);
     let clock: Arc<dyn Clock> = if store.coarse_clock { Arc::new(CoarseClock) } else { Arc::new(TokioClock) };
-    let app = Arc::new(App::new(origin.clone(), config, clock)?);
+    let app = Arc::new(App::new(origin, config, clock)?);
     let mut runtime = match workers {
         // One thread needs none of what several need to share their work.
         Some(1) => runtime::Builder::new_current_thread(),
@@ -120,7 +128,7 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     runtime.block_on(async {
         let listeners = Listeners::bind(&addresses).await?;
         let mut stopping = Stopping::new().map_err(|error| format!("cannot wait for signals: {error}"))?;
-        reload::start(&app, origin.file).map_err(|error| format!("cannot wait for signals: {error}"))?;
+        reload::start(&app).map_err(|error| format!("cannot wait for signals: {error}"))?;
         upkeep::start(&app);
         let ready = listeners.ready();
         announce(&format!("{ready}\n"));

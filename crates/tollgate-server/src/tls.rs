@@ -20,6 +20,14 @@ pub(crate) enum File {
     ClientAuthority,
 }
 
+/// What each listener needs: they differ in which protocol they say is spoken.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub(crate) http: Arc<ServerConfig>,
+    pub(crate) grpc: Arc<ServerConfig>,
+    pub(crate) resp: Arc<ServerConfig>,
+}
+
 /// Why there is no TLS.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrong {
@@ -31,7 +39,7 @@ pub(crate) struct Wrong {
     pub(crate) help: &'static str,
 }
 
-/// What a listener needs: a certificate chain and its key, in PEM; with `client_authority`, clients
+/// What listeners need: a certificate chain and its key, in PEM; with `client_authority`, clients
 /// need a certificate too, issued by one of those in it.
 ///
 /// # Errors
@@ -40,7 +48,7 @@ pub(crate) fn server_config(
     certificate: &[u8],
     key: &[u8],
     client_authority: Option<&[u8]>,
-) -> Result<Arc<ServerConfig>, Wrong> {
+) -> Result<Tls, Wrong> {
     let chain = certificates(certificate, File::Certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| Wrong {
         file: File::Key,
@@ -75,8 +83,11 @@ pub(crate) fn server_config(
         reason: format!("certificate and key do not work together: {error}"),
         help: "they must belong to each other",
     })?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    let mut saying = |protocols: &[&[u8]]| {
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Arc::new(config.clone())
+    };
+    Ok(Tls { http: saying(&[b"http/1.1"]), grpc: saying(&[b"h2"]), resp: saying(&[]) })
 }
 
 fn certificates(pem: &[u8], file: File) -> Result<Vec<CertificateDer<'static>>, Wrong> {

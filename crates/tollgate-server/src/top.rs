@@ -60,12 +60,17 @@ impl Top {
 
     /// Counts a decision: the units of an admission, or one denial.
     pub(crate) fn count(&self, request: &Request<'_>, decision: &Decision) {
-        let Some(client) = request.get(CLIENT) else { return };
-        let (shards, units) =
-            if decision.allowed() { (&self.admitted, request.units()) } else { (&self.denied, 1) };
-        let shard = usize::try_from(self.hasher.hash_one(client)).unwrap_or(0) % SHARDS;
+        if let Some(client) = request.get(CLIENT) {
+            self.count_as(client, request.units(), decision);
+        }
+    }
+
+    /// The same for whatever else is worth counting, by its name.
+    pub(crate) fn count_as(&self, name: &str, units: u64, decision: &Decision) {
+        let (shards, units) = if decision.allowed() { (&self.admitted, units) } else { (&self.denied, 1) };
+        let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
         if let (Some(recent), 1..) = (shards.get(shard), units) {
-            recent.lock().unwrap_or_else(PoisonError::into_inner).add(client, units, decision.now());
+            recent.lock().unwrap_or_else(PoisonError::into_inner).add(name, units, decision.now());
         }
     }
 

@@ -47,12 +47,14 @@ pub struct Faults {
     pub text: String,
     /// What is wrong.
     pub faults: Vec<Fault>,
+    /// What is wrong with other files that belong to it.
+    pub elsewhere: Vec<Faults>,
 }
 
 impl Faults {
     /// One sentence, about no place in particular.
     pub(crate) fn sentence(file: String, sentence: String) -> Self {
-        Self { file, text: String::new(), faults: vec![Fault::new(sentence, "")] }
+        Self { file, text: String::new(), faults: vec![Fault::new(sentence, "")], elsewhere: Vec::new() }
     }
 
     /// For people, in colour if they can see it.
@@ -63,6 +65,7 @@ impl Faults {
         if let many @ 2.. = self.faults.len() {
             rendered.push(format!("{}: {many} mistakes", self.file));
         }
+        rendered.extend(self.elsewhere.iter().map(|other| other.render(colour)));
         rendered.join("\n\n")
     }
 

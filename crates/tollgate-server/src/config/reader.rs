@@ -12,7 +12,7 @@ use tollgate::{Error, Limit, parse_duration};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::{Fault, nearest};
+use super::fault::{Fault, Faults, nearest};
 
 /// Everything begins with this in the environment.
 pub(super) const PREFIX: &str = "TOLLGATE_";
@@ -25,6 +25,8 @@ pub(super) struct Source<'a> {
     /// Variables of the environment that begin with [`PREFIX`].
     pub(super) environment: &'a HashMap<String, String>,
     pub(super) faults: RefCell<Vec<Fault>>,
+    /// What was found wrong with other files.
+    pub(super) elsewhere: RefCell<Vec<Faults>>,
     /// Variables that a setting was looked for in.
     pub(super) asked: RefCell<Vec<String>>,
 }

@@ -7,19 +7,28 @@ use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, Rule
 use super::reader::{At, Section, Source};
 use super::{Addresses, Fault, OFF, POLICIES, nearest, place};
 use crate::backend::Backend;
+use crate::envoy::Domains;
+use crate::grpc::{DESCRIPTOR, OVERRIDE};
 use crate::resp::throttle;
 
 /// What each client may do if nothing else is said.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
+
+/// What rules have to go with.
+pub(super) struct About<'a> {
+    pub(super) store: &'a Backend,
+    pub(super) addresses: &'a Addresses,
+    pub(super) domains: &'a Domains,
+}
 
 /// Reads all rules and overrides. What is wrong with one of them is noted where it stands.
 pub(super) fn read(
     source: &Source<'_>,
     root: &mut Section<'_>,
     limit: Option<Limit>,
-    store: &Backend,
-    addresses: &Addresses,
+    about: &About<'_>,
 ) -> RuleSet {
+    let store = about.store;
     let sections = root.sections("rule");
     if let (Some(_), Some((_, heading))) = (limit, sections.first()) {
         let help = "leave --limit out, or write it into the file";
@@ -64,19 +73,32 @@ pub(super) fn read(
         replacement
     });
     let overrides: Vec<Override> = overrides.collect();
-    rules.extend(built_in(addresses));
+    rules.extend(built_in(about.addresses));
+    rules.extend(described(source, &rules, about.domains));
     // Each of them has been tried, so that together they work.
     let rules = RuleSet::new(rules).unwrap_or_default();
     rules.clone().with_overrides(overrides).unwrap_or(rules)
 }
 
 /// The rules that requests name, to which they bring their limits along.
-const BUILT_IN: [&str; 1] = [throttle::RULE];
+const BUILT_IN: [&str; 2] = [throttle::RULE, OVERRIDE];
 
 fn built_in(addresses: &Addresses) -> impl Iterator<Item = Rule> {
-    let throttle =
-        (addresses.resp != OFF).then(|| Rule::new(throttle::RULE, DEFAULT).key([CLIENT]).on_demand());
-    throttle.into_iter()
+    let throttle = (&addresses.resp, throttle::RULE, CLIENT);
+    let replacement = (&addresses.grpc, OVERRIDE, DESCRIPTOR);
+    let rule = |(address, name, key): (&String, &str, &str)| {
+        (address != OFF).then(|| Rule::new(name, DEFAULT).key([key]).on_demand())
+    };
+    [throttle, replacement].into_iter().filter_map(rule)
+}
+
+/// The rules of the reference service's files, which its descriptors name.
+fn described(source: &Source<'_>, others: &[Rule], domains: &Domains) -> Vec<Rule> {
+    for rule in domains.rules().filter(|rule| others.iter().any(|other| other.name() == rule.name())) {
+        let fault = format!("a rule and a descriptor are both called {:?}", rule.name());
+        source.fault(Fault::new(fault, "rename the rule, or the domain"));
+    }
+    domains.rules().cloned().map(Rule::on_demand).collect()
 }
 
 fn rule(

@@ -41,7 +41,6 @@ pub(super) struct Limited {
     pub(super) replaces: Vec<String>,
     pub(super) detailed: bool,
     pub(super) shadow: bool,
-    pub(super) quota: bool,
 }
 
 impl Descriptor {
@@ -147,8 +146,8 @@ impl<'a> Reader<'a> {
 
     fn limited(&self, fields: &mut Fields<'a>, varying: usize) -> Option<Limited> {
         let detailed = fields.flag("detailed_metric");
-        let shadow = fields.flag("shadow_mode");
-        let quota = fields.flag("quota_mode");
+        // What a quota is for, choosing among backends, is not decided here: it counts, and never denies.
+        let shadow = fields.flag("shadow_mode") | fields.flag("quota_mode");
         let (mut limit, heading) =
             fields.fields("rate_limit", "`unit: …` and `requests_per_unit: …` below it")?;
         let name = limit.text("name").map_or("", |name| name.value);
@@ -160,7 +159,7 @@ impl<'a> Reader<'a> {
             let fault = Fault::new(format!("this limit would count by {varying} values at once"), help);
             self.page.fault(fault.at(heading, "this one"));
         }
-        Some(Limited { amount: amount?, name: name.into(), replaces, detailed, shadow, quota })
+        Some(Limited { amount: amount?, name: name.into(), replaces, detailed, shadow })
     }
 
     fn replaces(&self, limit: &mut Fields<'a>, own: &str) -> Vec<String> {

@@ -100,7 +100,6 @@ impl Limited {
             replaces: self.replaces.clone(),
             detailed: self.detailed,
             shadow: self.shadow,
-            quota: self.quota,
         }
     }
 }
@@ -124,7 +123,7 @@ fn rule(limited: &Limited, path: &[&Descriptor], domain: &str, names: &Names) ->
     let attributes = attribute_names(path.iter().map(|step| step.key.as_str()));
     let varying = attributes.into_iter().zip(path).filter(|(_, step)| step.varies());
     let rule = Rule::new(&names.name(&Path { domain, steps }), limit).key(varying.map(|(name, _)| name));
-    Some(if limited.shadow || limited.quota { rule.shadow() } else { rule })
+    Some(if limited.shadow { rule.shadow() } else { rule })
 }
 
 /// A value with `*` in it, each of which stands for any number of characters.

@@ -7,7 +7,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
-use tokio::time::timeout;
 use tollgate::Counts;
 use tollgate_disk::DiskStore;
 use tollgate_http::millis_ceil;
@@ -114,13 +113,8 @@ pub(super) async fn healthz() -> Response {
     )
 )]
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mistake> {
-    let not_ready =
-        |detail| Err(Mistake::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
-    if !app.is_ready() {
-        return not_ready("the server is about to stop; ask another");
-    }
-    if timeout(app.fixed().store.deadline, app.limiter.store().answers()).await != Ok(true) {
-        return not_ready("the store does not answer; the log has the reason");
+    if let Some(detail) = app.why_not_ready().await {
+        return Err(Mistake::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
     }
     Ok(ok(&Status { status: "ready" }))
 }

@@ -1,11 +1,9 @@
 //! `CL.THROTTLE`, as redis-cell has it: the limit comes with every call.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use tollgate::{AsRequest, Decision, Limit, Limits, MAX_COUNT, Request, Store as _};
+use tollgate::{Algorithm, AsRequest, Bucket, Decision, Limit, Limits, MAX_COUNT, Request};
 
 use super::reply::Replies;
 use crate::app::App;
@@ -14,44 +12,8 @@ use crate::value::value_of;
 /// The rule that all these calls are counted under.
 pub(crate) const RULE: &str = "cl.throttle";
 
-/// How many different limits can be asked for. They are kept for as long as the process lives, so
-/// that state knows which of them wrote it; programs have a handful.
-const LIMITS_MAX: usize = 10_000;
-
 /// `max_burst`, `count` and `period`, as they were sent.
 type Numbers = [i64; 3];
-
-/// The limits that have been asked for.
-#[derive(Debug, Default)]
-pub(crate) struct Throttles(RwLock<HashMap<Numbers, Limits>>);
-
-impl Throttles {
-    /// The limit that these numbers mean: a bucket of `max_burst + 1`, into which `count` trickle
-    /// every `period` seconds.
-    fn limits(&self, app: &App, numbers: Numbers) -> Result<Limits, String> {
-        if let Some(known) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&numbers) {
-            return Ok(*known);
-        }
-        let [burst, count, period] = numbers.map(|number| u64::try_from(number).unwrap_or(0));
-        if numbers[0] < 0 || count == 0 || period == 0 {
-            return Err("max_burst is at least 0, count and period at least 1".into());
-        }
-        let bucket = tollgate::Bucket {
-            capacity: burst.saturating_add(1),
-            amount: count,
-            interval: Duration::from_secs(period),
-            stepped: false,
-        };
-        let limit =
-            Limit::new(tollgate::Algorithm::TokenBucket(bucket)).map_err(|error| error.to_string())?;
-        app.limiter.store().accepts(&limit).map_err(|error| error.to_string())?;
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= LIMITS_MAX {
-            return Err(format!("there are {LIMITS_MAX} different limits already; use fewer of them"));
-        }
-        Ok(*known.entry(numbers).or_insert_with(|| limit.into()))
-    }
-}
 
 /// The limit that a connection asked for last: nearly always the one it asks for next.
 #[derive(Debug, Default)]
@@ -88,7 +50,7 @@ impl<'a> Throttle<'a> {
         let limits = match last.0 {
             Some((known, limits)) if known == numbers => limits,
             _ => {
-                let limits = app.throttles.limits(app, numbers)?;
+                let limits = app.brought.limits(app, limit(numbers)?)?;
                 last.0 = Some((numbers, limits));
                 limits
             }
@@ -113,6 +75,19 @@ pub(super) fn answer(replies: &mut Replies, decision: &Decision) {
     replies.count(decision.remaining());
     replies.integer(retry.map_or(-1, seconds));
     replies.integer(seconds(decision.reset_at().since(decision.now())));
+}
+
+/// The limit that the numbers mean: a bucket of `max_burst + 1`, into which `count` trickle every
+/// `period` seconds.
+fn limit(numbers: Numbers) -> Result<Limit, String> {
+    let wrong = "max_burst is at least 0, count and period at least 1";
+    let [burst, count, period] = numbers.map(u64::try_from);
+    let (Ok(burst), Ok(count @ 1..), Ok(period @ 1..)) = (burst, count, period) else {
+        return Err(wrong.into());
+    };
+    let interval = Duration::from_secs(period);
+    let bucket = Bucket { capacity: burst.saturating_add(1), amount: count, interval, stepped: false };
+    Limit::new(Algorithm::TokenBucket(bucket)).map_err(|error| error.to_string())
 }
 
 /// In whole seconds, rounded up: whoever waits that long does not come too early.

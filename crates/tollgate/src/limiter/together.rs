@@ -25,6 +25,11 @@ impl Together {
     pub fn each(&self) -> &[Decision] {
         &self.each
     }
+
+    /// The same, to keep.
+    pub fn into_each(self) -> Vec<Decision> {
+        self.each
+    }
 }
 
 impl<S: Store> Limiter<S> {

@@ -1,0 +1,36 @@
+//! Limits that requests bring along.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use tollgate::{Limit, Limits, Store as _};
+
+use crate::app::App;
+
+/// How many different limits requests can bring along. They are kept for as long as the process
+/// lives, so that state knows which of them wrote it; programs have a handful.
+const LIMITS_MAX: usize = 10_000;
+
+/// The limits that have been brought along so far.
+#[derive(Debug, Default)]
+pub(crate) struct Brought(RwLock<HashMap<Limit, Limits>>);
+
+impl Brought {
+    /// A limit that the store can keep.
+    ///
+    /// # Errors
+    /// Why it cannot, in a sentence.
+    pub(crate) fn limits(&self, app: &App, limit: Limit) -> Result<Limits, String> {
+        if let Some(known) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&limit) {
+            return Ok(*known);
+        }
+        app.limiter.store().accepts(&limit).map_err(|error| error.to_string())?;
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= LIMITS_MAX && !known.contains_key(&limit) {
+            return Err(format!(
+                "requests have brought {LIMITS_MAX} different limits along already; use fewer of them"
+            ));
+        }
+        Ok(*known.entry(limit).or_insert_with(|| limit.into()))
+    }
+}

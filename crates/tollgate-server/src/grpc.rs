@@ -1,0 +1,135 @@
+//! gRPC: Envoy's rate limit service, with the standard health and reflection services beside it.
+//!
+//! Connections are long-lived, as Envoy's are; a ping now and then finds out which are gone.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::http::{Request, Response};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tollgate::SECOND;
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
+use tower_service::Service as _;
+
+use crate::app::App;
+use crate::connection::{Course, Phase};
+
+mod answer;
+mod descriptors;
+mod health;
+mod service;
+
+pub(crate) use descriptors::{DESCRIPTOR, OVERRIDE};
+use health::Health;
+use service::RateLimits;
+
+/// The descriptions of the service and all that its messages consist of, for reflection: from the
+/// same files as the generated types, without comments.
+const DESCRIPTORS: &[u8] = include_bytes!("grpc/rls.bin");
+
+/// The path of the one method.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The largest request.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// How many calls one connection may have under way.
+const STREAMS_MAX: u32 = 1_024;
+
+/// How long a ping may take.
+const PING: Duration = Duration::from_secs(20);
+
+/// Answers gRPC.
+#[derive(Clone)]
+pub(crate) struct Grpc {
+    rate_limits: RateLimitServiceServer<RateLimits>,
+    others: Routes,
+    patience: Duration,
+}
+
+impl Grpc {
+    pub(crate) fn new(app: &Arc<App>) -> Self {
+        let rate_limits = RateLimitServiceServer::new(RateLimits::new(Arc::clone(app)))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let mut others =
+            Routes::new(rate_limits.clone()).add_service(HealthServer::new(Health::new(Arc::clone(app))));
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // What is registered is fixed when this is compiled, and a test asks for it.
+        if let Ok(service) = reflection().build_v1() {
+            others = others.add_service(service);
+        }
+        if let Ok(service) = reflection().build_v1alpha() {
+            others = others.add_service(service);
+        }
+        Self { rate_limits, others: others.prepare(), patience: app.fixed().timeout }
+    }
+
+    /// Answers a connection until it ends.
+    pub(crate) async fn speak(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        mut course: watch::Receiver<Course>,
+    ) -> io::Result<()> {
+        let calls = Arc::new(AtomicU64::new(0));
+        let service = service_fn(|request| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            self.clone().call(request)
+        });
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Some(self.patience.max(SECOND)))
+            .keep_alive_timeout(PING)
+            .max_concurrent_streams(STREAMS_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let (mut tick, mut silent) = (course.borrow_and_update().tick, false);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => break ended,
+                // If nobody tells any more, the server is gone.
+                told = course.changed() => {
+                    let now = *course.borrow_and_update();
+                    if told.is_err() || now.phase != Phase::Open {
+                        // Says that nothing new is taken, and finishes what is under way.
+                        connection.as_mut().graceful_shutdown();
+                        break connection.await;
+                    }
+                    if std::mem::replace(&mut tick, now.tick) != now.tick {
+                        let has_called = calls.load(Ordering::Relaxed) > 0;
+                        if silent && !has_called {
+                            return Err(io::ErrorKind::TimedOut.into());
+                        }
+                        silent = !has_called;
+                    }
+                }
+            }
+        };
+        ended.map_err(io::Error::other)
+    }
+
+    /// What is asked most takes the short way around the router.
+    async fn call(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        if request.uri().path() == SHOULD_RATE_LIMIT {
+            self.rate_limits.call(request).await
+        } else {
+            self.others.call(request.map(Body::new)).await
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Decisions into Envoy's messages.
+
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::google::protobuf;
+use tollgate::{Algorithm, DAY, Decision, HOUR, Limit, MINUTE, Report, SECOND};
+use tollgate_http::{Headers, policy_name};
+
+use super::descriptors::Sought;
+
+/// A response in the making.
+pub(super) struct Answer<'a> {
+    headers: &'a Headers,
+    response: RateLimitResponse,
+}
+
+impl<'a> Answer<'a> {
+    pub(super) fn new(headers: &'a Headers, descriptors: usize) -> Self {
+        let statuses = Vec::with_capacity(descriptors);
+        let response = RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..Default::default() };
+        Self { headers, response }
+    }
+
+    /// Adds what a decision says in header fields.
+    pub(super) fn headers(&mut self, decision: &Decision) {
+        let mut fields = HeaderMap::new();
+        self.headers.write(decision, &mut fields);
+        let field = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| HeaderValue {
+            key: name.as_str().into(),
+            value: value.to_str().unwrap_or_default().into(),
+            raw_value: Vec::new(),
+        };
+        self.response.response_headers_to_add.extend(fields.iter().map(field));
+    }
+
+    /// Adds the status of the next descriptor. One that is over its limit is over it for all.
+    pub(super) fn status(&mut self, sought: &Sought<'_>, decision: Option<&Decision>) {
+        let status = match decision {
+            Some(decision) => decided(sought, decision),
+            None if sought.is_closed() => {
+                DescriptorStatus { code: Code::OverLimit.into(), ..Default::default() }
+            }
+            None if sought.is_unlimited() => {
+                DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..Default::default() }
+            }
+            None => DescriptorStatus { code: Code::Ok.into(), ..Default::default() },
+        };
+        if status.code() == Code::OverLimit {
+            self.response.overall_code = status.code;
+        }
+        self.response.statuses.push(status);
+    }
+
+    pub(super) fn finish(self) -> RateLimitResponse {
+        self.response
+    }
+}
+
+/// What one descriptor's limits said: the numbers of the one that decided, or, where all only
+/// watch, of the first.
+fn decided(sought: &Sought<'_>, decision: &Decision) -> DescriptorStatus {
+    let code = if decision.allowed() { Code::Ok } else { Code::OverLimit };
+    let Some(report) = decision.deciding().or(decision.limits().first()) else {
+        return DescriptorStatus { code: code.into(), ..Default::default() };
+    };
+    let remaining = if report.shadow { report.outcome.remaining } else { decision.remaining() };
+    DescriptorStatus {
+        code: code.into(),
+        current_limit: Some(current_limit(sought, report)),
+        limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+        duration_until_reset: Some(duration(report.outcome.reset_at.since(decision.now()))),
+        ..Default::default()
+    }
+}
+
+fn current_limit(sought: &Sought<'_>, report: &Report) -> RateLimit {
+    let (count, period) = rate(report.limit);
+    RateLimit {
+        name: sought.name().map_or_else(|| policy_name(report), str::to_owned),
+        requests_per_unit: u32::try_from(count).unwrap_or(u32::MAX),
+        unit: unit(period).into(),
+    }
+}
+
+/// How much a limit lets through in the long run.
+fn rate(limit: &Limit) -> (u64, Duration) {
+    match limit.algorithm() {
+        Algorithm::TokenBucket(bucket) | Algorithm::Reserve { sustained: bucket, .. } => {
+            (bucket.amount, bucket.interval)
+        }
+        _ => (limit.capacity(), limit.period()),
+    }
+}
+
+/// The unit that a period is, if it is one.
+fn unit(period: Duration) -> Unit {
+    let units = [
+        (SECOND, Unit::Second),
+        (MINUTE, Unit::Minute),
+        (HOUR, Unit::Hour),
+        (DAY, Unit::Day),
+        (DAY * 7, Unit::Week),
+        (DAY * 30, Unit::Month),
+        (DAY * 365, Unit::Year),
+    ];
+    units.iter().find(|(known, _)| *known == period).map_or(Unit::Unknown, |(_, unit)| *unit)
+}
+
+fn duration(span: Duration) -> protobuf::Duration {
+    protobuf::Duration {
+        seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(span.subsec_nanos()).unwrap_or(0),
+    }
+}

@@ -1,0 +1,234 @@
+//! Descriptors into requests.
+//!
+//! A domain that a YAML file of the reference service defines is decided by that file alone; the
+//! descriptors of any other by the rules, to which their entries and `domain` are attributes.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::iter;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use smallvec::SmallVec;
+use tollgate::{AsRequest, DAY, HOUR, Limit, Limits, MAX_COUNT, MINUTE, Request, SECOND};
+use tonic::Status;
+
+use crate::app::App;
+use crate::envoy::{Domains, Matched, Verdict, attribute_names};
+use crate::value::value_of;
+
+/// The rule that limits which descriptors bring along are counted under.
+pub(crate) const OVERRIDE: &str = "envoy.override";
+
+/// What that rule counts by.
+pub(crate) const DESCRIPTOR: &str = "descriptor";
+
+/// The attribute that is the request's domain.
+const DOMAIN: &str = "domain";
+
+/// What is to become of a descriptor.
+#[derive(Debug)]
+pub(super) struct Sought<'a> {
+    kind: Kind<'a>,
+    matched: Option<&'a Matched>,
+    /// Its name, if it is to be told apart from others of its rule.
+    detailed: Option<String>,
+    cost: u64,
+    /// Whether the cost is given back and not taken.
+    negative: bool,
+}
+
+#[derive(Debug)]
+enum Kind<'a> {
+    /// Nothing limits it.
+    Free,
+    /// Nothing limits it, and that is written down.
+    Unlimited,
+    /// It is always denied.
+    Closed,
+    /// It is put to the limiter.
+    Asked(Asked<'a>),
+}
+
+/// A descriptor as a request.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 4]>,
+    scope: Scope,
+    cost: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Scope {
+    All,
+    Only(&'static str),
+    Under(Limits),
+}
+
+impl<'a> Sought<'a> {
+    /// What is to become of all descriptors of a request.
+    ///
+    /// # Errors
+    /// If a limit that came along means nothing.
+    pub(super) fn all(
+        app: &App,
+        domains: &'a Domains,
+        request: &'a RateLimitRequest,
+    ) -> Result<Vec<Self>, Status> {
+        let each = request.descriptors.iter().map(|descriptor| {
+            let cost = descriptor.hits_addend.as_ref().map(|own| own.value);
+            // 0 is what a request says that says nothing.
+            let cost = cost.unwrap_or_else(|| u64::from(request.hits_addend.max(1))).min(MAX_COUNT);
+            Self::one(app, domains, &request.domain, descriptor, cost)
+        });
+        let mut all = each.collect::<Result<Vec<_>, _>>()?;
+        let matched = all.iter().filter_map(|sought| sought.matched);
+        let replaced: HashSet<&String> = matched.flat_map(|matched| &matched.replaces).collect();
+        for sought in &mut all {
+            if sought.matched.is_some_and(|matched| replaced.contains(&matched.name)) {
+                sought.kind = Kind::Free;
+            }
+        }
+        Ok(all)
+    }
+
+    fn one(
+        app: &App,
+        domains: &'a Domains,
+        domain: &'a str,
+        descriptor: &'a RateLimitDescriptor,
+        cost: u64,
+    ) -> Result<Self, Status> {
+        let negative = descriptor.is_negative_hits;
+        // What is given back is not asked for.
+        let asked_cost = if negative { 0 } else { cost };
+        let entries = || descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+        let keys = entries().map(|(key, _)| key);
+        let values = entries().map(|(_, value)| value_of(value.as_bytes()));
+        let sought = |kind, matched| Self { kind, matched, detailed: None, cost, negative };
+        if let Some(brought) = &descriptor.limit {
+            let kind = match limit(brought)? {
+                None => Kind::Closed,
+                Some(limit) => {
+                    let limits = app.brought.limits(app, limit).map_err(Status::invalid_argument)?;
+                    let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
+                    let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
+                    Kind::Asked(Asked { attributes, scope: Scope::Under(limits), cost: asked_cost })
+                }
+            };
+            return Ok(sought(kind, None));
+        }
+        let Some(known) = domains.get(domain) else {
+            let names = attribute_names(iter::once(DOMAIN).chain(keys));
+            let attributes =
+                names.into_iter().zip(iter::once(value_of(domain.as_bytes())).chain(values)).collect();
+            return Ok(sought(Kind::Asked(Asked { attributes, scope: Scope::All, cost: asked_cost }), None));
+        };
+        let Some(matched) = known.find(entries()) else { return Ok(sought(Kind::Free, None)) };
+        let kind = match matched.verdict {
+            Verdict::Unlimited => Kind::Unlimited,
+            Verdict::Nothing if matched.shadow => Kind::Free,
+            Verdict::Nothing => Kind::Closed,
+            Verdict::Rule(rule) => {
+                let attributes = attribute_names(keys).into_iter().zip(values).collect();
+                Kind::Asked(Asked { attributes, scope: Scope::Only(rule.as_str()), cost: asked_cost })
+            }
+        };
+        let detailed = matched.detailed.then(|| readable_name(domain, entries()));
+        Ok(Self { detailed, ..sought(kind, Some(matched)) })
+    }
+
+    /// The request that it is, if it is one.
+    pub(super) const fn asked(&self) -> Option<&Asked<'a>> {
+        match &self.kind {
+            Kind::Asked(asked) => Some(asked),
+            Kind::Free | Kind::Unlimited | Kind::Closed => None,
+        }
+    }
+
+    /// The request to be given back, if it is one.
+    pub(super) fn refunded(&self) -> Option<Refunded<'_, 'a>> {
+        let asked = self.asked().filter(|_| self.negative)?;
+        Some(Refunded { asked, cost: self.cost })
+    }
+
+    pub(super) const fn is_closed(&self) -> bool {
+        matches!(self.kind, Kind::Closed)
+    }
+
+    pub(super) const fn is_unlimited(&self) -> bool {
+        matches!(self.kind, Kind::Unlimited)
+    }
+
+    /// What its limit is called, if it has a name of its own.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.matched.map(|matched| matched.name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    pub(super) fn detailed(&self) -> Option<&str> {
+        self.detailed.as_deref()
+    }
+
+    pub(super) const fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+impl AsRequest for &Asked<'_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        let pairs: SmallVec<[(&str, &str); 4]> =
+            self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let request = Request::new(&pairs).cost(self.cost);
+        f(match self.scope {
+            Scope::All => request,
+            Scope::Only(rule) => request.only(rule),
+            Scope::Under(limits) => request.under(OVERRIDE, limits),
+        })
+    }
+}
+
+/// A descriptor whose cost is given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refunded<'r, 'a> {
+    asked: &'r Asked<'a>,
+    cost: u64,
+}
+
+impl AsRequest for Refunded<'_, '_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        self.asked.with_request(|request| f(request.cost(self.cost)))
+    }
+}
+
+/// The limit that a descriptor brought along: `None` if nothing at all is allowed.
+fn limit(brought: &RateLimitOverride) -> Result<Option<Limit>, Status> {
+    let wrong = || {
+        let unit = brought.unit;
+        Status::invalid_argument(format!("the limit of a descriptor has the unit {unit}; there is none such"))
+    };
+    let period: Duration = match RateLimitUnit::try_from(brought.unit).map_err(|_| wrong())? {
+        RateLimitUnit::Unknown => return Err(wrong()),
+        RateLimitUnit::Second => SECOND,
+        RateLimitUnit::Minute => MINUTE,
+        RateLimitUnit::Hour => HOUR,
+        RateLimitUnit::Day => DAY,
+        RateLimitUnit::Month => DAY * 30,
+        RateLimitUnit::Year => DAY * 365,
+    };
+    let count = u64::from(brought.requests_per_unit);
+    Ok((count > 0).then(|| Limit::fixed_window(count, period)))
+}
+
+/// A descriptor in one text, no two in the same: each part behind its length.
+fn whole_name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let parts = iter::once(domain).chain(entries.flat_map(|(key, value)| [key, value]));
+    parts.map(|part| format!("{}:{part},", part.len())).collect()
+}
+
+/// The same as the reference service tells it in its metrics.
+fn readable_name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    entries.fold(domain.to_owned(), |name, (key, value)| format!("{name}.{key}_{value}"))
+}

@@ -1,0 +1,76 @@
+//! `grpc.health.v1`: whether to send requests here, by the same word as `/readyz`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::stream::{self, Stream, StreamExt as _};
+use tollgate::{Clock as _, SECOND};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::app::{App, STOPWATCH};
+
+/// The names that it knows: the whole server, and the service.
+const SERVICES: [&str; 2] = ["", "envoy.service.ratelimit.v3.RateLimitService"];
+
+#[derive(Clone)]
+pub(super) struct Health {
+    app: Arc<App>,
+}
+
+impl Health {
+    pub(super) const fn new(app: Arc<App>) -> Self {
+        Self { app }
+    }
+}
+
+async fn status(app: &App) -> ServingStatus {
+    if app.why_not_ready().await.is_none() { ServingStatus::Serving } else { ServingStatus::NotServing }
+}
+
+fn told(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let service = request.into_inner().service;
+        if !SERVICES.contains(&service.as_str()) {
+            return Err(Status::not_found(format!("there is no service {service:?} here")));
+        }
+        Ok(Response::new(told(status(&self.app).await)))
+    }
+
+    /// Looks once a second, tells what has changed, and ends with the server.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let known = SERVICES.contains(&request.into_inner().service.as_str());
+        let app = Arc::clone(&self.app);
+        let changes = stream::unfold(None, move |last| {
+            let app = Arc::clone(&app);
+            async move {
+                loop {
+                    let now = if known { status(&app).await } else { ServingStatus::ServiceUnknown };
+                    if last != Some(now) {
+                        return Some((now, Some(now)));
+                    }
+                    if !app.is_ready() {
+                        return None;
+                    }
+                    STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(SECOND)).await;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(changes.map(|status| Ok(told(status))))))
+    }
+}
