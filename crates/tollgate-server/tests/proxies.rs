@@ -170,5 +170,12 @@ fn f2_caddy_passes_on_what_is_decided() {
 
 #[test]
 fn f2_envoy_passes_on_what_is_decided() {
-    all_laws_hold(&World::envoy());
+    let world = World::envoy();
+    for spelled in ["/login", "//login", "/%6Cogin", "/x/../login"] {
+        let answer = world.proxy.get("127.0.0.7", spelled);
+        let denied = spelled == "/x/../login";
+        assert_eq!(answer.status, if denied { 429 } else { 200 }, "{spelled} is /login to Envoy: {answer:?}");
+    }
+    assert_eq!(world.application.seen(), ["GET /login"; 3], "and to the application");
+    all_laws_hold(&world);
 }

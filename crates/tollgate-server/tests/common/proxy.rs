@@ -1,12 +1,12 @@
 //! An application behind a proxy that asks tollgate: the examples, started as they are shipped, but
 //! for their ports.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use socket2::{Domain, Socket, Type};
@@ -68,8 +68,9 @@ pub(crate) fn example(path: &str, ports: &[(u16, u16)]) -> PathBuf {
     for (own, other) in ports {
         text = text.replace(&format!("<{own}>"), &other.to_string());
     }
-    let name = shipped.file_name().unwrap();
-    let file = directory(&format!("example-{}-{}", path.replace('/', "-"), std::process::id())).join(name);
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let own = format!("example-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let file = directory(&own).join(shipped.file_name().unwrap());
     fs::write(&file, text).unwrap();
     file
 }
