@@ -94,7 +94,9 @@ fn set_up() -> Result<(), String> {
     // It checks the unit that the server is packaged with.
     install_unless(&["systemd-analyze", "--version"], "systemd")?;
     // Tests start servers of their own, on free ports.
-    install_unless(&["redis-server", "--version"], "redis-server")
+    install_unless(&["redis-server", "--version"], "redis-server")?;
+    install_unless(&["nginx", "-v"], "nginx-light")?;
+    install_unless(&["caddy", "version"], "caddy")
 }
 
 fn laws(cases: &str) -> Result<(), String> {

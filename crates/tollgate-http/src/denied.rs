@@ -174,8 +174,20 @@ pub fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> {
     denied_with(decision, headers, Numbers::from(decision))
 }
 
+/// The same with another status, for those who understand only some: a proxy that takes 403 for no,
+/// say, and anything else that is not yes for a failure.
+pub fn denied_as(status: StatusCode, decision: &Decision, headers: &Headers) -> Response<Bytes> {
+    let mut problem = problem(decision, Numbers::from(decision));
+    problem.status = status.as_u16();
+    with_headers(problem.into_response(), decision, headers)
+}
+
 /// The same with other numbers in its body.
 pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Serialize) -> Response<Bytes> {
+    with_headers(problem(decision, numbers).into_response(), decision, headers)
+}
+
+fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> {
     let (status, kind, detail) = if decision.unavailable() {
         let detail = "the rate limiter cannot count at the moment; try again soon".to_owned();
         (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, detail)
@@ -186,7 +198,10 @@ pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Seriali
     };
     let violated = enforcing(decision).filter(|report| !report.outcome.allowed());
     let members = Denied { numbers, violated_policies: violated.map(policy_name).collect() };
-    let mut response = Problem::new(status, kind, detail, members).into_response();
+    Problem::new(status, kind, detail, members)
+}
+
+fn with_headers(mut response: Response<Bytes>, decision: &Decision, headers: &Headers) -> Response<Bytes> {
     headers.write(decision, response.headers_mut());
     response
 }

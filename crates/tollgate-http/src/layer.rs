@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Response, StatusCode};
-use tollgate::{
-    AsRequest, CLIENT, Decision, Limiter, MAX_COUNT, MAX_VALUE_BYTES, MemoryStore, Request, Store,
-};
+use tollgate::{Decision, Limiter, MAX_COUNT, MemoryStore, Store};
 use tower_layer::Layer;
 
 use crate::denied::denied;
-use crate::{Head, Headers, Identity, RateLimit, UNIDENTIFIED};
+use crate::{Asked, Head, Headers, Identity, RateLimit, UNIDENTIFIED};
 
 /// Puts a limiter in front of a service.
 ///
@@ -190,45 +188,6 @@ impl<S, T> Layer<T> for RateLimitLayer<S> {
     }
 }
 
-/// What the limiter is asked about a request: no more than its rules look at.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked<'a> {
-    client: Cow<'a, str>,
-    /// All attributes, where the client is not all there is to know.
-    attributes: Option<Vec<(String, Cow<'a, str>)>>,
-    pub(crate) cost: u64,
-}
-
-impl Asked<'_> {
-    pub(crate) fn into_owned(self) -> Asked<'static> {
-        let own = |(name, value): (String, Cow<'_, str>)| (name, Cow::Owned(value.into_owned()));
-        Asked {
-            client: Cow::Owned(self.client.into_owned()),
-            attributes: self.attributes.map(|attributes| attributes.into_iter().map(own).collect()),
-            cost: self.cost,
-        }
-    }
-
-    /// The same for another cost.
-    pub(crate) const fn costing(mut self, cost: u64) -> Self {
-        self.cost = cost;
-        self
-    }
-}
-
-impl AsRequest for &Asked<'_> {
-    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        match &self.attributes {
-            None => f(Request::client(&self.client).cost(self.cost)),
-            Some(attributes) => {
-                let pairs: Vec<(&str, &str)> =
-                    attributes.iter().map(|(name, value)| (name.as_str(), within_a_key(value))).collect();
-                f(Request::new(&pairs).cost(self.cost))
-            }
-        }
-    }
-}
-
 impl<S: Store> Gate<S> {
     pub(crate) fn ask<'a>(&self, head: Head<'a>) -> Asked<'a> {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(head).min(MAX_COUNT));
@@ -236,36 +195,11 @@ impl<S: Store> Gate<S> {
             self.unidentified.fetch_add(1, Ordering::Relaxed);
             Cow::Borrowed(UNIDENTIFIED)
         });
-        let attributes = self.limiter.with_rules(|rules| {
-            let names = rules.attributes();
-            if names.iter().all(|name| name == CLIENT) {
-                return None;
-            }
-            let value = |name: &String| match name.as_str() {
-                CLIENT => Some(client.clone()),
-                _ => self.attribute_of(head, name),
-            };
-            Some(names.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect())
-        });
-        Asked { client, attributes, cost }
-    }
-
-    fn attribute_of<'a>(&self, head: Head<'a>, name: &str) -> Option<Cow<'a, str>> {
-        if let Some((_, extract)) = self.attributes.iter().find(|(own, _)| own == name) {
-            return extract(head).filter(|value| !value.is_empty()).map(Cow::Owned);
-        }
-        match name {
-            "method" => Some(Cow::Borrowed(head.method.as_str())),
-            // CONNECT has no path.
-            "path" => Some(Cow::Borrowed(if head.uri.path().is_empty() { "/" } else { head.uri.path() })),
-            "host" => head.host(),
-            _ => {
-                let mut values = head.headers.get_all(name.strip_prefix("header:")?).iter();
-                let only = values.next()?.to_str().ok().filter(|_| values.next().is_none());
-                // What is there but says nothing, or two things, must not get around the rule.
-                Some(Cow::Borrowed(only.filter(|value| !value.is_empty()).unwrap_or(UNREADABLE)))
-            }
-        }
+        let own = |name: &str| {
+            let (_, extract) = self.attributes.iter().find(|(own, _)| own == name)?;
+            Some(extract(head).map(Cow::Owned))
+        };
+        self.limiter.with_rules(|rules| Asked::with_own(head, client, rules, own)).costing(cost)
     }
 
     /// The response to a denied request.
@@ -284,14 +218,4 @@ impl<S: Store> Gate<S> {
             None => denied(decision, &self.headers),
         }
     }
-}
-
-/// A header's value that cannot be told: nothing that a header can spell.
-const UNREADABLE: &str = "›unreadable";
-
-/// As much of a value as a key holds. Those that begin alike then share a budget, which is never
-/// more than they would have had.
-fn within_a_key(value: &str) -> &str {
-    let end = (0..=value.len().min(MAX_VALUE_BYTES)).rev().find(|end| value.is_char_boundary(*end));
-    value.get(..end.unwrap_or(0)).unwrap_or_default()
 }

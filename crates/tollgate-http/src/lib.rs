@@ -29,6 +29,7 @@
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
+mod asked;
 mod body;
 mod denied;
 mod future;
@@ -40,8 +41,11 @@ mod identity;
 mod layer;
 mod service;
 
+pub use asked::Asked;
 pub use body::ResponseBody;
-pub use denied::{Denied, Numbers, Problem, denied, denied_with, json, millis_ceil, too_many_requests};
+pub use denied::{
+    Denied, Numbers, Problem, denied, denied_as, denied_with, json, millis_ceil, too_many_requests,
+};
 pub use future::ResponseFuture;
 pub use head::{Head, PeerAddr};
 pub use headers::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Router, middleware};
 use serde::Serialize;
 use tollgate_http::json;
@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 
 mod admin;
+mod auth;
 mod check;
 mod connection;
 mod document;
@@ -42,6 +43,7 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(check::by_path))
         .routes(routes!(check::by_attributes))
         .routes(routes!(check::batch))
+        .routes(routes!(auth::told_by_headers))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::cancel))
         .routes(routes!(reserve::settle))
@@ -54,6 +56,8 @@ fn router(app: Arc<App>) -> Router {
     let document = move || ready(ok(&*document));
     router
         .route("/check/", get(check::by_path))
+        .route("/auth/", any(auth::told_by_path))
+        .route("/auth/{*path}", any(auth::told_by_path))
         .route("/openapi.json", get(document))
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)

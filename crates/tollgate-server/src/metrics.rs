@@ -21,18 +21,18 @@ use crate::latency::Latency;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route(usize);
 
-const ROUTES: [&str; 9] =
-    ["client", "check", "batch", "reserve", "administration", "monitoring", "other", "resp", "grpc"];
+const ROUTES: [&str; 10] =
+    ["client", "check", "batch", "reserve", "administration", "monitoring", "auth", "other", "resp", "grpc"];
 
 impl Route {
     /// `/check/{client}`
     pub(crate) const CLIENT: Self = Self(0);
 
     /// Commands of the Redis protocol.
-    pub(crate) const RESP: Self = Self(7);
+    pub(crate) const RESP: Self = Self(8);
 
     /// Calls of Envoy's service.
-    pub(crate) const GRPC: Self = Self(8);
+    pub(crate) const GRPC: Self = Self(9);
 
     pub(crate) fn of(path: &str) -> Self {
         let rest = |prefix| path.strip_prefix(prefix);
@@ -40,16 +40,18 @@ impl Route {
             "/v1/check" => 1,
             "/v1/check/batch" => 2,
             "/healthz" | "/readyz" | "/metrics" | "/openapi.json" => 5,
+            "/auth" => 6,
+            _ if rest("/auth/").is_some() => 6,
             _ if rest("/check/").is_some_and(|client| !client.contains('/')) => 0,
             _ if rest("/v1/reserve").is_some() => 3,
             _ if rest("/v1/").is_some() => 4,
-            _ => 6,
+            _ => 7,
         })
     }
 }
 
 /// Statuses that are counted one by one; any other counts as the last.
-const STATUSES: [u16; 15] = [200, 204, 400, 401, 404, 405, 408, 413, 429, 431, 500, 501, 503, 507, 0];
+const STATUSES: [u16; 16] = [200, 204, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 501, 503, 507, 0];
 
 /// What the server itself counts. Decisions are counted by the limiter.
 #[derive(Debug, Default)]
@@ -58,6 +60,8 @@ pub(crate) struct Metrics {
     statuses: [AtomicU64; STATUSES.len()],
     /// How long the store took.
     pub(crate) store: Latency,
+    /// Requests of whose client nothing was known.
+    pub(crate) unidentified: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) connections_total: AtomicU64,
     reloads: AtomicU64,
@@ -129,6 +133,11 @@ impl Collector for Scrape {
                 .map(|(outcome, count)| (vec![("rule", rule.as_str()), ("outcome", outcome)], count))
         });
         page.counter("rule_decisions", "What each rule said", by_rule)?;
+        page.counter(
+            "unidentified",
+            "Requests of whose client nothing was known",
+            alone(read(&metrics.unidentified)),
+        )?;
         page.counter("degraded", "Decisions without the store", alone(total.degraded))?;
         let by_rule =
             stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));

@@ -174,7 +174,7 @@ fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
     let flags =
         Flags { http: Some("127.0.0.1:3".into()), limit: Some("7/s".parse().unwrap()), ..Flags::default() };
     let config = Origin { file: Some(file.clone()), environment: environment.clone(), flags }.load().unwrap();
-    assert_eq!((config.fixed.http.as_str(), config.fixed.workers), ("127.0.0.1:3", Some(1)));
+    assert_eq!((config.fixed.addresses.http.as_str(), config.fixed.workers), ("127.0.0.1:3", Some(1)));
     assert_eq!(config.fixed.timeout, Duration::from_secs(2));
     assert_eq!((config.fixed.store.max_keys, config.fixed.store.on_full), (1, OnFull::Pool));
     assert_eq!(config.rules.rules()[0].limits()[0].to_string(), "7/second");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tollgate::{ManualClock, Timestamp};
 use tollgate_server::App;
+use tollgate_server::Listeners;
 use tollgate_server::config::Origin;
 
 /// The status, the header fields and the body.
@@ -27,7 +28,11 @@ fn a1_vector_over_http() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
-    let server = runtime.spawn(tollgate_server::serve(listener, Arc::new(app), std::future::pending()));
+    let server = runtime.spawn(tollgate_server::serve(
+        Listeners { http: Some(listener), ..Listeners::default() },
+        Arc::new(app),
+        std::future::pending(),
+    ));
     let check = |at| {
         clock.set(Timestamp::from_millis(at));
         let (status, head, body) = get(address, "/check/alice");

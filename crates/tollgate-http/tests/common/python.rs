@@ -1,13 +1,16 @@
 //! A Python with a package of PyPI's, installed where it is missing.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
 /// The directory of such a Python's programs: `package` names a version too, so that nothing changes
-/// by itself. Only one test may ask for each package: tests run at the same time.
+/// by itself. Tests run at the same time: one installs it, and the others wait.
 pub(crate) fn python_with(package: &str) -> PathBuf {
     let tools = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{package}"));
     let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
+    let lock = File::create(tools.with_added_extension("lock")).unwrap();
+    lock.lock().unwrap();
     if !tools.join("ready").exists() {
         run(Command::new("python3").args(["-m", "venv"]).arg(&tools));
         run(Command::new(tools.join("bin/python")).args(["-m", "pip", "install", "--quiet", package]));

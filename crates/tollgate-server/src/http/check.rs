@@ -11,7 +11,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tollgate::{AsRequest, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
-use tollgate_http::{Numbers, denied, denied_with, json, millis_ceil};
+use tollgate_http::{Headers, Numbers, denied, denied_with, json, millis_ceil};
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
@@ -186,7 +186,7 @@ impl From<&Report> for LimitAnswer {
 )]
 pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
     let answer = match asked(&uri) {
-        Ok((client, cost)) => told(&app, app.check(Request::client(&client).cost(cost)).await),
+        Ok((client, cost)) => told(&app, app.check(Request::client(&client).cost(cost)).await, denied),
         Err(mistake) => mistake.into_bytes(),
     };
     answer.map(Body::from)
@@ -195,7 +195,7 @@ pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
 /// The same, for who does not need a router to find it: if the store answers at once.
 pub(crate) fn at_once(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
     Some(match asked(uri) {
-        Ok((client, cost)) => told(app, app.check_now(Request::client(&client).cost(cost))?),
+        Ok((client, cost)) => told(app, app.check_now(Request::client(&client).cost(cost))?, denied),
         Err(mistake) => mistake.into_bytes(),
     })
 }
@@ -206,19 +206,22 @@ fn asked(uri: &Uri) -> Result<(Cow<'_, str>, u64), Mistake> {
     Ok((client, cost(uri.query().unwrap_or_default())?))
 }
 
-fn told(app: &App, decision: Result<Decision, Error>) -> http::Response<Bytes> {
-    decided(app, decision).unwrap_or_else(Mistake::into_bytes)
-}
-
-fn decided(app: &App, decision: Result<Decision, Error>) -> Result<http::Response<Bytes>, Mistake> {
-    let decision = decision.map_err(|error| Mistake::of(&error))?;
+/// A decision with its numbers, or whatever a denial is to be.
+pub(super) fn told(
+    app: &App,
+    decision: Result<Decision, Error>,
+    denial: impl FnOnce(&Decision, &Headers) -> http::Response<Bytes>,
+) -> http::Response<Bytes> {
     let headers = &app.settings().headers;
-    if !decision.allowed() {
-        return Ok(denied(&decision, headers));
+    match decision {
+        Ok(decision) if decision.allowed() => {
+            let mut response = Numbers::from(&decision).into_response();
+            headers.write(&decision, response.headers_mut());
+            response
+        }
+        Ok(decision) => denial(&decision, headers),
+        Err(error) => Mistake::of(&error).into_bytes(),
     }
-    let mut response = Numbers::from(&decision).into_response();
-    headers.write(&decision, response.headers_mut());
-    Ok(response)
 }
 
 /// May a request go ahead?

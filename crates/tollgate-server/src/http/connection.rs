@@ -102,7 +102,7 @@ impl Http {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: SocketAddr,
         course: &watch::Receiver<Course>,
     ) -> Result<Answer, Infallible> {
@@ -113,7 +113,10 @@ impl Http {
         let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
         let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
-        let entry = log.then(|| Entry::new(&self.app, &request, peer));
+        if !short || log {
+            request.extensions_mut().insert(PeerAddr(peer));
+        }
+        let entry = log.then(|| Entry::new(&self.app, &request));
         let at_once = if short { at_once(&self.app, request.uri()) } else { None };
         let mut response = if let Some(response) = at_once {
             response.map(|body| Either::Left(Full::new(body)))
@@ -148,11 +151,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(app: &App, request: &Request<Incoming>, peer: SocketAddr) -> Self {
-        let mut asked = Request::new(());
-        asked.extensions_mut().insert(PeerAddr(peer));
-        asked.headers_mut().clone_from(request.headers());
-        let client = app.settings().identity.identify(Head::from(&asked)).unwrap_or_default().into_owned();
+    fn new(app: &App, request: &Request<Incoming>) -> Self {
+        let client = app.settings().identity.identify(Head::from(request)).unwrap_or_default();
         Self {
             method: request.method().clone(),
             path: app.logged(request.uri().path()),

@@ -48,6 +48,9 @@ pub(super) struct Guarded;
 /// What may be wrong with a request that is to be counted, and what a denial with such numbers says.
 pub(super) struct Refused<N>(PhantomData<N>);
 
+/// What may be wrong with a request that a proxy asks about, which chooses how a denial is answered.
+pub(super) struct Gated;
+
 /// Numbers that a denial can have.
 pub(super) trait Denying {
     /// What a denial with them is called.
@@ -93,8 +96,18 @@ impl<N: Denying> IntoResponses for Refused<N> {
     }
 }
 
-fn problems(schema: &str, kinds: &[(u16, &str)]) -> BTreeMap<String, RefOr<Response>> {
-    let response = |(status, description): &(u16, &str)| {
+impl IntoResponses for Gated {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = problems("Problem", &[(400, "it cannot be told what is asked about")]);
+        let denials =
+            [("4XX", "no: 429 unless another status is chosen"), ("5XX", "no: 503 if the store failed")];
+        all.append(&mut problems(Numbers::DENIAL, &denials));
+        all
+    }
+}
+
+fn problems<S: ToString>(schema: &str, kinds: &[(S, &str)]) -> BTreeMap<String, RefOr<Response>> {
+    let response = |(status, description): &(S, &str)| {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
         let response =
             ResponseBuilder::new().description(*description).content("application/problem+json", content);

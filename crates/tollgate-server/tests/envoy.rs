@@ -1,0 +1,117 @@
+//! Envoy's rate limit filter, which asks over gRPC: the example, started as it is shipped, but for its
+//! ports and what a test says.
+
+use std::fs;
+use std::path::Path;
+
+use common::{Answer, Server, eventually};
+use proxy::{Application, Proxy, envoy, example, free_port};
+
+mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
+#[path = "../../tollgate-http/tests/common/python.rs"]
+mod python;
+
+/// Who asks whom.
+struct World {
+    application: Application,
+    tollgate: Server,
+    proxy: Proxy,
+}
+
+impl World {
+    /// With something else instead of something in each of the two files.
+    fn new(rules: (&str, &str), config: (&str, &str)) -> Self {
+        let application = Application::start();
+        let port = free_port();
+        let file = example("envoy/ratelimit.toml", &[]);
+        edit(&file, rules);
+        let tollgate = Server::everywhere(&["--config", file.to_str().unwrap()]);
+        let asked = tollgate.listens("grpc").rsplit_once(':').unwrap().1.parse().unwrap();
+        let file = example("envoy/ratelimit.yaml", &[(8000, port), (8081, asked), (9000, application.port)]);
+        edit(&file, config);
+        Self { proxy: envoy(&file, port), application, tollgate }
+    }
+}
+
+fn edit(file: &Path, (what, instead): (&str, &str)) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(what), "{what} is not in {text}");
+    fs::write(file, text.replace(what, instead)).unwrap();
+}
+
+fn assert_denied(answer: &Answer, rule: &str) {
+    assert_eq!(answer.status, 429, "{answer:?}");
+    let retry_after: u64 = answer.header("retry-after").expect("retry-after").parse().unwrap();
+    assert!((1..=60).contains(&retry_after), "{answer:?}");
+    let left = format!("\"{rule}\";r=0;t={retry_after}");
+    assert!(answer.header("ratelimit").unwrap().contains(&left), "{answer:?}");
+    assert!(answer.header("ratelimit-policy").unwrap().contains(&format!("\"{rule}\";q=")), "{answer:?}");
+}
+
+#[test]
+fn f2_envoy_asks_over_grpc_and_passes_on_what_is_decided() {
+    let World { application, proxy, tollgate: _tollgate } = &World::new(("", ""), ("", ""));
+    for left in (0..10).rev() {
+        let answer = proxy.get("127.0.0.1", "/some/path?and=query");
+        assert_eq!((answer.status, answer.body.contains("hello")), (200, true), "{answer:?}");
+        let told = format!("\"per-client\";r={left};t=");
+        assert!(answer.header("ratelimit").unwrap().starts_with(&told), "{answer:?}");
+        assert_eq!(answer.header("ratelimit-policy"), Some("\"per-client\";q=10;w=60"));
+    }
+    assert_eq!(application.seen(), ["GET /some/path?and=query"; 10]);
+    let forged = [
+        ("x-forwarded-for", "198.51.100.7"),
+        ("x-real-ip", "198.51.100.7"),
+        ("x-envoy-external-address", "198.51.100.7"),
+        ("x-envoy-original-path", "/other"),
+    ];
+    assert_denied(&proxy.get("127.0.0.1", "/some/path"), "per-client");
+    for header in forged {
+        assert_denied(&proxy.send("127.0.0.1", "GET", "/", &[header]), "per-client");
+    }
+    assert_eq!(application.seen(), [""; 0], "a denied request gets no further than the proxy");
+    assert_eq!(proxy.get("127.0.0.2", "/some/path").status, 200);
+    for _ in 0..3 {
+        assert_eq!(proxy.send("127.0.0.3", "POST", "/login?next=/", &[]).status, 200);
+    }
+    application.seen();
+    for spelled in ["/login", "/login?again", "//login", "/./login", "/x/../login"] {
+        assert_denied(&proxy.send("127.0.0.3", "POST", spelled, &forged), "login");
+    }
+    assert_eq!(application.seen(), [""; 0]);
+    let answer = proxy.get("127.0.0.3", "/logins");
+    assert_eq!(answer.status, 200);
+    assert!(
+        answer.header("ratelimit").unwrap().starts_with("\"per-client\";r=6;"),
+        "a login is counted once by each rule: {answer:?}"
+    );
+}
+
+#[test]
+fn b1_a_client_gets_through_again_when_its_window_is_over() {
+    let world = World::new(("10/60s fixed", "2/1s fixed"), ("", ""));
+    let get = || world.proxy.get("127.0.0.1", "/");
+    // A window may end in the middle of this; the denial comes all the same.
+    assert_eq!(get().status, 200);
+    eventually("a denial", || get().status == 429);
+    eventually("the next window", || get().status == 200);
+    world.application.seen();
+}
+
+#[test]
+fn e4_without_tollgate_envoy_does_as_it_is_told() {
+    for (told, expected) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 500)] {
+        let World { application, proxy, tollgate } =
+            &World::new(("", ""), ("failure_mode_deny: false", told));
+        assert_eq!(proxy.get("127.0.0.1", "/").status, 200);
+        application.seen();
+        tollgate.signal("KILL");
+        eventually("tollgate is gone", || std::net::TcpStream::connect(&tollgate.address).is_err());
+        for _ in 0..20 {
+            assert_eq!(proxy.get("127.0.0.1", "/").status, expected, "{told}");
+        }
+        assert_eq!(application.seen().len(), if expected == 200 { 20 } else { 0 });
+    }
+}
