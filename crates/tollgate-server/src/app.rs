@@ -17,11 +17,10 @@ use tollgate::{
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
-use crate::brought::Brought;
-use crate::config::{Config, Faults, Fixed, Origin, Settings};
+use crate::brought::{self, Brought};
+use crate::config::{Addresses, Config, Faults, Fixed, Origin, Settings};
 use crate::loading;
 use crate::metrics::Metrics;
-use crate::resp::throttle;
 use crate::secret::Secret;
 use crate::top::Top;
 
@@ -85,7 +84,8 @@ impl App {
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
-        let limiter = Limiter::builder(rules.clone())
+        let in_force = compose(&rules, &[], &fixed.addresses).map_err(|error| error.to_string())?;
+        let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
             .observer(Watcher {
@@ -174,7 +174,7 @@ impl App {
     /// As [`Limiter::reset`].
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
         let own = self.timed(self.limiter.reset(Request::client(client).own())).await;
-        let throttled = Request::client(client).only(throttle::RULE);
+        let throttled = Request::client(client).only(brought::THROTTLE);
         match (own, self.timed(self.limiter.reset(throttled)).await) {
             (own, Err(Error::UnknownRule { .. })) => own,
             // It is enough to be known in one of the two.
@@ -272,7 +272,8 @@ impl App {
         let mut rules = self.rules();
         let mut own = rules.own.clone();
         own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
-        self.limiter.set_rules(compose(&file, &own).unwrap_or_else(|_| file.clone())).map_err(|error| {
+        let in_force = compose(&file, &own, &self.fixed.addresses);
+        in_force.and_then(|rules| self.limiter.set_rules(rules)).map_err(|error| {
             let file = self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
             let restart = if fixed.store == self.fixed.store {
                 ""
@@ -339,7 +340,7 @@ impl App {
             let replacement = Override::new(rule, limits).exactly(CLIENT, client);
             own.push(OwnLimit { client: client.into(), replacement });
         }
-        self.limiter.set_rules(compose(&rules.file, &own)?)?;
+        self.limiter.set_rules(compose(&rules.file, &own, &self.fixed.addresses)?)?;
         rules.own = own;
         Ok(())
     }
@@ -349,10 +350,11 @@ impl App {
     }
 }
 
-/// The file's rules with the clients' own limits, which count first.
-fn compose(file: &RuleSet, own: &[OwnLimit]) -> Result<RuleSet, Error> {
+/// The file's rules with those for limits that requests bring along, and the clients' own limits,
+/// which count first.
+fn compose(file: &RuleSet, own: &[OwnLimit], addresses: &Addresses) -> Result<RuleSet, Error> {
     let overrides = own.iter().map(|own| &own.replacement).chain(file.overrides()).cloned();
-    RuleSet::new(file.rules().iter().cloned())?.with_overrides(overrides)
+    RuleSet::new(file.rules().iter().cloned().chain(brought::rules(addresses)))?.with_overrides(overrides)
 }
 
 fn is_per_client(rules: &RuleSet, name: &str) -> bool {

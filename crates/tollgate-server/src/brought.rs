@@ -1,11 +1,35 @@
-//! Limits that requests bring along.
+//! Limits that requests bring along, and the rules that they are counted under.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use tollgate::{Limit, Limits, Store as _};
+use tollgate::{CLIENT, Limit, Limits, Rule, Store as _};
 
 use crate::app::App;
+use crate::config::{Addresses, OFF};
+
+/// The rule that calls of `CL.THROTTLE` are counted under.
+pub(crate) const THROTTLE: &str = "cl.throttle";
+
+/// The rule that limits which Envoy's descriptors bring along are counted under.
+pub(crate) const OVERRIDE: &str = "envoy.override";
+
+/// What that rule counts by.
+pub(crate) const DESCRIPTOR: &str = "descriptor";
+
+/// The names that no other rule can have.
+pub(crate) const RULES: [&str; 2] = [THROTTLE, OVERRIDE];
+
+/// The rules for the protocols that are listened for.
+pub(crate) fn rules(addresses: &Addresses) -> impl Iterator<Item = Rule> {
+    let throttle = (&addresses.resp, THROTTLE, CLIENT);
+    let replacement = (&addresses.grpc, OVERRIDE, DESCRIPTOR);
+    let rule = |(address, name, key): (&String, &str, &str)| {
+        // What it says itself never counts.
+        (address != OFF).then(|| Rule::new(name, Limit::per_second(1)).key([key]).on_demand())
+    };
+    [throttle, replacement].into_iter().filter_map(rule)
+}
 
 /// How many different limits requests can bring along. They are kept for as long as the process
 /// lives, so that state knows which of them wrote it; programs have a handful.

@@ -49,6 +49,7 @@ Examples:
   tollgate serve --http 127.0.0.1:0                    on a free port; the ready line says which
   tollgate serve --data /var/lib/tollgate              counts survive restarts and crashes
   tollgate serve --redis redis://127.0.0.1:6379        with other servers, one budget for all
+  tollgate serve --envoy-config ratelimit/             Envoy's limits, as its reference service has them
   tollgate serve --config /etc/tollgate/tollgate.toml  rules and settings from a file
   TOLLGATE_STORE_MAX_KEYS=5000000 tollgate serve       any setting of the file, from the environment
 
@@ -123,6 +124,7 @@ Examples:
 Examples:
   tollgate validate tollgate.toml
   tollgate validate tollgate.toml && systemctl reload tollgate
+  tollgate validate ratelimit.yaml                     limits as Envoy's reference service has them
 
 The environment counts here too, as it does for `tollgate serve`.")]
     Validate {
@@ -221,7 +223,11 @@ fn init(file: &Path) -> Result<String, String> {
 
 fn validate(file: PathBuf) -> Result<String, String> {
     let name = file.display().to_string();
-    let config = Origin::of_process(Some(file), Flags::default()).load();
+    let origin = match file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml") {
+        true => Origin::of_process(None, Flags { envoy_config: Some(file), ..Flags::default() }),
+        false => Origin::of_process(Some(file), Flags::default()),
+    };
+    let config = origin.load();
     let config = config.map_err(|faults| faults.render(colour()))?;
     let warnings: String = config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     Ok(format!("{name} is right.\n{warnings}\n{config}"))

@@ -180,7 +180,7 @@ impl Origin {
                 Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
             settings.domains = Arc::new(read.unwrap_or_default());
         }
-        let about = rules::About { store: &backend, addresses: &fixed.addresses, domains: &settings.domains };
+        let about = rules::About { store: &backend, domains: &settings.domains };
         let rules = rules::read(source, &mut root, self.flags.limit, &about);
         root.finish();
         Config { warnings: self.misspelt(source), fixed, settings, rules, text }

@@ -31,7 +31,6 @@ mod descriptors;
 mod health;
 mod service;
 
-pub(crate) use descriptors::{DESCRIPTOR, OVERRIDE};
 use health::Health;
 use service::RateLimits;
 

@@ -23,7 +23,7 @@ pub mod frame;
 mod hello;
 mod reply;
 mod session;
-pub(crate) mod throttle;
+mod throttle;
 
 use session::Session;
 

@@ -72,8 +72,13 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[servr]\n", "1:2", "did you mean `server`?"),
         ("[server]\nheaders = \"xx\"", "2:11", "one of standard, trio, x, x-epoch, off"),
         ("[server]\nhttp = \"8080\"", "2:8", "127.0.0.1:8080"),
-        ("[server]\nhttp = \"off\"", "2:8", "give it an address"),
-        ("[server]\ngrpc = \"127.0.0.1:8081\"", "2:8", "write \"off\""),
+        (
+            "[server]\nhttp = \"off\"\ngrpc = \"off\"\nresp = \"off\"",
+            "2:8",
+            "give one of http, grpc and resp",
+        ),
+        ("[server]\ngrpc = \"8081\"", "2:8", "127.0.0.1:8080"),
+        ("[[rule]]\nname = \"cl.throttle\"\nlimit = \"1/s\"", "2:8", "choose another name"),
         ("[server]\ntimeout = \"10 parsecs\"", "2:15", "unknown unit \"parsecs\""),
         ("[server]\ntimeout = 10", "2:11", "such as \"100ms\""),
         ("[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"10.0.0.0/99\"]", "2:34", "such as \"10.0.0.0/8\""),
@@ -228,7 +233,7 @@ fn validate_says_in_words_what_a_configuration_means() {
     let words = String::from_utf8(output.stdout).unwrap();
     for line in [
         "tollgate.toml is right.",
-        "Answers on http://127.0.0.1:8080, at most 10000 connections.",
+        "Answers on http://127.0.0.1:8080, grpc://127.0.0.1:8081, redis://127.0.0.1:6380, at most 10000 connections each.",
         "Rule \"global\" covers every request.",
         "  All of them share one budget:",
         "    up to 5000 at once, 5000 more per second (5000/second)",

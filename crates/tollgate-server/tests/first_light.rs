@@ -167,15 +167,23 @@ fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
     assert!(code == Some(2) && complaint.contains("did you mean \"minute\"?"), "{complaint}");
     let (code, _, complaint) = tollgate(&["serve", "--limit", "100_000_000/day log"]);
     assert!(code == Some(2) && complaint.contains("log_ceiling"), "{complaint}");
-    for flag in ["--envoy-config", "--grpc", "--resp"] {
-        let (code, _, complaint) = tollgate(&["serve", flag, "x"]);
-        assert!(code == Some(2) && complaint.contains("yet; leave it out"), "{complaint}");
-    }
+    let (code, _, complaint) = tollgate(&["serve", "--envoy-config", "/nowhere.yaml"]);
+    assert!(code == Some(2) && complaint.contains("/nowhere.yaml"), "{complaint}");
+    let (code, _, complaint) = tollgate(&["serve", "--http", "off", "--grpc", "off", "--resp", "off"]);
+    assert!(code == Some(2) && complaint.contains("nothing is left to listen on"), "{complaint}");
     let (code, _, complaint) = tollgate(&["serve", "--redis", "redis://user:hunter2@a,b"]);
     assert!(code == Some(2) && complaint.contains("one host"), "{complaint}");
     assert!(!complaint.contains("hunter2"), "{complaint}");
-    let taken = Server::start(&["--grpc", "off"]);
-    let (code, _, complaint) = tollgate(&["serve", "--http", &taken.address]);
-    assert!(code == Some(2) && complaint.contains("choose another address with --http"), "{complaint}");
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    let taken = Server::everywhere(&[]);
+    for protocol in ["http", "grpc", "resp"] {
+        let mut arguments = vec!["serve".to_owned()];
+        for other in ["http", "grpc", "resp"] {
+            let address = if other == protocol { taken.listens(protocol) } else { "off" };
+            arguments.extend([format!("--{other}"), address.to_owned()]);
+        }
+        let (code, _, complaint) = tollgate(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        let said = format!("choose another address with --{protocol}, or --{protocol} off");
+        assert!(code == Some(2) && complaint.contains(&said), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    }
 }

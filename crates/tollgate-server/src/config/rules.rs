@@ -5,11 +5,10 @@ use std::ops::Range;
 use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, RuleSet, Store as _};
 
 use super::reader::{At, Section, Source};
-use super::{Addresses, Fault, OFF, POLICIES, nearest, place};
+use super::{Fault, POLICIES, nearest, place};
 use crate::backend::Backend;
+use crate::brought;
 use crate::envoy::Domains;
-use crate::grpc::{DESCRIPTOR, OVERRIDE};
-use crate::resp::throttle;
 
 /// What each client may do if nothing else is said.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
@@ -17,7 +16,6 @@ const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
 /// What rules have to go with.
 pub(super) struct About<'a> {
     pub(super) store: &'a Backend,
-    pub(super) addresses: &'a Addresses,
     pub(super) domains: &'a Domains,
 }
 
@@ -43,7 +41,7 @@ pub(super) fn read(
         let mut rule = rule(source, &mut section, &heading, store, name.as_ref());
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
-            if BUILT_IN.contains(&name.as_str()) {
+            if brought::RULES.contains(&name.as_str()) {
                 let fault = Fault::new(format!("{name:?} is the server's own"), "choose another name");
                 source.fault(fault.at(span.clone(), "here"));
                 rule = None;
@@ -73,28 +71,18 @@ pub(super) fn read(
         replacement
     });
     let overrides: Vec<Override> = overrides.collect();
-    rules.extend(built_in(about.addresses));
     rules.extend(described(source, &rules, about.domains));
     // Each of them has been tried, so that together they work.
     let rules = RuleSet::new(rules).unwrap_or_default();
     rules.clone().with_overrides(overrides).unwrap_or(rules)
 }
 
-/// The rules that requests name, to which they bring their limits along.
-const BUILT_IN: [&str; 2] = [throttle::RULE, OVERRIDE];
-
-fn built_in(addresses: &Addresses) -> impl Iterator<Item = Rule> {
-    let throttle = (&addresses.resp, throttle::RULE, CLIENT);
-    let replacement = (&addresses.grpc, OVERRIDE, DESCRIPTOR);
-    let rule = |(address, name, key): (&String, &str, &str)| {
-        (address != OFF).then(|| Rule::new(name, DEFAULT).key([key]).on_demand())
-    };
-    [throttle, replacement].into_iter().filter_map(rule)
-}
-
 /// The rules of the reference service's files, which its descriptors name.
 fn described(source: &Source<'_>, others: &[Rule], domains: &Domains) -> Vec<Rule> {
-    for rule in domains.rules().filter(|rule| others.iter().any(|other| other.name() == rule.name())) {
+    for rule in domains.rules().filter(|rule| {
+        others.iter().any(|other| other.name() == rule.name())
+            || brought::RULES.contains(&rule.name().as_str())
+    }) {
         let fault = format!("a rule and a descriptor are both called {:?}", rule.name());
         source.fault(Fault::new(fault, "rename the rule, or the domain"));
     }

@@ -32,8 +32,11 @@ impl fmt::Display for Config {
 }
 
 fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
-    for rule in rules.rules().iter().filter(|rule| !rule.is_on_demand()) {
-        writeln!(f, "\nRule {:?} covers {}.", rule.name().as_str(), covered(rule))?;
+    for rule in rules.rules() {
+        match rule.is_on_demand() {
+            true => writeln!(f, "\nDescriptors {:?}.", rule.name())?,
+            false => writeln!(f, "\nRule {:?} covers {}.", rule.name(), covered(rule))?,
+        }
         match rule.key_attributes() {
             [] => writeln!(f, "  All of them share one budget:")?,
             key => writeln!(f, "  Each {} has a budget of its own:", key.join(" and "))?,

@@ -17,14 +17,9 @@ use tollgate::{AsRequest, DAY, HOUR, Limit, Limits, MAX_COUNT, MINUTE, Request, 
 use tonic::Status;
 
 use crate::app::App;
+use crate::brought::{DESCRIPTOR, OVERRIDE};
 use crate::envoy::{Domains, Matched, Verdict, attribute_names};
 use crate::value::value_of;
-
-/// The rule that limits which descriptors bring along are counted under.
-pub(crate) const OVERRIDE: &str = "envoy.override";
-
-/// What that rule counts by.
-pub(crate) const DESCRIPTOR: &str = "descriptor";
 
 /// The attribute that is the request's domain.
 const DOMAIN: &str = "domain";

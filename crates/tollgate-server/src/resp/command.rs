@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use tollgate::{AsRequest, MAX_COUNT, Request};
 
 use super::frame::Frame;
-use super::throttle::{self, Last, Throttle, integer};
+use super::throttle::{Last, Throttle, integer};
 use crate::app::App;
+use crate::brought::THROTTLE;
 use crate::value::value_of;
 
 /// What a client asks.
@@ -45,7 +46,7 @@ impl<'a> Command<'a> {
     pub(super) fn read(app: &App, last: &mut Last, frame: &Frame, bytes: &'a [u8]) -> Result<Self, String> {
         let mut arguments = frame.arguments(bytes);
         let name = arguments.next().unwrap_or_default();
-        if name.eq_ignore_ascii_case(throttle::RULE.as_bytes()) {
+        if name.eq_ignore_ascii_case(THROTTLE.as_bytes()) {
             return Throttle::read(app, last, arguments)
                 .map(|throttle| Self::Decide(Asked::Throttle(throttle)));
         }

@@ -7,10 +7,8 @@ use tollgate::{Algorithm, AsRequest, Bucket, Decision, Limit, Limits, MAX_COUNT,
 
 use super::reply::Replies;
 use crate::app::App;
+use crate::brought::THROTTLE;
 use crate::value::value_of;
-
-/// The rule that all these calls are counted under.
-pub(crate) const RULE: &str = "cl.throttle";
 
 /// `max_burst`, `count` and `period`, as they were sent.
 type Numbers = [i64; 3];
@@ -39,7 +37,7 @@ impl<'a> Throttle<'a> {
     ) -> Result<Self, String> {
         if !(4..=5).contains(&arguments.len()) {
             return Err(format!(
-                "wrong number of arguments for '{RULE}' command; send key max_burst count period [quantity]"
+                "wrong number of arguments for '{THROTTLE}' command; send key max_burst count period [quantity]"
             ));
         }
         let key = value_of(arguments.next().unwrap_or_default());
@@ -61,7 +59,7 @@ impl<'a> Throttle<'a> {
 
 impl AsRequest for Throttle<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        f(Request::client(&self.key).cost(self.quantity).under(RULE, self.limits))
+        f(Request::client(&self.key).cost(self.quantity).under(THROTTLE, self.limits))
     }
 }
 
