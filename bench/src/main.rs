@@ -10,15 +10,24 @@ mod disk;
 #[cfg(feature = "disk")]
 mod engines;
 mod floors;
+#[cfg(feature = "server")]
+mod grpc;
 mod instructions;
 mod latency;
 mod layers;
 mod memory;
+#[cfg(feature = "server")]
+mod process;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "server")]
+mod resp;
 mod rivals;
+#[cfg(feature = "server")]
 mod server;
 mod table;
+#[cfg(feature = "server")]
+mod turns;
 
 use std::path::Path;
 
@@ -36,7 +45,10 @@ fn main() {
             instructions::run(case, checks.parse().expect("a number of checks"))
         }
         ["only", wanted] => println!("{}", times(wanted).markdown()),
-        ["server"] => section("## Servers", &server::table(root())),
+        #[cfg(feature = "server")]
+        ["server"] => section("## Servers", &server::table(root(), "")),
+        #[cfg(feature = "server")]
+        ["server", part @ ("http" | "resp" | "grpc")] => println!("{}", server::table(root(), part)),
         #[cfg(feature = "disk")]
         ["disk"] => section("## Disk", &disk::table(root(), "")),
         #[cfg(feature = "disk")]
@@ -45,8 +57,11 @@ fn main() {
         ["redis"] => section("## Redis", &redis::table("")),
         #[cfg(feature = "redis")]
         ["redis", part] => println!("{}", redis::table(part)),
+        #[cfg(feature = "server")]
         ["bare", address] => server::serve_bare(address),
-        _ => eprintln!("usage: tollgate-bench [instructions | server | redis | disk | only PART-OF-A-CASE'S-NAME]"),
+        #[cfg(feature = "server")]
+        ["bare-grpc", address] => grpc::serve_bare(address),
+        _ => eprintln!("usage: tollgate-bench [instructions | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"),
     }
 }
 
@@ -69,6 +84,7 @@ fn everything() {
 }
 
 /// A part of the results that is measured by itself, anew.
+#[cfg(any(feature = "disk", feature = "redis", feature = "server"))]
 fn section(heading: &str, table: &str) {
     println!("{}\n\n{table}", table::machine());
     let text = results();

@@ -1,79 +1,47 @@
-//! Servers under `wrk`, side by side: tollgate, an axum handler that does nothing, nginx with `limit_req`, and throttlecrab's server.
-//! One thread answers in each; the load generator has the other processor. Everyone has a turn in each round, and medians are told.
+//! Servers side by side, a table for each protocol; for HTTP under `wrk`: tollgate, an axum handler that does nothing, nginx with
+//! `limit_req`, and throttlecrab's server. One thread answers in each; the load generator has the other processor.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-const ROUNDS: usize = 7;
+use crate::process::{Process, free_address, one_worker};
+use crate::turns::{Contender, ROUNDS, Turn, compare};
+use crate::{grpc, resp};
+
 const SECONDS: u64 = 4;
 
 /// What tollgate answers, for those who answer the same to everyone.
 const ANSWER: &str = r#"{"allowed":true,"remaining":999999999,"resetAt":1700000060000,"limit":1000000000,"retryAfterMs":0,"rule":"per-client","degraded":false}"#;
 
-/// A server under test.
-struct Server {
-    name: &'static str,
-    process: Child,
-    url: String,
-    /// What `wrk` is to send, if not a plain GET.
-    script: Option<PathBuf>,
-    rounds: Vec<Round>,
-}
-
-#[derive(Clone, Copy)]
-struct Round {
-    per_second: f64,
-    p99_ms: f64,
-    cpu_us: f64,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Measures them all, and says it in Markdown.
-pub fn table(root: &Path) -> String {
-    let work = root.join("bench/target/servers");
-    fs::create_dir_all(&work).expect("a writable project");
-    let mut servers = [tollgate(root), bare(), nginx(&work), throttlecrab(root, &work)];
-    for round in 0..=ROUNDS {
-        for server in &mut servers {
-            let measured = server.measure();
-            // The first is to warm up.
-            if round > 0 {
-                eprintln!("{round}/{ROUNDS} {}: {:.0} per second, p99 {:.2} ms", server.name, measured.per_second, measured.p99_ms);
-                server.rounds.push(measured);
-            }
-        }
-    }
+/// Measures all of them, or those of one protocol, and says it in Markdown.
+pub fn table(root: &Path, wanted: &str) -> String {
+    let protocols: [(&str, fn(&Path) -> String); 3] = [("http", http), ("resp", resp::table), ("grpc", grpc::table)];
     let mut text = format!(
-        "## Servers\n\nWritten by `cargo xtask bench --server`: `wrk -t1 -c50 -d{SECONDS}s`, one worker thread in each server, client and server on \
-         the same two processors; medians of {ROUNDS} rounds in which everyone has a turn. The ratios are medians of the rounds' own.\n\n\
-         | server | requests per second | p99, ms | processor time per request, us | tollgate's rate to its | tollgate's p99 to its |\n\
-         |---|---|---|---|---|---|\n"
+        "## Servers\n\nWritten by `cargo xtask bench --server`: one worker thread in each server, client and server on the same two \
+         processors; medians of {ROUNDS} rounds in which everyone has a turn. The ratios are medians of the rounds' own.\n"
     );
-    let [ours, ..] = &servers;
-    for server in &servers {
-        let of = |part: fn(&Round) -> f64| median(server.rounds.iter().map(part).collect());
-        let ratio = |part: fn(&Round) -> f64| {
-            median(ours.rounds.iter().zip(&server.rounds).map(|(ours, theirs)| part(ours) / part(theirs)).collect())
-        };
-        let (rate, p99): (fn(&Round) -> f64, fn(&Round) -> f64) = (|round| round.per_second, |round| round.p99_ms);
-        let _ = writeln!(
-            text,
-            "| {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.2} |",
-            server.name, of(rate), of(p99), of(|round| round.cpu_us), ratio(rate), ratio(p99)
-        );
+    for (_, table) in protocols.iter().filter(|(name, _)| name.contains(wanted)) {
+        text += "\n";
+        text += &table(root);
     }
     text
+}
+
+fn http(root: &Path) -> String {
+    let work = root.join("bench/target/servers");
+    fs::create_dir_all(&work).expect("a writable project");
+    let script = throttle_script(&work);
+    let (tollgate, bare, nginx) = (Process::tollgate(root, "http"), Process::own("bare"), nginx(&work));
+    let throttlecrab = Process::throttlecrab(root, "http");
+    let rows = compare(&mut [
+        Contender::new("tollgate", &tollgate, || wrk(&tollgate, "check/alice", None)),
+        Contender::new("axum, a constant", &bare, || wrk(&bare, "check/alice", None)),
+        Contender::new("nginx, limit_req", &nginx, || wrk(&nginx, "check/alice", None)),
+        Contender::new("throttlecrab-server", &throttlecrab, || wrk(&throttlecrab, "throttle", Some(&script))),
+    ]);
+    format!("### HTTP\n\n`wrk -t1 -c50 -d{SECONDS}s`.\n\n{rows}")
 }
 
 /// Serves nothing but a constant, as fast as axum can.
@@ -82,8 +50,7 @@ pub fn serve_bare(address: &str) {
     use axum::http::header::CONTENT_TYPE;
     use axum::routing::get;
 
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    one_worker().block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await.expect("a free port");
         println!("ready");
         let handler = || async { ([(CONTENT_TYPE, "application/json")], ANSWER) };
@@ -94,20 +61,7 @@ pub fn serve_bare(address: &str) {
     });
 }
 
-fn tollgate(root: &Path) -> Server {
-    let address = free_address();
-    let mut command = Command::new(root.join("target/release/tollgate"));
-    command.args(["serve", "--http", &address, "--workers", "1", "--limit", "1000000000/s"]);
-    start("tollgate", &address, &mut command)
-}
-
-fn bare() -> Server {
-    let address = free_address();
-    let mut command = Command::new(std::env::current_exe().expect("a program"));
-    start("axum, a constant", &address, command.args(["bare", &address]))
-}
-
-fn nginx(work: &Path) -> Server {
+fn nginx(work: &Path) -> Process {
     let address = free_address();
     let directory = work.join("nginx");
     fs::create_dir_all(directory.join("check")).expect("a writable project");
@@ -127,74 +81,36 @@ fn nginx(work: &Path) -> Server {
     );
     let file = work.join("nginx.conf");
     fs::write(&file, config).expect("a writable project");
-    start("nginx, limit_req", &address, Command::new("nginx").arg("-c").arg(&file))
+    Process::start(address, Command::new("nginx").arg("-c").arg(&file))
 }
 
-fn throttlecrab(root: &Path, work: &Path) -> Server {
-    let address = free_address();
-    let (host, port) = address.split_once(':').expect("an address");
+/// How `wrk` is to ask throttlecrab: not with a plain GET.
+fn throttle_script(work: &Path) -> PathBuf {
     let script = work.join("throttle.lua");
     let body = r#"{"key":"alice","max_burst":1000000000,"count_per_period":1000000000,"period":1,"quantity":1}"#;
     let lua = format!("wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['content-type'] = 'application/json'\n");
     fs::write(&script, lua).expect("a writable project");
-    let mut command = Command::new(root.join("bench/target/rivals/bin/throttlecrab-server"));
-    command.args(["--http", "--http-host", host, "--http-port", port, "--log-level", "error"]).env("TOKIO_WORKER_THREADS", "1");
-    let mut server = start("throttlecrab-server", &address, &mut command);
-    server.url = format!("http://{address}/throttle");
-    server.script = Some(script);
-    server
+    script
 }
 
-/// Starts a server and waits until it answers.
-fn start(name: &'static str, address: &str, command: &mut Command) -> Server {
-    let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let process = process.unwrap_or_else(|error| panic!("{name}: {error}: {command:?}"));
-    let server = Server { name, process, url: format!("http://{address}/check/alice"), script: None, rounds: Vec::new() };
-    for _ in 0..500 {
-        if TcpStream::connect(address).is_ok() {
-            return server;
-        }
-        std::thread::sleep(Duration::from_millis(10));
+fn wrk(process: &Process, path: &str, script: Option<&Path>) -> Turn {
+    let mut wrk = Command::new("wrk");
+    wrk.args(["-t1", "-c50", "--latency", &format!("-d{SECONDS}s")]);
+    if let Some(script) = script {
+        wrk.arg("-s").arg(script);
     }
-    panic!("{name} does not listen on {address}");
-}
-
-impl Server {
-    fn measure(&self) -> Round {
-        let before = processor_seconds(self.process.id());
-        let mut wrk = Command::new("wrk");
-        wrk.args(["-t1", "-c50", "--latency", &format!("-d{SECONDS}s")]);
-        if let Some(script) = &self.script {
-            wrk.arg("-s").arg(script);
-        }
-        let output = wrk.arg(&self.url).stderr(Stdio::inherit()).output().expect("wrk");
-        let used = processor_seconds(self.process.id()) - before;
-        let said = BufReader::new(&output.stdout[..]).lines().map_while(Result::ok).collect::<Vec<_>>();
-        assert!(!said.iter().any(|line| line.contains("Non-2xx")), "{}: {said:?}", self.name);
-        let field = |name: &str| {
-            let line = said.iter().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_else(|| panic!("{said:?}"));
-            line.trim().to_owned()
-        };
-        let requests: f64 = said.iter().find_map(|line| line.trim().split_once(" requests in ")?.0.parse().ok()).expect("a count");
-        Round {
-            per_second: field("Requests/sec:").parse().expect("a number"),
-            p99_ms: milliseconds(&field("99%")),
-            cpu_us: used * 1e6 / requests,
-        }
-    }
-}
-
-/// What a process and its children have used of the processors, nginx's worker being a child.
-fn processor_seconds(process: u32) -> f64 {
-    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    let all = children.split_whitespace().filter_map(|child| child.parse().ok()).chain([process]);
-    let ticks = |process: u32| {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-        field(11) + field(12)
+    let output = wrk.arg(format!("http://{}/{path}", process.address)).stderr(Stdio::inherit()).output().expect("wrk");
+    let said = BufReader::new(&output.stdout[..]).lines().map_while(Result::ok).collect::<Vec<_>>();
+    assert!(!said.iter().any(|line| line.contains("Non-2xx")), "{wrk:?}: {said:?}");
+    let field = |name: &str| {
+        let line = said.iter().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_else(|| panic!("{said:?}"));
+        line.trim().to_owned()
     };
-    all.map(ticks).sum::<f64>() / 100.0
+    Turn {
+        requests: said.iter().find_map(|line| line.trim().split_once(" requests in ")?.0.parse().ok()).expect("a count"),
+        per_second: field("Requests/sec:").parse().expect("a number"),
+        p99_ms: Some(milliseconds(&field("99%"))),
+    }
 }
 
 fn milliseconds(written: &str) -> f64 {
@@ -206,13 +122,4 @@ fn milliseconds(written: &str) -> f64 {
         "s" => number * 1e3,
         unit => panic!("{unit}"),
     }
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
-}
-
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
 }

@@ -11,7 +11,8 @@ cargo xtask truth N  the Redis script against the core, N random schedules of ea
 cargo xtask kills N  the disk store's process killed N times in each mode instead of 100
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
-  --server           the server beside nginx, axum and a rival's, under wrk
+  --server           the server beside nginx, axum and a rival's under wrk, Redis under redis-benchmark, and tonic
+  --server PART      only http, resp or grpc of these; writes nothing
   --redis            a node with a real Redis beside redis-benchmark and a rival's
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
   --instructions     counts instructions with callgrind instead, and compares with the record
@@ -28,9 +29,10 @@ fn main() -> ExitCode {
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => bench(&["instructions"]),
-        ["bench", "--server"] => bench_servers(),
+        ["bench", "--server"] => bench_servers(&["server"]),
+        ["bench", "--server", part @ ("http" | "resp" | "grpc")] => bench_servers(&["server", part]),
         ["bench", "--redis"] => bench_redis(),
-        ["bench", "--disk"] => bench_with("disk"),
+        ["bench", "--disk"] => bench_with("disk", &["disk"]),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
     };
@@ -145,21 +147,25 @@ fn bench_redis() -> Result<(), String> {
         &["sh", "-c", "ls /usr/lib/llvm-*/lib/libclang.so /usr/lib/llvm-*/lib/libclang-*.so"],
         "libclang-dev",
     )?;
-    bench_with("redis")
+    bench_with("redis", &["redis"])
 }
 
 /// What is measured by itself, with what only that needs.
-fn bench_with(part: &str) -> Result<(), String> {
-    cargo(
+fn bench_with(feature: &str, arguments: &[&str]) -> Result<(), String> {
+    run(
         "bench",
-        &["run", "--release", "--manifest-path", "bench/Cargo.toml", "--features", part, "--", part],
+        in_workspace("cargo")
+            .args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--features", feature, "--"])
+            .args(arguments),
     )
 }
 
-/// The server beside others, under a load generator: what has to be installed for that is.
-fn bench_servers() -> Result<(), String> {
+/// The server beside others, under load generators: what has to be installed for that is.
+fn bench_servers(arguments: &[&str]) -> Result<(), String> {
     install_unless(&["which", "wrk"], "wrk")?;
     install_unless(&["nginx", "-v"], "nginx-light")?;
+    // Its load generator comes with it.
+    install_unless(&["redis-server", "--version"], "redis-server")?;
     let rivals = "bench/target/rivals";
     if !root().join(rivals).join("bin/throttlecrab-server").exists() {
         install_unless(&["protoc", "--version"], "protobuf-compiler")?;
@@ -169,7 +175,7 @@ fn bench_servers() -> Result<(), String> {
         )?;
     }
     cargo("the server", &["build", "--release", "--package", "tollgate-server"])?;
-    bench(&["server"])
+    bench_with("server", arguments)
 }
 
 /// Installs a Debian package, unless what it is needed for works.
