@@ -9,6 +9,7 @@ cargo xtask test     format, lints, all tests, interleavings, doctests, docs: wh
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
 cargo xtask truth N  the Redis script against the core, N random schedules of each kind instead of 1000
 cargo xtask kills N  the disk store's process killed N times in each mode instead of 100
+cargo xtask fuzz N   the parser of the Redis protocol, fuzzed alone for N seconds
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's under wrk, Redis under redis-benchmark, and tonic
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         ["laws", cases] => laws(cases),
         ["truth", cases] => truth(cases),
         ["kills", kills] => kill(kills),
+        ["fuzz", seconds] => fuzz(seconds),
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => bench(&["instructions"]),
@@ -127,6 +129,40 @@ fn kill(kills: &str) -> Result<(), String> {
     let mut kill = in_workspace("cargo");
     kill.args(["test", "--package", "tollgate-disk", "--test", "crash", "--", "--nocapture"]);
     run("killing", kill.env("TOLLGATE_KILLS", kills))
+}
+
+/// libFuzzer, with the instrumentation that it needs: the flags that `cargo fuzz` gives without a sanitizer, which a
+/// stable compiler knows too. They are for the target only, hence it is named.
+fn fuzz(seconds: &str) -> Result<(), String> {
+    const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                         -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+    let version = in_workspace("rustc").arg("-vV").output().map_err(|error| format!("no rustc: {error}"))?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let host = version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .ok_or("rustc does not say what it runs on")?;
+    let corpus = root().join("fuzz/target/corpus");
+    std::fs::create_dir_all(&corpus).map_err(|error| format!("cannot keep a corpus: {error}"))?;
+    run(
+        "fuzzing",
+        in_workspace("cargo")
+            .args([
+                "run",
+                "--release",
+                "--manifest-path",
+                "fuzz/Cargo.toml",
+                "--target",
+                host,
+                "--bin",
+                "frame",
+                "--",
+            ])
+            .args([&format!("-max_total_time={seconds}"), "-max_len=4096", "-print_final_stats=1"])
+            .arg(corpus)
+            .env("RUSTFLAGS", FLAGS),
+    )
 }
 
 /// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.
