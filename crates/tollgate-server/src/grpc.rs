@@ -42,10 +42,10 @@ const DESCRIPTORS: &[u8] = include_bytes!("grpc/rls.bin");
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The largest request.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
+const MESSAGE_BYTES_MAX: usize = 256 << 10;
 
 /// How many calls one connection may have under way.
-const STREAMS_MAX: u32 = 1_024;
+const STREAMS_MAX: u32 = 512;
 
 /// How long a ping may take.
 const PING: Duration = Duration::from_secs(20);

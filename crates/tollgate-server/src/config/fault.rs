@@ -48,7 +48,7 @@ pub struct Faults {
     /// What is wrong.
     pub faults: Vec<Fault>,
     /// What is wrong with other files that belong to it.
-    pub elsewhere: Vec<Faults>,
+    pub elsewhere: Vec<Self>,
 }
 
 impl Faults {

@@ -51,7 +51,7 @@ enum Kind<'a> {
 /// A descriptor as a request.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
-    attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 4]>,
+    attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     scope: Scope,
     cost: u64,
 }
