@@ -32,13 +32,13 @@ use descriptors::Draft;
 use fields::Page;
 use names::Names;
 pub(crate) use names::attribute_names;
-use tree::Level;
+use tree::{Grown, Level};
 
 /// The domains that YAML files of the reference service define.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domains {
     domains: HashMap<String, Domain>,
-    rules: Vec<Rule>,
+    grown: Grown,
 }
 
 /// One domain's descriptors.
@@ -120,7 +120,12 @@ impl Domains {
 
     /// All rules, for a [`RuleSet`](tollgate::RuleSet).
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter()
+        self.grown.rules.iter()
+    }
+
+    /// The names of descriptors that need no rule: all of it is denied, or nothing.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &(String, Verdict)> {
+        self.grown.others.iter()
     }
 
     pub(crate) fn get(&self, domain: &str) -> Option<&Domain> {
@@ -133,13 +138,13 @@ impl Domains {
             let mut path = names::Path { domain: &draft.domain.value, steps: Vec::new() };
             tree::note(&draft.descriptors, &mut path, &mut names);
         }
-        let mut rules = Vec::new();
+        let mut grown = Grown::default();
         let domain = |draft: &'a Draft| {
             let name = &draft.domain.value;
-            let root = Level::grow(&draft.descriptors, &mut Vec::new(), name, &names, &mut rules);
+            let root = Level::grow(&draft.descriptors, &mut Vec::new(), name, &names, &mut grown);
             (name.clone(), Domain { root })
         };
-        Self { domains: drafts.map(domain).collect(), rules }
+        Self { domains: drafts.map(domain).collect(), grown }
     }
 }
 

@@ -61,16 +61,17 @@ impl Top {
     /// Counts a decision: the units of an admission, or one denial.
     pub(crate) fn count(&self, request: &Request<'_>, decision: &Decision) {
         if let Some(client) = request.get(CLIENT) {
-            self.count_as(client, request.units(), decision);
+            let units = decision.allowed().then_some(request.units());
+            self.count_as(client, units, decision.now());
         }
     }
 
-    /// The same for whatever else is worth counting, by its name.
-    pub(crate) fn count_as(&self, name: &str, units: u64, decision: &Decision) {
-        let (shards, units) = if decision.allowed() { (&self.admitted, units) } else { (&self.denied, 1) };
+    /// The same for whatever else is worth counting, by its name: the units it was admitted, or a denial.
+    pub(crate) fn count_as(&self, name: &str, admitted: Option<u64>, now: Timestamp) {
+        let (shards, units) = admitted.map_or((&self.denied, 1), |units| (&self.admitted, units));
         let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
         if let (Some(recent), 1..) = (shards.get(shard), units) {
-            recent.lock().unwrap_or_else(PoisonError::into_inner).add(name, units, decision.now());
+            recent.lock().unwrap_or_else(PoisonError::into_inner).add(name, units, now);
         }
     }
 

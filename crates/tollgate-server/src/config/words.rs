@@ -5,6 +5,7 @@ use std::fmt;
 use tollgate::{Algorithm, Bucket, Limit, Rule, RuleSet, format_duration};
 
 use super::{Addresses, Config, OFF};
+use crate::envoy::Verdict;
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,7 +28,11 @@ impl fmt::Display for Config {
                 "Administration needs a token that is made up at the start and shown in the log."
             )?,
         }
-        describe_rules(f, &self.rules)
+        describe_rules(f, &self.rules)?;
+        self.settings.domains.others().try_for_each(|(name, verdict)| {
+            let all = if *verdict == Verdict::Nothing { "Always denied" } else { "No limit" };
+            writeln!(f, "\nDescriptors {name:?}.\n  {all}.")
+        })
     }
 }
 

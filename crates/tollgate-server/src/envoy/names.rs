@@ -35,7 +35,7 @@ pub(super) struct Path<'a> {
 
 impl Path<'_> {
     /// What the reference calls it: `domain.key_value.key`.
-    fn full_key(&self) -> String {
+    pub(super) fn full_key(&self) -> String {
         let mut full = self.domain.to_owned();
         for (key, value) in &self.steps {
             full.push('.');

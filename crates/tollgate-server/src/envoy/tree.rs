@@ -9,6 +9,14 @@ use super::descriptors::{Descriptor, Limited};
 use super::names::{Names, Path, attribute_names};
 use super::{Matched, Verdict};
 
+/// What descriptors come to, whichever level they are on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Grown {
+    pub(super) rules: Vec<Rule>,
+    /// Those that need no rule, by their names.
+    pub(super) others: Vec<(String, Verdict)>,
+}
+
 /// Descriptors that stand beside one another.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
@@ -31,13 +39,13 @@ struct Branch {
 }
 
 impl Level {
-    /// Puts descriptors to use; `path` leads to them. The rules that they need are added to `rules`.
+    /// Puts descriptors to use; those `above` lead to them.
     pub(super) fn grow<'a>(
         descriptors: &'a [Descriptor],
         above: &mut Vec<&'a Descriptor>,
         domain: &'a str,
         names: &Names,
-        rules: &mut Vec<Rule>,
+        grown: &mut Grown,
     ) -> Self {
         let mut level = Self::default();
         for descriptor in descriptors {
@@ -49,10 +57,13 @@ impl Level {
                     (_, None) => Verdict::Nothing,
                     (_, Some(rule)) => Verdict::Rule(rule.name()),
                 };
-                rules.extend(rule);
+                if rule.is_none() {
+                    grown.others.push((path(domain, above).full_key(), verdict));
+                }
+                grown.rules.extend(rule);
                 limited.matched(verdict)
             });
-            let below = Self::grow(&descriptor.below, above, domain, names, rules);
+            let below = Self::grow(&descriptor.below, above, domain, names, grown);
             above.pop();
             level.insert(descriptor, Branch { matched, below });
         }
@@ -117,13 +128,17 @@ pub(super) fn note<'a>(descriptors: &'a [Descriptor], path: &mut Path<'a>, names
 }
 
 /// The rule of the last of these descriptors, if it needs one.
-fn rule(limited: &Limited, path: &[&Descriptor], domain: &str, names: &Names) -> Option<Rule> {
+fn rule(limited: &Limited, steps: &[&Descriptor], domain: &str, names: &Names) -> Option<Rule> {
     let Amount::Limit(limit) = limited.amount else { return None };
-    let steps = path.iter().map(|step| (step.key.as_str(), step.value.as_deref())).collect();
-    let attributes = attribute_names(path.iter().map(|step| step.key.as_str()));
-    let varying = attributes.into_iter().zip(path).filter(|(_, step)| step.varies());
-    let rule = Rule::new(&names.name(&Path { domain, steps }), limit).key(varying.map(|(name, _)| name));
+    let attributes = attribute_names(steps.iter().map(|step| step.key.as_str()));
+    let varying = attributes.into_iter().zip(steps).filter(|(_, step)| step.varies());
+    let rule = Rule::new(&names.name(&path(domain, steps)), limit).key(varying.map(|(name, _)| name));
     Some(if limited.shadow { rule.shadow() } else { rule })
+}
+
+fn path<'a>(domain: &'a str, steps: &[&'a Descriptor]) -> Path<'a> {
+    let steps = steps.iter().map(|step| (step.key.as_str(), step.value.as_deref())).collect();
+    Path { domain, steps }
 }
 
 /// A value with `*` in it, each of which stands for any number of characters.

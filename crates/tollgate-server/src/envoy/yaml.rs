@@ -209,11 +209,15 @@ impl<'t> Places<'t> {
 
     fn error(&self, error: &ScanError) -> Fault {
         let at = self.byte(error.marker().index());
-        // The parser names the text that a tab is found in, which may begin a line earlier.
-        let tab =
-            self.text.get(at..).and_then(|rest| rest.find('\t')).filter(|_| error.info().contains("tab"));
-        let (at, help) = tab.map_or((at, ""), |tab| (at.saturating_add(tab), "indent with spaces"));
-        Fault::new("this is not YAML", help).at(at..at, error.info())
+        if !error.info().contains("tab") {
+            return Fault::new("this is not YAML", "").at(at..at, error.info());
+        }
+        // The parser names the text that a tab is found in, which may begin a line earlier, or its end.
+        let (before, after) = self.text.split_at_checked(at).unwrap_or((self.text, ""));
+        let line = before.rfind('\n').map_or(0, |end| end.saturating_add(1));
+        let here = before.get(line..).and_then(|line| line.find('\t')).map(|tab| line.saturating_add(tab));
+        let tab = here.or_else(|| Some(at.saturating_add(after.find('\t')?))).unwrap_or(at);
+        Fault::new("this is not YAML", "indent with spaces").at(tab..tab, error.info())
     }
 
     /// Without the space at its end, and with at least one character if the line has one there.

@@ -58,6 +58,11 @@ impl<'a> Answer<'a> {
         self.response.statuses.push(status);
     }
 
+    /// Whether no descriptor so far is over its limit.
+    pub(super) fn allowed(&self) -> bool {
+        self.response.overall_code() == Code::Ok
+    }
+
     pub(super) fn finish(self) -> RateLimitResponse {
         self.response
     }

@@ -163,12 +163,9 @@ impl<'a> Sought<'a> {
         self.matched.map(|matched| matched.name.as_str()).filter(|name| !name.is_empty())
     }
 
-    pub(super) fn detailed(&self) -> Option<&str> {
-        self.detailed.as_deref()
-    }
-
-    pub(super) const fn cost(&self) -> u64 {
-        self.cost
+    /// The name to count it by, and how much it takes if it is admitted, if it is to be told apart.
+    pub(super) fn detailed(&self) -> Option<(&str, u64)> {
+        Some((self.detailed.as_deref()?, self.asked()?.cost))
     }
 }
 

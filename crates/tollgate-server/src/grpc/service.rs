@@ -15,6 +15,9 @@ use crate::metrics::Route;
 /// The most descriptors of a request.
 const DESCRIPTORS_MAX: usize = 256;
 
+/// The most entries of a descriptor.
+const ENTRIES_MAX: usize = 64;
+
 pub(super) struct RateLimits {
     app: Arc<App>,
 }
@@ -40,9 +43,8 @@ impl RateLimits {
             _ if closed => {
                 let mut peeked = Vec::with_capacity(asked.len());
                 for request in asked {
-                    let decision = self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?;
-                    answer.headers(&decision);
-                    peeked.push(decision);
+                    // No fields either: there is no time to come back at.
+                    peeked.push(self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?);
                 }
                 peeked
             }
@@ -61,10 +63,11 @@ impl RateLimits {
         let mut each = each.iter();
         for sought in &sought {
             let decision = if sought.asked().is_some() { each.next() } else { None };
-            if let (Some(name), Some(decision)) = (sought.detailed(), decision) {
-                self.app.top.count_as(name, sought.cost(), decision);
-            }
             answer.status(sought, decision);
+        }
+        let allowed = answer.allowed();
+        for (name, cost) in sought.iter().filter_map(Sought::detailed) {
+            self.app.top.count_as(name, allowed.then_some(cost), self.app.clock.now());
         }
         Ok(answer.finish())
     }
@@ -84,10 +87,11 @@ impl RateLimitService for RateLimits {
         if request.descriptors.is_empty() {
             return Err(Status::invalid_argument("there are no descriptors; say what to limit"));
         }
-        if request.descriptors.len() > DESCRIPTORS_MAX {
-            let many = request.descriptors.len();
-            let sentence = format!("there are {many} descriptors; send at most {DESCRIPTORS_MAX}");
-            return Err(Status::invalid_argument(sentence));
+        let bounds = [("descriptors", request.descriptors.len(), DESCRIPTORS_MAX)].into_iter().chain(
+            request.descriptors.iter().map(|descriptor| ("entries", descriptor.entries.len(), ENTRIES_MAX)),
+        );
+        if let Some((what, many, most)) = bounds.into_iter().find(|(_, many, most)| many > most) {
+            return Err(Status::invalid_argument(format!("there are {many} {what}; send at most {most}")));
         }
         let mut answered = self.decide(&request).await;
         if answered.as_ref().is_err_and(|status| status.code() == tonic::Code::Aborted) {
