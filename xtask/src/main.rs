@@ -86,15 +86,17 @@ fn test() -> Result<(), String> {
 }
 
 /// Installs what the tests need and this machine lacks: the parts of the toolchain that a minimal
-/// one comes without, and a Python with virtual environments.
+/// one comes without, a Python with virtual environments, a Node with its package manager, and servers.
 fn set_up() -> Result<(), String> {
     for (part, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !has(subcommand) {
             run(&format!("installing {part}"), in_workspace("rustup").args(["component", "add", part]))?;
         }
     }
-    // Its packages are installed by the tests that need them.
+    // Packages for these are installed by the tests that need them.
     install_unless(&["python3", "-m", "venv", "--help"], "python3-venv")?;
+    install_unless(&["node", "--version"], "nodejs")?;
+    install_unless(&["npm", "--version"], "npm")?;
     // It checks the unit that the server is packaged with.
     install_unless(&["systemd-analyze", "--version"], "systemd")?;
     // Tests start servers of their own, on free ports.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tollgate::{
-    Bucket, Clock as _, Decision, Limit, Limiter, ManualClock, Request, Rule, RuleSet, Timestamp,
+    Bucket, Clock as _, Decision, Limit, Limiter, ManualClock, Request, Rule, RuleSet, Timestamp, block_on,
 };
 use tollgate_http::{Numbers, rate_limit_headers};
 use tollgate_server::config::{Config, Origin};
@@ -372,7 +372,9 @@ fn b10_cl_throttle_is_the_library_s_bucket_in_whole_seconds_rounded_up() {
         };
         let limit = Limit::new(tollgate::Algorithm::TokenBucket(bucket)).unwrap();
         let request = Request::client(&key).cost(quantity).under("throttled", limit.into());
-        let decision = library.check(request).unwrap();
+        // Nothing is a peek.
+        let decision = if quantity == 0 { block_on(library.peek(request)) } else { library.check(request) };
+        let decision = decision.unwrap();
         let seconds = |span: Duration| span.as_nanos().div_ceil(1_000_000_000).try_into().unwrap();
         let retry = decision.retry_after().filter(|_| !decision.allowed()).map_or(-1, seconds);
         let reset = seconds(decision.reset_at().since(decision.now()));

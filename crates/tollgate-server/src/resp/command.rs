@@ -17,7 +17,7 @@ pub(super) enum Command<'a> {
     /// Whether a request may go ahead.
     Decide(Asked<'a>),
     /// What would become of it.
-    Peek(Check<'a>),
+    Peek(Asked<'a>),
     /// Anything else, by its name in lower case.
     Other(String),
 }
@@ -47,12 +47,15 @@ impl<'a> Command<'a> {
         let mut arguments = frame.arguments(bytes);
         let name = arguments.next().unwrap_or_default();
         if name.eq_ignore_ascii_case(THROTTLE.as_bytes()) {
-            return Throttle::read(app, last, arguments)
-                .map(|throttle| Self::Decide(Asked::Throttle(throttle)));
+            let throttle = Throttle::read(app, last, arguments)?;
+            // A quantity of nothing only looks, so that not even another limit changes what is in use.
+            let wrap = if throttle.takes_nothing() { Self::Peek } else { Self::Decide };
+            return Ok(wrap(Asked::Throttle(throttle)));
         }
         if name.eq_ignore_ascii_case(b"toll.check") {
             let (check, peek) = Check::read(arguments)?;
-            return Ok(if peek { Self::Peek(check) } else { Self::Decide(Asked::Check(check)) });
+            let wrap = if peek { Self::Peek } else { Self::Decide };
+            return Ok(wrap(Asked::Check(check)));
         }
         Ok(Self::Other(String::from_utf8_lossy(name).to_lowercase()))
     }

@@ -8,7 +8,7 @@ use tollgate::{Clock as _, Decision, Error, Rule};
 use tollgate_http::Numbers;
 use tracing::info;
 
-use super::command::{Asked, Check, Command};
+use super::command::{Asked, Command};
 use super::frame::Frame;
 use super::hello;
 use super::reply::{Replies, Version};
@@ -106,12 +106,12 @@ impl Session {
         let Self { app, replies, .. } = self;
         let requests: SmallVec<[&Asked<'_>; 64]> = batch.iter().collect();
         let mut asked = batch.iter();
-        let each = |decision: Result<Decision, Error>| match (asked.next(), decision) {
-            (Some(Asked::Throttle(_)), Ok(decision)) => throttle::answer(replies, &decision),
-            (_, Ok(decision)) => numbers(replies, &decision),
-            (_, Err(error)) => replies.error("ERR", error),
-        };
-        app.check_many(&requests, each).await;
+        app.check_many(&requests, |decision| {
+            if let Some(asked) = asked.next() {
+                tell(replies, asked, &decision);
+            }
+        })
+        .await;
         drop(requests);
         batch.clear();
     }
@@ -119,7 +119,7 @@ impl Session {
     async fn other(&mut self, command: Result<Command<'_>, String>, frame: &Frame, bytes: &[u8]) {
         match command {
             Err(mistake) => self.replies.error("ERR", mistake),
-            Ok(Command::Peek(check)) => self.peek(&check).await,
+            Ok(Command::Peek(asked)) => self.peek(&asked).await,
             Ok(Command::Other(name)) => {
                 let arguments: SmallVec<[&[u8]; 8]> = frame.arguments(bytes).skip(1).collect();
                 match (name.as_str(), arguments.as_slice()) {
@@ -137,11 +137,9 @@ impl Session {
         }
     }
 
-    async fn peek(&mut self, check: &Check<'_>) {
-        match self.app.timed(self.app.limiter.peek(check)).await {
-            Ok(decision) => numbers(&mut self.replies, &decision),
-            Err(error) => self.replies.error("ERR", error),
-        }
+    async fn peek(&mut self, asked: &Asked<'_>) {
+        let decision = self.app.timed(self.app.limiter.peek(asked)).await;
+        tell(&mut self.replies, asked, &decision);
     }
 
     async fn reset(&mut self, client: &[u8]) {
@@ -178,6 +176,15 @@ impl Session {
         self.admin = false;
         self.name.clear();
         self.replies.version = Version::Two;
+    }
+}
+
+/// A decision in the form that was asked for.
+fn tell(replies: &mut Replies, asked: &Asked<'_>, decision: &Result<Decision, Error>) {
+    match (asked, decision) {
+        (Asked::Throttle(_), Ok(decision)) => throttle::answer(replies, decision),
+        (Asked::Check(_), Ok(decision)) => numbers(replies, decision),
+        (_, Err(error)) => replies.error("ERR", error),
     }
 }
 

@@ -55,6 +55,10 @@ impl<'a> Throttle<'a> {
         };
         Ok(Self { key, limits, quantity })
     }
+
+    pub(super) const fn takes_nothing(&self) -> bool {
+        self.quantity == 0
+    }
 }
 
 impl AsRequest for Throttle<'_> {

@@ -1,0 +1,500 @@
+//! Limits from files as Envoy's reference service has them, asked for over gRPC.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::{Server, TOLLGATE, directory, eventually, tollgate};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use rls::{Envoy, back, descriptor, fields, hits, left, limit, request, under};
+use serde_json::{Value, json};
+
+mod common;
+#[path = "common/rls.rs"]
+mod rls;
+
+/// What people write, a bit of everything.
+const EDGE: &str = "
+domain: edge
+descriptors:
+  - key: path
+    rate_limit: {unit: hour, requests_per_unit: 5}
+  - key: path
+    value: /login
+    rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: path
+    value: /api/*
+    rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: path
+    value: /health
+  - key: path
+    value: /api/root
+    rate_limit: {unit: hour, requests_per_unit: 12}
+  - key: tenant
+    value: acme
+    rate_limit: {unit: hour, requests_per_unit: 7}
+    descriptors:
+      - key: user
+        rate_limit: {unit: day, requests_per_unit: 4, name: users-of-acme}
+      - key: user
+        value: root
+        rate_limit: {unit: day, requests_per_unit: 9}
+  - key: generic_key
+    descriptors:
+      - key: generic_key
+        rate_limit: {unit: hour, requests_per_unit: 6}
+  - key: staff
+    rate_limit: {unlimited: true}
+  - key: banned
+    rate_limit: {unit: hour, requests_per_unit: 0}
+  - key: suspect
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 0}
+  - key: watched
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: basic
+    rate_limit: {name: basic, unit: hour, requests_per_unit: 1}
+  - key: premium
+    rate_limit: {name: premium, replaces: [{name: basic}], unit: hour, requests_per_unit: 8}
+  - key: detailed
+    detailed_metric: true
+    rate_limit: {unit: hour, requests_per_unit: 5}
+  - key: odd
+    rate_limit: {unit: 90s, requests_per_unit: 6, algorithm: bucket}
+";
+
+/// Writes a file into a directory of the test's own.
+fn written(name: &str, text: &str) -> PathBuf {
+    let file = directory(&format!("envoy-config-{name}")).join("ratelimit.yaml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// Puts another file in the place of this one, as editors do.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, file).unwrap();
+}
+
+fn serve(path: &Path) -> (Server, Envoy) {
+    let server = Server::everywhere(&["--envoy-config", path.to_str().unwrap()]);
+    let envoy = Envoy::of(&server);
+    (server, envoy)
+}
+
+/// The same, with the log kept. What the helper adds says that only HTTP is listened for: the shell drops it.
+fn serve_logging(path: &Path) -> (Server, Envoy) {
+    let script =
+        r#"exec "$TOLLGATE" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 --resp off --envoy-config "$FILE""#;
+    let mut shell = Command::new("sh");
+    let server = Server::logging(shell.args(["-c", script]).env("TOLLGATE", TOLLGATE).env("FILE", path));
+    let envoy = Envoy::of(&server);
+    (server, envoy)
+}
+
+/// What is told of one descriptor: how many per what, under which name, and how many are left.
+#[track_caller]
+fn told(envoy: &Envoy, entries: &[(&str, &str)]) -> Option<(u32, Unit, String, u32)> {
+    let status = envoy.status("edge", &hits(&descriptor(entries), 0));
+    let (count, unit, name) = limit(&status)?;
+    Some((count, unit, name.to_owned(), status.limit_remaining))
+}
+
+#[test]
+fn c2_the_most_specific_descriptor_counts() {
+    let (_server, envoy) = serve(&written("specific", EDGE));
+    for (path, count, name) in [
+        ("/", 5, "edge.path"),
+        ("", 5, "edge.path"),
+        ("/login/", 5, "edge.path"),
+        ("/login", 2, "edge.path_/login"),
+        ("/api/", 3, "edge.path_/api/*"),
+        ("/api/users", 3, "edge.path_/api/*"),
+        ("/api/root", 12, "edge.path_/api/root"),
+    ] {
+        let expected = Some((count, Unit::Hour, name.to_owned(), count));
+        assert_eq!(told(&envoy, &[("path", path)]), expected, "{path:?}");
+    }
+    assert_eq!(told(&envoy, &[("path", "/health")]), None, "a value without a limit is let through");
+    assert!(envoy.allows("edge", &hits(&descriptor(&[("path", "/api/a")]), 3)));
+    assert!(!envoy.allows("edge", &descriptor(&[("path", "/api/a")])));
+    assert_eq!(
+        envoy.left("edge", &descriptor(&[("path", "/api/b")])),
+        Some(3),
+        "each value of a pattern is an island"
+    );
+    assert_eq!(envoy.left("edge", &descriptor(&[("path", "/a")])), Some(5));
+    let long = "/".repeat(5_000);
+    assert!(envoy.allows("edge", &hits(&descriptor(&[("path", &long)]), 5)));
+    assert!(!envoy.allows("edge", &descriptor(&[("path", &long)])), "an error would be an open door");
+    assert_eq!(envoy.left("edge", &descriptor(&[("path", &format!("{long}/"))])), Some(5));
+}
+
+#[test]
+fn c2_a_descriptor_matches_at_its_own_depth_and_in_its_order() {
+    let (_server, envoy) = serve(&written("depth", EDGE));
+    let acme = ("tenant", "acme");
+    assert_eq!(told(&envoy, &[acme]), Some((7, Unit::Hour, "edge.tenant_acme".into(), 7)));
+    assert_eq!(told(&envoy, &[acme, ("user", "ann")]), Some((4, Unit::Day, "users-of-acme".into(), 4)));
+    let root = Some((9, Unit::Day, "edge.tenant_acme.user_root".into(), 9));
+    assert_eq!(told(&envoy, &[acme, ("user", "root")]), root);
+    for free in [
+        &[][..],
+        &[("tenant", "other")],
+        &[("tenant", "other"), ("user", "ann")],
+        &[("user", "ann")],
+        &[("user", "ann"), acme],
+        &[acme, ("user", "ann"), ("path", "/")],
+        &[acme, acme],
+        &[("client", "ann")],
+        &[("generic_key", "a")],
+    ] {
+        let status = envoy.status("edge", &descriptor(free));
+        assert_eq!((status.code(), limit(&status)), (Code::Ok, None), "{free:?}");
+    }
+    let ann = descriptor(&[acme, ("user", "ann")]);
+    assert!(envoy.allows("edge", &hits(&ann, 4)) && !envoy.allows("edge", &ann));
+    assert_eq!(envoy.left("edge", &descriptor(&[acme, ("user", "bob")])), Some(4));
+    assert_eq!(envoy.left("edge", &descriptor(&[acme])), Some(7), "what is above is not charged");
+    let pair = |one, other| descriptor(&[("generic_key", one), ("generic_key", other)]);
+    assert!(envoy.allows("edge", &pair("a", "b")));
+    assert_eq!(envoy.left("edge", &pair("a", "b")), Some(5), "a key may be there twice");
+    assert_eq!(envoy.left("edge", &pair("b", "a")), Some(6));
+}
+
+#[test]
+fn unlimited_is_told_as_such_and_shadows_never_deny() {
+    let (_server, envoy) = serve(&written("unlimited", EDGE));
+    for _ in 0..3 {
+        let status = envoy.status("edge", &hits(&descriptor(&[("staff", "ann")]), u64::MAX));
+        assert_eq!((status.code(), limit(&status), status.limit_remaining), (Code::Ok, None, u32::MAX));
+        assert!(envoy.allows("edge", &descriptor(&[("suspect", "x")])));
+        let status = envoy.status("edge", &descriptor(&[("watched", "x")]));
+        assert_eq!((status.code(), left(&status)), (Code::Ok, Some(0)));
+        assert_eq!(limit(&status), Some((1, Unit::Hour, "edge.watched")));
+    }
+}
+
+#[test]
+fn b8_nothing_allowed_denies_and_takes_nothing_from_the_others() {
+    let (_server, envoy) = serve(&written("nothing", EDGE));
+    let path = descriptor(&[("path", "/")]);
+    let free = descriptor(&[("other", "x")]);
+    let answer = envoy.ask("edge", &[path.clone(), descriptor(&[("banned", "x")]), free]);
+    let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code()).collect();
+    assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok]);
+    assert!(fields(&answer, "retry-after").is_empty(), "{answer:?}");
+    assert_eq!(left(&answer.statuses[0]), Some(5), "b3");
+    assert_eq!(envoy.left("edge", &path), Some(5));
+    let login = descriptor(&[("path", "/login")]);
+    assert!(envoy.allows("edge", &hits(&login, 2)));
+    let answer = envoy.ask("edge", &[path.clone(), login]);
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    assert_eq!(envoy.left("edge", &path), Some(5), "nor does one that is used up");
+}
+
+#[test]
+fn what_is_replaced_does_not_count_where_its_replacement_does() {
+    let (_server, envoy) = serve(&written("replaces", EDGE));
+    let [basic, premium] = ["basic", "premium"].map(|key| descriptor(&[(key, "ann")]));
+    for turn in 0..3 {
+        for both in [[&basic, &premium], [&premium, &basic]] {
+            let answer = envoy.ask("edge", &both.map(Clone::clone));
+            for (asked, status) in both.iter().zip(&answer.statuses) {
+                assert_eq!(status.code(), Code::Ok);
+                let name = limit(status).map(|limit| limit.2);
+                assert_eq!(name, (*asked == &premium).then_some("premium"), "{turn}: {answer:?}");
+            }
+        }
+    }
+    assert_eq!(envoy.left("edge", &premium), Some(2));
+    assert_eq!(envoy.left("edge", &basic), Some(1), "it was never charged");
+    assert!(envoy.allows("edge", &basic) && !envoy.allows("edge", &basic), "alone it counts");
+    assert!(envoy.allows("edge", &hits(&premium, 2)));
+    assert_eq!(envoy.ask("edge", &[basic, premium]).overall_code(), Code::OverLimit);
+}
+
+#[test]
+fn units_and_algorithms_that_the_reference_does_not_have() {
+    let (_server, envoy) = serve(&written("odd", EDGE));
+    let odd = descriptor(&[("odd", "x")]);
+    let status = envoy.status("edge", &hits(&odd, 6));
+    assert_eq!(limit(&status), Some((6, Unit::Unknown, "edge.odd")));
+    assert_eq!((status.code(), status.limit_remaining), (Code::Ok, 0));
+    assert!((1..=90).contains(&status.duration_until_reset.unwrap().seconds), "{status:?}");
+    // One comes back after 15 seconds; in a window, none would for 90.
+    let answer = envoy.ask("edge", &[odd]);
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    let retry_after: u64 = fields(&answer, "retry-after")[0].parse().unwrap();
+    assert!((1..=15).contains(&retry_after), "{answer:?}");
+}
+
+/// What `GET /v1/top` says of a name: admitted, and denied.
+fn counted(server: &Server, name: &str) -> (u64, u64) {
+    let top = server.admin("GET", "/v1/top?count=1000", None).json();
+    let find = |list: &Value| {
+        let entry = list.as_array().unwrap().iter().find(|entry| entry["client"] == json!(name));
+        entry.map_or(0, |entry| entry["atLeast"].as_u64().unwrap())
+    };
+    (find(&top["heaviest"]), find(&top["mostDenied"]))
+}
+
+#[test]
+fn g2_detailed_descriptors_are_told_by_their_values() {
+    let (server, envoy) = serve(&written("detailed", EDGE));
+    let ann = descriptor(&[("detailed", "ann")]);
+    assert!(envoy.allows("edge", &hits(&ann, 3)));
+    assert!(envoy.allows("edge", &ann));
+    assert!(envoy.allows("edge", &descriptor(&[("detailed", "bob")])));
+    assert!(envoy.allows("edge", &descriptor(&[("path", "/secret")])));
+    assert_eq!(counted(&server, "edge.detailed_ann"), (4, 0));
+    assert_eq!(counted(&server, "edge.detailed_bob"), (1, 0));
+    assert!(!envoy.allows("edge", &hits(&ann, 2)));
+    assert!(!envoy.allows("edge", &hits(&ann, 3)));
+    assert_eq!(counted(&server, "edge.detailed_ann"), (4, 2));
+    let top = server.admin("GET", "/v1/top", None).body;
+    assert!(!top.contains("secret"), "others are not told: {top}");
+}
+
+#[test]
+fn g2_a_detailed_descriptor_that_was_not_charged_is_not_counted_as_admitted() {
+    let (server, envoy) = serve(&written("detailed-denied", EDGE));
+    let ann = descriptor(&[("detailed", "ann")]);
+    let login = descriptor(&[("path", "/login")]);
+    assert!(envoy.allows("edge", &hits(&login, 2)));
+    assert_eq!(envoy.ask("edge", &[hits(&ann, 3), login]).overall_code(), Code::OverLimit);
+    assert_eq!(envoy.left("edge", &ann), Some(5));
+    assert_eq!(counted(&server, "edge.detailed_ann").0, 0, "somebody else was denied");
+}
+
+#[test]
+fn g2_a_detailed_descriptor_beside_one_that_is_always_denied_is_not_counted_as_admitted() {
+    let (server, envoy) = serve(&written("detailed-banned", EDGE));
+    let ann = descriptor(&[("detailed", "ann")]);
+    let banned = descriptor(&[("banned", "x")]);
+    assert_eq!(envoy.ask("edge", &[hits(&ann, 3), banned]).overall_code(), Code::OverLimit);
+    assert_eq!(envoy.left("edge", &ann), Some(5));
+    assert_eq!(counted(&server, "edge.detailed_ann").0, 0);
+}
+
+#[test]
+fn g2_what_a_detailed_descriptor_gives_back_is_not_counted_as_admitted() {
+    let (server, envoy) = serve(&written("detailed-back", EDGE));
+    let ann = descriptor(&[("detailed", "ann")]);
+    assert!(envoy.allows("edge", &hits(&ann, 4)));
+    assert_eq!(left(&envoy.status("edge", &back(&hits(&ann, 3)))), Some(4));
+    assert!(counted(&server, "edge.detailed_ann").0 <= 4, "it never had more than 4");
+}
+
+#[test]
+fn g1_each_descriptors_rule_has_its_metrics() {
+    let (server, envoy) = serve(&written("metrics", EDGE));
+    let login = descriptor(&[("path", "/login")]);
+    assert!(envoy.allows("edge", &login) && envoy.allows("edge", &login) && !envoy.allows("edge", &login));
+    assert!(envoy.allows("edge", &hits(&descriptor(&[("watched", "x")]), 1)));
+    assert!(envoy.allows("edge", &hits(&descriptor(&[("watched", "x")]), 1)));
+    for (rule, outcome, expected) in [
+        ("edge.path_/login", "allowed", 2.0),
+        ("edge.path_/login", "denied", 1.0),
+        ("edge.path", "allowed", 0.0),
+        ("edge.watched", "shadow_denied", 1.0),
+    ] {
+        let metric = format!("tollgate_rule_decisions_total{{rule=\"{rule}\",outcome=\"{outcome}\"}}");
+        assert_eq!(server.metric(&metric), expected, "{metric}");
+    }
+}
+
+#[test]
+fn a_domain_that_is_in_no_file_is_decided_by_the_rules() {
+    let (server, envoy) = serve(&written("domains", EDGE));
+    let ann = descriptor(&[("client", "ann"), ("path", "/login")]);
+    let status = envoy.status("inside", &ann);
+    assert_eq!((limit(&status), left(&status)), (Some((10, Unit::Minute, "per-client")), Some(9)));
+    assert_eq!(envoy.left("edge", &ann), None, "and one that is there, by its file alone");
+    assert_eq!(envoy.left("inside", &descriptor(&[("path", "/login")])), None);
+    assert_eq!(server.get("/check/ann").json()["remaining"], 8, "http knows nothing of descriptors");
+    let own = under(&descriptor(&[("path", "/login")]), 50, RateLimitUnit::Hour);
+    assert_eq!(left(&envoy.status("edge", &own)), Some(49), "a limit that is brought along counts more");
+    assert_eq!(envoy.left("edge", &descriptor(&[("path", "/login")])), Some(2));
+}
+
+#[test]
+fn b11_a_changed_file_takes_effect_and_counts_are_kept() {
+    let file = written("changed", EDGE);
+    let (_server, envoy) = serve(&file);
+    let [login, ann] = [[("path", "/login")], [("path", "/ann")]].map(|entries| descriptor(&entries));
+    assert!(envoy.allows("edge", &hits(&login, 2)) && !envoy.allows("edge", &login));
+    assert!(envoy.allows("edge", &hits(&ann, 4)));
+    let new = EDGE
+        .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 20")
+        .replace("unit: hour, requests_per_unit: 5", "unit: hour, requests_per_unit: 3")
+        .replace("value: /health\n", "value: /health\n    rate_limit: {unit: day, requests_per_unit: 11}\n")
+        .replace("key: staff", "key: guests");
+    replace(&file, &new);
+    eventually("the new limit", || envoy.left("edge", &login) == Some(18));
+    assert_eq!(envoy.left("edge", &ann), Some(0), "none left, and no debt");
+    assert_eq!(envoy.left("edge", &descriptor(&[("path", "/health")])), Some(11));
+    let staff = envoy.status("edge", &descriptor(&[("staff", "x")]));
+    assert_eq!((staff.code(), staff.limit_remaining), (Code::Ok, 0), "nothing is said of it any more");
+    assert!(envoy.allows("edge", &hits(&login, 18)) && !envoy.allows("edge", &login));
+    replace(&file, &new.replace("domain: edge", "domain: other"));
+    eventually("it is another domain's", || envoy.left("edge", &login).is_none());
+    assert_eq!(envoy.left("other", &login), Some(20), "whose counts are its own");
+}
+
+#[test]
+fn while_a_file_changes_nobody_is_refused() {
+    let file = written("changing", EDGE);
+    let (server, envoy) = serve(&file);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let envoy = Envoy::of(&server);
+                let both = [("path", "/x"), ("road", "/x")].map(|entry| hits(&descriptor(&[entry]), 0));
+                while !over.load(Ordering::Relaxed) {
+                    let answer = envoy.send(request("edge", &both));
+                    over.fetch_or(answer.is_err(), Ordering::Relaxed);
+                    assert_eq!(answer.unwrap().overall_code(), Code::Ok);
+                }
+            });
+        }
+        for turn in 0..200_u32 {
+            // Another tree each time, so that rules come and go.
+            let key = if turn % 2 == 0 { "road" } else { "path" };
+            let text = EDGE.replace("key: path", &format!("key: {key}"));
+            replace(
+                &file,
+                &text.replace("requests_per_unit: 7", &format!("requests_per_unit: {}", 100 + turn)),
+            );
+            server.signal("HUP");
+            eventually("the new file", || {
+                over.load(Ordering::Relaxed)
+                    || envoy.left("edge", &descriptor(&[("tenant", "acme")])) == Some(100 + turn)
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_is_told_where_it_is_wrong() {
+    let file = written("broken", EDGE);
+    let (mut server, envoy) = serve_logging(&file);
+    let login = descriptor(&[("path", "/login")]);
+    assert!(envoy.allows("edge", &login));
+    let broken = EDGE.replace("unit: hour, requests_per_unit: 2", "unit: huor, requests_per_unit: 20");
+    replace(&file, &broken);
+    let line: Value = serde_json::from_str(&server.log_line("not in effect")).unwrap();
+    let message = line["message"].as_str().unwrap();
+    assert_eq!(line["level"], "ERROR");
+    assert!(message.contains(&format!("{}:8:24", file.display())), "{message}");
+    assert!(message.contains("did you mean `hour`?"), "{message}");
+    assert_eq!(envoy.left("edge", &login), Some(1));
+    assert_eq!(server.metric("tollgate_config_stale"), 1.0);
+    replace(&file, "domain: edge\ndescriptors: [\n");
+    let line = server.log_line("not in effect");
+    assert!(line.contains(&format!("{}:2:16", file.display())), "{line}");
+    assert_eq!(envoy.left("edge", &login), Some(1));
+    replace(&file, &EDGE.replace("requests_per_unit: 2}", "requests_per_unit: 20}"));
+    server.log_line("is in effect");
+    assert_eq!(envoy.left("edge", &login), Some(19));
+    assert_eq!(server.metric("tollgate_config_stale"), 0.0);
+    fs::remove_file(&file).unwrap();
+    let line = server.log_line("not in effect");
+    assert!(line.contains("cannot read"), "{line}");
+    assert_eq!(envoy.left("edge", &login), Some(19));
+}
+
+#[test]
+fn a_directory_of_files_is_a_domain_for_each() {
+    let directory = directory("envoy-config-directory");
+    let domain = |name: &str, count: u32| {
+        let limit = format!("rate_limit: {{unit: hour, requests_per_unit: {count}}}");
+        format!("domain: {name}\ndescriptors:\n  - key: path\n    {limit}\n")
+    };
+    fs::write(directory.join("edge.yaml"), domain("edge", 2)).unwrap();
+    fs::write(directory.join("inside.yml"), domain("inside", 3)).unwrap();
+    fs::write(directory.join("notes.txt"), "not a file of limits").unwrap();
+    let (mut server, envoy) = serve_logging(&directory);
+    let path = descriptor(&[("path", "/")]);
+    let status = envoy.status("edge", &path);
+    assert_eq!((limit(&status), left(&status)), (Some((2, Unit::Hour, "edge.path")), Some(1)));
+    assert_eq!(envoy.left("inside", &path), Some(3), "b5: each domain has its own");
+
+    fs::write(directory.join("third.yaml"), domain("third", 4)).unwrap();
+    server.log_line("is in effect");
+    assert_eq!(envoy.left("third", &path), Some(4));
+    assert_eq!(envoy.left("edge", &path), Some(1));
+    fs::write(directory.join("third.yaml"), domain("edge", 4)).unwrap();
+    let line = server.log_line("not in effect");
+    assert!(line.contains("third.yaml:1:9") && line.contains("edge.yaml"), "{line}");
+    assert_eq!(envoy.left("third", &path), Some(4));
+    fs::remove_file(directory.join("third.yaml")).unwrap();
+    server.log_line("is in effect");
+    assert_eq!(envoy.left("third", &path), None);
+    assert_eq!(envoy.left("edge", &path), Some(1));
+}
+
+#[test]
+fn d3_validate_says_in_words_what_a_file_means_or_where_it_is_wrong() {
+    let file = written("validate", EDGE);
+    let name = file.to_str().unwrap();
+    let output = tollgate(&["validate", name]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for words in [
+        "ratelimit.yaml is right.",
+        "\"edge.path_/login\"",
+        "2 per hour, in windows that start with the first request",
+        "\"edge.tenant_acme.user\"",
+        "Each user has a budget of its own",
+        "\"edge.odd\"",
+        "up to 6 at once",
+        "It only watches",
+    ] {
+        assert!(said.contains(words), "{words} is not in {said}");
+    }
+    fs::write(&file, EDGE.replace("value: /health\n", "valeu: /health\n")).unwrap();
+    let output = tollgate(&["validate", name]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("{name}:13:5")), "{said}");
+    assert!(said.contains("did you mean `value`?"), "{said}");
+}
+
+#[test]
+fn d3_validate_tells_of_what_is_denied_always() {
+    let file = written("validate-banned", EDGE);
+    let said = String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stdout).unwrap();
+    for word in ["banned", "staff"] {
+        assert!(said.contains(word), "{word} is not in {said}");
+    }
+}
+
+#[test]
+fn d3_a_tab_is_pointed_at_and_what_to_write_instead_is_told() {
+    let file = written("tab", "domain: edge\ndescriptors:\n\t- key: path\n");
+    let said = String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stderr).unwrap();
+    assert!(said.contains("ratelimit.yaml:3:1\n") && said.contains("indent with spaces"), "{said}");
+}
+
+#[test]
+fn d3_a_server_does_not_start_with_a_broken_file() {
+    let file = written("start", &EDGE.replace("unit: 90s", "unit: 90 sheep"));
+    let name = file.to_str().unwrap();
+    let output = tollgate(&["serve", "--http", "127.0.0.1:0", "--envoy-config", name]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{said}");
+    assert!(said.contains(&format!("{name}:48:24")), "{said}");
+    let missing = tollgate(&["serve", "--http", "127.0.0.1:0", "--envoy-config", "no-such-file.yaml"]);
+    let said = String::from_utf8(missing.stderr).unwrap();
+    assert_eq!(missing.status.code(), Some(2), "{said}");
+    assert!(said.contains("no-such-file.yaml"), "{said}");
+}

@@ -1,0 +1,781 @@
+//! The Redis protocol as its users know it: the real server, and the clients they have, unmodified.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use common::{Server, TOKEN, directory};
+use node::node_with;
+use python::python_with;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use redis::{Client, Connection, ErrorKind, RedisError, TlsCertificates, Value};
+use tokio::runtime;
+use tokio::task::JoinSet;
+use wire::{Wire, command};
+
+mod common;
+#[path = "common/node.rs"]
+mod node;
+#[path = "../../tollgate-http/tests/common/python.rs"]
+mod python;
+#[path = "common/wire.rs"]
+mod wire;
+
+/// Both versions of the protocol, as `redis-cli` chooses them.
+const VERSIONS: [&str; 2] = ["-2", "-3"];
+
+fn port(server: &Server) -> &str {
+    server.listens("resp").rsplit(':').next().unwrap()
+}
+
+/// Debian's `redis-cli`, which shows of what type an answer is.
+fn redis_cli(server: &Server, version: &str) -> Command {
+    let mut command = Command::new("redis-cli");
+    command.args(["-p", port(server), "--no-raw", version]).env_remove("REDISCLI_AUTH");
+    command
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
+}
+
+/// What it shows for one command, on a connection of its own.
+fn cli(server: &Server, version: &str, command: &str) -> String {
+    said(&redis_cli(server, version).args(command.split(' ')).output().unwrap())
+}
+
+/// What it shows for one command after the other on the same connection, without blank lines.
+fn session(server: &Server, version: &str, commands: &[&str]) -> Vec<String> {
+    let mut client = redis_cli(server, version);
+    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    client.stdin.take().unwrap().write_all((commands.join("\n") + "\n").as_bytes()).unwrap();
+    let said = said(&client.wait_with_output().unwrap());
+    said.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// How `redis-cli` shows the answer to `CL.THROTTLE`.
+fn five(numbers: [i64; 5]) -> String {
+    let line = |(index, number)| format!("{}) (integer) {number}", index + 1);
+    numbers.into_iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The numbers it shows.
+fn numbers(shown: &str) -> Vec<i64> {
+    shown.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+}
+
+/// How many requests a rule has admitted and denied.
+fn counts(server: &Server, rule: &str) -> (u64, u64) {
+    let stats = server.admin("GET", "/v1/stats", None).json();
+    let rule = stats["rules"].as_array().unwrap().iter().find(|stats| stats["rule"] == rule).unwrap().clone();
+    (rule["allowed"].as_u64().unwrap(), rule["denied"].as_u64().unwrap())
+}
+
+#[test]
+fn cl_throttle_answers_with_the_integers_of_redis_cell() {
+    let server = Server::everywhere(&[]);
+    for version in VERSIONS {
+        let shown = cli(&server, version, &format!("CL.THROTTLE user123{version} 15 30 60"));
+        assert_eq!(shown, five([0, 16, 15, -1, 2]));
+        // Time passes from here on, though hardly any of an hour.
+        let slow = |quantity: u8| {
+            numbers(&cli(&server, version, &format!("cl.throttle slow{version} 2 1 3600 {quantity}")))
+        };
+        assert_eq!(slow(1), [0, 3, 2, -1, 3600]);
+        for _ in 0..2 {
+            let peeked = slow(0);
+            assert_eq!(peeked[..4], [0, 3, 2, -1], "a quantity of 0 takes nothing");
+            assert!((1..=3600).contains(&peeked[4]), "{peeked:?}");
+        }
+        let never = slow(4);
+        assert_eq!(never[..4], [1, 3, 2, -1], "what can never fit is not worth waiting for");
+        assert!((1..=3600).contains(&never[4]), "{never:?}");
+        assert_eq!(slow(2)[..4], [0, 3, 0, -1]);
+        let denied = slow(1);
+        assert_eq!(denied[..3], [1, 3, 0]);
+        assert!((1..=3600).contains(&denied[3]) && (7201..=10_800).contains(&denied[4]), "{denied:?}");
+    }
+}
+
+#[test]
+fn d2_what_is_wrong_with_a_command_is_said_and_costs_neither_budget_nor_connection() {
+    let server = Server::everywhere(&[]);
+    let integer = "(error) ERR value is not an integer or out of range";
+    let numbers = "(error) ERR max_burst is at least 0, count and period at least 1";
+    let quantity = "(error) ERR quantity is from 0 to 999999999999999";
+    let throttle = "(error) ERR wrong number of arguments for 'cl.throttle' command";
+    let check = "(error) ERR wrong number of arguments for 'toll.check' command";
+    let cases = [
+        ("CL.THROTTLE", throttle),
+        ("CL.THROTTLE k 9 1", throttle),
+        ("CL.THROTTLE k 9 1 3600 1 1", throttle),
+        ("CL.THROTTLE k x 1 3600", integer),
+        ("CL.THROTTLE k 9 1.5 3600", integer),
+        ("CL.THROTTLE k 9 1 3600s", integer),
+        ("CL.THROTTLE k 9 1 +3600", integer),
+        ("CL.THROTTLE k 9 01 3600", integer),
+        ("CL.THROTTLE k 9 1 3600 \"\"", integer),
+        ("CL.THROTTLE k 9 1 99999999999999999999", integer),
+        ("CL.THROTTLE k -1 1 3600", numbers),
+        ("CL.THROTTLE k 9 0 3600", numbers),
+        ("CL.THROTTLE k 9 1 0", numbers),
+        ("CL.THROTTLE k 9 1 3600 -1", quantity),
+        ("CL.THROTTLE k 9 1 3600 1000000000000000", quantity),
+        ("CL.THROTTLE k 9223372036854775807 1 3600", "(error) ERR "),
+        ("CL.THROTTLE k 9 9223372036854775807 3600", "(error) ERR "),
+        ("CL.THROTTLE k 9 1 9223372036854775807", "(error) ERR "),
+        ("TOLL.CHECK client", check),
+        ("TOLL.CHECK client k COST", check),
+        ("TOLL.CHECK client k COST x", integer),
+        ("TOLL.CHECK client k COST -1", "(error) ERR the cost is from 0 to 999999999999999"),
+        ("TOLL.CHECK client k COST 1000000000000000", "(error) ERR the cost is from 0 to 999999999999999"),
+        ("PING a b", "(error) ERR wrong number of arguments for 'ping' command"),
+        ("GET k", "(error) ERR unknown command 'get', with args beginning with: 'k'"),
+        ("NONSENSE", "(error) ERR unknown command 'nonsense'"),
+        ("CLIENT NONSENSE", "(error) ERR unknown subcommand 'nonsense' of CLIENT"),
+        ("HELLO 4", "(error) NOPROTO unsupported protocol version"),
+        ("HELLO x", "(error) ERR Protocol version is not an integer or out of range"),
+        ("HELLO 3 NONSENSE", "(error) ERR syntax error in HELLO option 'nonsense'"),
+        ("SELECT 1", "(error) ERR DB index is out of range"),
+    ];
+    for version in VERSIONS {
+        let mut commands: Vec<&str> = cases.iter().map(|(command, _)| *command).collect();
+        commands.push("CL.THROTTLE k 9 1 3600 0");
+        let answers = session(&server, version, &commands);
+        for ((command, expected), answer) in cases.iter().zip(&answers) {
+            assert!(answer.starts_with(expected), "{command}: {answer}");
+        }
+        assert_eq!(answers[cases.len()..].join("\n"), five([0, 10, 10, -1, 0]));
+    }
+    assert_eq!(server.get("/check/k?cost=0").json()["remaining"], 10);
+}
+
+#[test]
+fn toll_check_tells_a_decision_as_a_map_or_a_flat_array() {
+    let server = Server::everywhere(&[]);
+    for version in VERSIONS {
+        let check = |rest: &str| cli(&server, version, &format!("TOLL.CHECK client alice{version}{rest}"));
+        let first = check("");
+        let reset_at =
+            server.get(&format!("/check/alice{version}?cost=0")).json()["resetAt"].as_u64().unwrap();
+        let told = |left: u64| decision(version, true, left, reset_at, 0);
+        assert_eq!(first, told(9));
+        assert_eq!(check(" COST 3"), told(6));
+        assert_eq!(check(" PEEK"), told(6), "it takes nothing");
+        assert_eq!(check(" cost 2 peek"), told(6));
+        assert_eq!(check(" COST 0"), told(6));
+        assert_eq!(check(" PEEK COST 6"), told(6));
+        for left in (0..6).rev() {
+            assert_eq!(check(""), told(left));
+        }
+        let denied = check("");
+        let is_wait = |line: &&str| line.starts_with("10) ") || line.contains("\"retry_after_ms\" => ");
+        let wait = numbers(denied.lines().find(is_wait).unwrap())[0].try_into().unwrap();
+        assert!((1..=60_000).contains(&wait), "{denied}");
+        assert_eq!(denied, decision(version, false, 0, reset_at, wait));
+        let never = cli(&server, version, &format!("TOLL.CHECK client other{version} COST 11"));
+        assert_eq!(never.matches("(nil)").count(), 1, "how long to wait: {never}");
+        let uncovered = cli(&server, version, "TOLL.CHECK path /x");
+        assert_eq!(uncovered.matches("(nil)").count(), 3, "limit, remaining, rule: {uncovered}");
+    }
+    assert_eq!(counts(&server, "per-client"), (20, 4), "peeks aside");
+}
+
+/// How `redis-cli` shows a decision under the limit there is with no configuration at all.
+fn decision(version: &str, allowed: bool, remaining: u64, reset_at_ms: u64, retry_after_ms: u64) -> String {
+    let truth = |truth: bool| {
+        if version == "-3" { format!("({truth})") } else { format!("(integer) {}", u8::from(truth)) }
+    };
+    let pairs = [
+        ("allowed", truth(allowed)),
+        ("limit", "(integer) 10".to_owned()),
+        ("remaining", format!("(integer) {remaining}")),
+        ("reset_at_ms", format!("(integer) {reset_at_ms}")),
+        ("retry_after_ms", format!("(integer) {retry_after_ms}")),
+        ("rule", "\"per-client\"".to_owned()),
+        ("degraded", truth(false)),
+    ];
+    let lines = pairs.iter().enumerate().map(|(index, (name, value))| match version {
+        "-3" => format!("{}# \"{name}\" => {value}", index + 1),
+        _ => format!("{:>2}) \"{name}\"\n{:>2}) {value}", 2 * index + 1, 2 * index + 2),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
+    let server = Server::everywhere(&[]);
+    let throttle = "CL.THROTTLE alice 0 1 3600";
+    for version in VERSIONS {
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 0);
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 1);
+        cli(&server, version, "TOLL.CHECK client alice COST 10");
+        let auth = format!("AUTH {TOKEN}");
+        let named = format!("AUTH anyone {TOKEN}");
+        let answers = session(
+            &server,
+            version,
+            &[
+                "TOLL.RULES",
+                "TOLL.RESET alice",
+                "AUTH wrong",
+                "TOLL.RESET alice",
+                &auth,
+                "AUTH wrong",
+                "TOLL.RESET bob",
+                // What follows is no administrator any more.
+                "RESET",
+                "TOLL.RESET alice",
+                &named,
+                "TOLL.RESET",
+                "PING",
+            ],
+        );
+        let starts = [
+            "(error) NOAUTH Authentication required",
+            "(error) NOAUTH ",
+            "(error) WRONGPASS ",
+            "(error) NOAUTH ",
+            "OK",
+            "(error) WRONGPASS ",
+            "OK",
+            "RESET",
+            "(error) NOAUTH ",
+            "OK",
+            "(error) ERR wrong number of arguments for 'toll.reset' command",
+            "PONG",
+        ];
+        assert_eq!(answers.len(), starts.len(), "{answers:?}");
+        for (answer, start) in answers.iter().zip(starts) {
+            assert!(answer.starts_with(start), "{answer}, not {start}");
+            assert!(!answer.contains(TOKEN));
+        }
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 1, "nothing was reset yet");
+
+        let admin = |command: &str| {
+            let mut client = redis_cli(&server, version);
+            client.args(["--no-auth-warning", "-a", TOKEN]).args(command.split(' '));
+            said(&client.output().unwrap())
+        };
+        assert_eq!(admin("TOLL.RESET alice"), "OK");
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 0);
+        assert_eq!(server.get("/check/alice?cost=0").json()["remaining"], 10);
+        assert_eq!(admin("TOLL.RESET alice"), "OK");
+        let rules = admin("TOLL.RULES");
+        for part in ["\"per-client\"", "\"10/minute fixed\"", "\"on_store_error\"", "\"cl.throttle\""] {
+            assert!(rules.contains(part), "no {part} in {rules}");
+        }
+    }
+}
+
+#[test]
+fn what_clients_say_before_they_come_to_the_point_is_answered() {
+    let server = Server::everywhere(&[]);
+    for version in VERSIONS {
+        let answers = session(
+            &server,
+            version,
+            &[
+                "PING",
+                "PING \"hello you\"",
+                "ECHO \"\"",
+                "SELECT 0",
+                "CLIENT GETNAME",
+                "CLIENT SETNAME me",
+                "CLIENT GETNAME",
+                "CLIENT SETINFO LIB-NAME x",
+                "CLIENT NO-EVICT ON",
+                "COMMAND COUNT",
+                "COMMAND INFO nonsense",
+                "READONLY",
+                "RESET",
+                "CLIENT GETNAME",
+                "HELLO 2 SETNAME you",
+                "CLIENT GETNAME",
+            ],
+        );
+        let hello = answers.iter().position(|line| line.contains("\"server\"")).unwrap();
+        assert_eq!(
+            answers[..hello],
+            [
+                "PONG",
+                "\"hello you\"",
+                "\"\"",
+                "OK",
+                "(nil)",
+                "OK",
+                "\"me\"",
+                "OK",
+                "OK",
+                "(integer) 16",
+                "1) (nil)",
+                "OK",
+                "RESET",
+                "(nil)"
+            ],
+            "{version}"
+        );
+        assert!(answers[hello..].iter().any(|line| line.ends_with("\"tollgate\"")), "{answers:?}");
+        assert_eq!(answers.last().unwrap(), "\"you\"");
+        assert!(cli(&server, version, "INFO").contains("redis_version:7."));
+        assert!(cli(&server, version, "INFO server").contains("tollgate_version:"));
+        assert!(cli(&server, version, "CONFIG GET save").contains("\"save\""));
+        assert!(cli(&server, version, "COMMAND").contains("\"cl.throttle\""));
+        cli(&server, version, "COMMAND DOCS");
+        let ids = [(); 2].map(|()| numbers(&cli(&server, version, "CLIENT ID"))[0]);
+        assert!(ids[0] < ids[1], "{ids:?}");
+    }
+}
+
+#[test]
+fn lines_typed_by_hand_work_and_quit_is_the_last_word() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    assert_eq!(wire.ask("PING"), "+PONG");
+    assert_eq!(wire.ask("\r\n   ping  "), "+PONG", "blank lines and blanks mean nothing");
+    wire.send("CL.THROTTLE typed 15 30 60\n");
+    assert_eq!(wire.five(), [0, 16, 15, -1, 2]);
+    wire.send("CL.THROTTLE again 15 30 60\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\nQUIT\r\nPING\r\n");
+    assert_eq!(wire.five(), [0, 16, 15, -1, 2]);
+    assert_eq!(wire.rest(), "+PONG\r\n$2\r\n\r\n\r\n+OK\r\n");
+}
+
+#[test]
+fn what_is_pipelined_is_answered_in_order_whatever_it_is() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    wire.send(
+        "CL.THROTTLE k 1 1 3600\r\nECHO a\r\nCL.THROTTLE k 1 1 3600\r\nCL.THROTTLE k 1 x 3600\r\n\
+         CL.THROTTLE k 1 1 3600\r\nTOLL.CHECK client k\r\nTOLL.CHECK client k PEEK\r\nHELLO 3\r\n\
+         TOLL.CHECK client k\r\nNONSENSE\r\nCL.THROTTLE other 1 1 3600\r\nQUIT\r\n",
+    );
+    assert_eq!(wire.five()[..3], [0, 2, 1]);
+    assert_eq!((wire.line().as_str(), wire.line().as_str()), ("$1", "a"));
+    assert_eq!(wire.five()[..3], [0, 2, 0]);
+    assert!(wire.line().starts_with("-ERR value is not an integer"));
+    assert_eq!(wire.five()[..3], [1, 2, 0]);
+    let rest = wire.rest();
+    let left = "remaining\r\n:";
+    let told: Vec<&str> = rest.split(left).skip(1).map(|rest| rest.split('\r').next().unwrap()).collect();
+    assert_eq!(told, ["9", "9", "8"], "the peek sees what was taken just before it: {rest}");
+    assert_eq!((rest.matches("*14\r\n").count(), rest.matches("%7\r\n").count()), (2, 2), "{rest}");
+    let (unknown, throttled) = (rest.find("-ERR unknown command"), rest.find("*5\r\n:0\r\n:2\r\n:1\r\n"));
+    assert!(unknown.is_some() && unknown < throttled && rest.ends_with("+OK\r\n"), "{rest}");
+}
+
+#[test]
+fn redis_py_connects_pipelines_pools_and_authenticates() {
+    const SCRIPT: &str = r"
+import asyncio, sys, threading
+import redis, redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+port, token = int(sys.argv[1]), sys.argv[2]
+
+def connect(protocol, **more):
+    more = {'protocol': protocol, **more} if protocol else more
+    return redis.Redis(host='127.0.0.1', port=port, decode_responses=True, **more)
+
+# By itself it tries again, later and later, even what is refused for lack of a password.
+once = Retry(NoBackoff(), 0)
+# As it comes, and by version.
+for protocol in (None, 2, 3):
+    with connect(protocol, client_name='me', health_check_interval=1e-9) as client:
+        assert client.ping() is True
+        assert client.client_getname() == 'me'
+        assert client.echo('hello') == 'hello'
+        assert client.info()['redis_version'].startswith('7.')
+        key = f'py-{protocol}'
+        assert client.execute_command('CL.THROTTLE', key, 15, 30, 60) == [0, 16, 15, -1, 2]
+        check = client.execute_command('TOLL.CHECK', 'client', key, 'COST', 3)
+        if protocol == 2:
+            check = dict(zip(check[::2], check[1::2]))
+        assert (check['allowed'], check['limit'], check['remaining']) == (True, 10, 7), check
+        assert (check['rule'], check['degraded'], check['retry_after_ms']) == ('per-client', False, 0), check
+        check = client.execute_command('TOLL.CHECK', 'path', '/x')
+        assert (check['rule'] if protocol == 3 or isinstance(check, dict) else check[11]) is None, check
+        try:
+            client.get('k')
+            raise SystemExit('GET was answered')
+        except redis.ResponseError as error:
+            assert 'unknown command' in str(error), error
+
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(100):
+            pipeline.execute_command('CL.THROTTLE', key + '-pipe', 9, 1, 3600)
+        answers = pipeline.execute()
+        assert [answer[0] for answer in answers] == [0] * 10 + [1] * 90, answers
+        assert [answer[2] for answer in answers[:10]] == list(range(9, -1, -1)), answers
+
+        # Eight threads, each with a connection of its own out of the pool.
+        admitted, start = [], threading.Barrier(8)
+        def work():
+            start.wait()
+            for _ in range(25):
+                if client.execute_command('CL.THROTTLE', key + '-pool', 9, 1, 3600)[0] == 0:
+                    admitted.append(1)
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert len(admitted) == 10, len(admitted)
+
+        try:
+            connect(protocol, retry=once).execute_command('TOLL.RESET', key)
+            raise SystemExit('TOLL.RESET without a password')
+        except redis.AuthenticationError as error:
+            assert 'Authentication required' in str(error), error
+
+    with connect(protocol, password=token) as admin:
+        assert admin.execute_command('TOLL.RESET', key + '-pool') in ('OK', True)
+        assert admin.execute_command('CL.THROTTLE', key + '-pool', 9, 1, 3600)[:3] == [0, 10, 9]
+        rules = admin.execute_command('TOLL.RULES')
+        first = rules[0] if isinstance(rules[0], dict) else dict(zip(rules[0][::2], rules[0][1::2]))
+        assert (first['name'], first['limits']) == ('per-client', ['10/minute fixed']), rules
+    with connect(protocol, username='anyone', password=token) as admin:
+        assert admin.ping()
+    try:
+        connect(protocol, password='wrong', retry=once).ping()
+        raise SystemExit('a wrong password was taken')
+    except redis.AuthenticationError as error:
+        assert 'invalid username-password pair' in str(error), error
+
+async def concurrently():
+    async with redis.asyncio.Redis(host='127.0.0.1', port=port) as client:
+        calls = (client.execute_command('CL.THROTTLE', 'py-async', 9, 1, 3600) for _ in range(50))
+        answers = await asyncio.gather(*calls)
+        assert sorted(answer[0] for answer in answers) == [0] * 10 + [1] * 40, answers
+asyncio.run(concurrently())
+";
+    let server = Server::everywhere(&[]);
+    let python = python_with("redis==8.1.0").join("python");
+    let ran = Command::new(python).args(["-c", SCRIPT, port(&server), TOKEN]).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn ioredis_gets_ready_pipelines_and_authenticates() {
+    const SCRIPT: &str = r"
+const assert = require('node:assert/strict');
+const Redis = require('ioredis');
+const [port, token] = [Number(process.argv[1]), process.argv[2]];
+const connect = (options) => new Redis({ port, host: '127.0.0.1', retryStrategy: null, ...options });
+const ready = (redis) => new Promise((yes, no) => redis.once('ready', yes).once('error', no).once('end', no));
+
+async function speak(protocol) {
+  const redis = connect({ protocol, connectionName: 'me' });
+  assert.equal(redis.options.enableReadyCheck, true);
+  await ready(redis);
+  assert.equal(await redis.ping(), 'PONG');
+  assert.equal(await redis.client('GETNAME'), 'me');
+  assert.match(await redis.info(), /redis_version:7/);
+  const key = `node-${protocol}`;
+  assert.deepEqual(await redis.call('CL.THROTTLE', key, 15, 30, 60), [0, 16, 15, -1, 2]);
+  let check = await redis.call('TOLL.CHECK', 'client', key, 'COST', 3);
+  if (Array.isArray(check)) {
+    check = Object.fromEntries(check.flatMap((name, i) => (i % 2 ? [] : [[name, check[i + 1]]])));
+  }
+  check = check instanceof Map ? Object.fromEntries(check) : check;
+  assert.equal(Number(check.allowed), 1);
+  assert.deepEqual([check.limit, check.remaining, check.rule], [10, 7, 'per-client']);
+
+  const pipeline = redis.pipeline();
+  for (let i = 0; i < 100; i += 1) pipeline.call('CL.THROTTLE', `${key}-pipe`, 9, 1, 3600);
+  const answers = await pipeline.exec();
+  assert.deepEqual(answers.map(([error, five]) => error ?? five[0]), [...Array(10).fill(0), ...Array(90).fill(1)]);
+  assert.deepEqual(answers.slice(0, 10).map(([, five]) => five[2]), [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
+  const mixed = await redis.pipeline().call('PING').call('NONSENSE').call('CL.THROTTLE', key, 15, 30, 60, 0).exec();
+  assert.equal(mixed[0][1], 'PONG');
+  assert.match(mixed[1][0].message, /unknown command/);
+  assert.equal(mixed[2][1][1], 16);
+  await assert.rejects(redis.call('TOLL.RESET', key), /NOAUTH/);
+  assert.equal(await redis.quit(), 'OK');
+
+  const admin = connect({ protocol, password: token });
+  await ready(admin);
+  assert.equal(await admin.call('TOLL.RESET', `${key}-pipe`), 'OK');
+  assert.deepEqual((await admin.call('CL.THROTTLE', `${key}-pipe`, 9, 1, 3600)).slice(0, 3), [0, 10, 9]);
+  admin.disconnect();
+
+  const wrong = connect({ protocol, password: 'wrong', lazyConnect: true, maxRetriesPerRequest: 0 });
+  let complaint = '';
+  wrong.on('error', (error) => { complaint += error.message; });
+  await assert.rejects(wrong.connect().then(() => wrong.call('TOLL.RULES')));
+  assert.match(complaint, /WRONGPASS/);
+  wrong.disconnect();
+}
+
+Promise.resolve().then(() => speak(2)).then(() => speak(3)).then(
+  () => process.exit(0),
+  (error) => { console.error(error); process.exit(1); },
+);
+";
+    let server = Server::everywhere(&[]);
+    let mut node = Command::new("node");
+    node.current_dir(node_with("ioredis@6.0.0")).args(["-e", SCRIPT, port(&server), TOKEN]);
+    let ran = node.output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// The Rust client, on a connection of its own.
+fn connect(server: &Server, user: &str, version: &str) -> Result<Connection, RedisError> {
+    Client::open(format!("redis://{user}{}/?protocol={version}", server.listens("resp")))?.get_connection()
+}
+
+#[test]
+fn the_rust_client_connects_pipelines_and_authenticates() {
+    let server = Server::everywhere(&[]);
+    for version in ["resp2", "resp3"] {
+        let mut client = connect(&server, "", version).unwrap();
+        let mut throttle = redis::cmd("CL.THROTTLE");
+        throttle.arg(version).arg(&[15, 30, 60]);
+        assert_eq!(throttle.query::<[i64; 5]>(&mut client).unwrap(), [0, 16, 15, -1, 2]);
+        let mut check = redis::cmd("TOLL.CHECK");
+        check.arg("client").arg(version).arg("COST").arg(4);
+        let told: HashMap<String, Value> = check.query(&mut client).unwrap();
+        assert_eq!((&told["limit"], &told["remaining"]), (&Value::Int(10), &Value::Int(6)));
+        let truth = |truth: bool| {
+            if version == "resp3" { Value::Boolean(truth) } else { Value::Int(truth.into()) }
+        };
+        assert_eq!((&told["allowed"], &told["degraded"]), (&truth(true), &truth(false)));
+        let uncovered: HashMap<String, Value> =
+            redis::cmd("TOLL.CHECK").arg("path").arg("/x").query(&mut client).unwrap();
+        assert_eq!((&uncovered["limit"], &uncovered["rule"]), (&Value::Nil, &Value::Nil));
+
+        let mut pipeline = redis::pipe();
+        for _ in 0..100 {
+            pipeline.cmd("CL.THROTTLE").arg(format!("{version}-pipe")).arg(&[9, 1, 3600]);
+        }
+        let answers: Vec<[i64; 5]> = pipeline.query(&mut client).unwrap();
+        let limited: Vec<i64> = answers.iter().map(|answer| answer[0]).collect();
+        assert_eq!(limited, [[0; 10].as_slice(), &[1; 90]].concat());
+
+        let mut reset = redis::cmd("TOLL.RESET");
+        reset.arg(format!("{version}-pipe"));
+        assert_eq!(reset.exec(&mut client).unwrap_err().code(), Some("NOAUTH"));
+        let mut admin = connect(&server, &format!(":{TOKEN}@"), version).unwrap();
+        reset.exec(&mut admin).unwrap();
+        assert_eq!(pipeline.query::<Vec<[i64; 5]>>(&mut client).unwrap()[9][..3], [0, 10, 0]);
+        let wrong = connect(&server, ":wrong@", version).err().unwrap();
+        let refused = wrong.kind() == ErrorKind::AuthenticationFailed || wrong.code() == Some("WRONGPASS");
+        assert!(refused, "{wrong:?}");
+    }
+}
+
+#[test]
+fn b9_tasks_that_share_a_connection_race_for_one_budget() {
+    let server = Server::everywhere(&[]);
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    for version in ["resp2", "resp3"] {
+        let address = format!("redis://{}/?protocol={version}", server.listens("resp"));
+        let admitted = runtime.block_on(async {
+            let client = Client::open(address).unwrap().get_multiplexed_async_connection().await.unwrap();
+            let mut tasks = JoinSet::new();
+            for _ in 0..100 {
+                let mut client = client.clone();
+                tasks.spawn(async move {
+                    let mut throttle = redis::cmd("CL.THROTTLE");
+                    throttle.arg(version).arg(&[9, 1, 3600]);
+                    let five: [i64; 5] = throttle.query_async(&mut client).await.unwrap();
+                    five[0] == 0
+                });
+            }
+            tasks.join_all().await.into_iter().filter(|admitted| *admitted).count()
+        });
+        assert_eq!(admitted, 10);
+    }
+}
+
+#[test]
+fn c2_attributes_choose_the_rule_and_its_key() {
+    let file = directory("resp-attributes").join("tollgate.toml");
+    let rules = r#"
+        [[rule]]
+        name = "login"
+        match = { path = "/login" }
+        key = ["client"]
+        limit = "3/hour"
+        [[rule]]
+        name = "region"
+        key = ["region", "client"]
+        limit = "5/hour"
+    "#;
+    fs::write(&file, rules).unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let mut client = connect(&server, "", "resp3").unwrap();
+    let mut check = |attributes: &[&str]| {
+        let told: HashMap<String, Value> =
+            redis::cmd("TOLL.CHECK").arg(attributes).query(&mut client).unwrap();
+        (told["rule"].clone(), told["remaining"].clone())
+    };
+    let of = |rule: &str, left: i64| (Value::BulkString(rule.into()), Value::Int(left));
+    assert_eq!(check(&["client", "a", "path", "/login", "COST", "2"]), of("login", 1));
+    assert_eq!(check(&["path", "/login", "client", "b"]), of("login", 2));
+    assert_eq!(check(&["client", "a", "region", "eu"]), of("region", 4));
+    assert_eq!(check(&["client", "a", "region", "us"]), of("region", 4));
+    assert_eq!(check(&["region", "eu", "PEEK", "client", "a"]), of("region", 4));
+    assert_eq!(check(&["region", "eu", "client", "a", "path", "/login"]), of("login", 0));
+    assert_eq!(check(&["client", "a"]), (Value::Nil, Value::Nil));
+}
+
+#[test]
+fn b9_redis_benchmark_runs_and_no_more_get_through_than_there_are() {
+    let server = Server::everywhere(&[]);
+    let benchmark = |arguments: &str| {
+        let mut benchmark = Command::new("redis-benchmark");
+        let ran = benchmark.args(["-p", port(&server)]).args(arguments.split(' ')).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8(said).unwrap()).concat();
+        for complaint in ["WARN", "CONFIG", "rror"] {
+            assert!(!said.contains(complaint), "{said}");
+        }
+        said
+    };
+    benchmark("-n 2000 -c 20 -P 16 CL.THROTTLE key 9 1 3600");
+    assert_eq!(counts(&server, "cl.throttle"), (10, 1990));
+    assert!(benchmark("-n 1000 -t ping -q").contains("PING_MBULK: "));
+    benchmark("-3 -n 500 -c 5 -P 4 TOLL.CHECK client bench");
+    assert_eq!(counts(&server, "per-client"), (10, 490));
+}
+
+#[test]
+fn b11_another_limit_for_the_same_key_keeps_what_is_in_use() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    let mut throttle = |rest: &str| {
+        wire.send(format!("CL.THROTTLE k {rest}\r\n"));
+        wire.five()
+    };
+    assert_eq!(throttle("9 1 3600 10")[..3], [0, 10, 0]);
+    assert_eq!(throttle("99 1 3600")[..3], [0, 100, 89], "10 and 1 of 100 are in use");
+    let slower = throttle("99 7 86400 0");
+    assert_eq!(slower[..3], [0, 100, 89], "at whatever rate they come back");
+    assert!((135_000..=135_772).contains(&slower[4]), "eleven, at seven a day: {slower:?}");
+    // Exactly empty, no debt: one is back after one interval, all are after five.
+    assert_eq!(throttle("4 1 3600"), [1, 5, 0, 3600, 18_000]);
+    let mut another = Wire::connect(&server);
+    another.send("CL.THROTTLE k 9 1 3600\r\n");
+    assert_eq!(another.five()[..3], [0, 10, 4], "it is the key that remembers, not the connection");
+}
+
+#[test]
+fn c5_a_peek_under_a_smaller_limit_gives_nothing_back() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    let mut throttle = |rest: &str| {
+        wire.send(format!("CL.THROTTLE k {rest}\r\n"));
+        wire.five()
+    };
+    assert_eq!(throttle("99 1 3600 100")[..3], [0, 100, 0]);
+    assert_eq!(throttle("0 1 3600 0")[..3], [0, 1, 0]);
+    assert_eq!(throttle("99 1 3600 0")[..3], [0, 100, 0]);
+}
+
+#[test]
+fn b5_keys_of_any_bytes_are_islands() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    let long = vec![b'x'; 60 << 10];
+    let longer = vec![b'x'; (60 << 10) + 1];
+    let keys: [&[u8]; 14] = [
+        b"",
+        b"a",
+        b"A",
+        b"a\0",
+        b"\0",
+        b"\0\0",
+        b"\0=00",
+        b"\xff",
+        b"\xff\xfe",
+        b"\xef\xbf\xbd",
+        b"\r\n",
+        b" a",
+        &long,
+        &longer,
+    ];
+    let throttle = |key: &[u8]| command([b"CL.THROTTLE", key, b"0", b"1", b"3600"]);
+    let check = |key: &[u8]| command([b"TOLL.CHECK", b"client".as_slice(), key, b"COST", b"10"]);
+    for limited in [0, 1] {
+        for key in keys {
+            wire.send(throttle(key));
+            assert_eq!(wire.five()[..2], [limited, 1], "{:?}", key.escape_ascii().to_string());
+            wire.send(check(key));
+            assert_eq!([(); 4].map(|()| wire.line())[3], format!(":{}", 1 - limited));
+            (0..19).for_each(|_| drop(wire.line()));
+        }
+    }
+    // And each of them can be given its budget back without the others.
+    assert_eq!(wire.ask(&format!("AUTH {TOKEN}")), "+OK");
+    for key in keys {
+        wire.send(command([b"TOLL.RESET", key]));
+        assert_eq!(wire.line(), "+OK");
+        wire.send(throttle(key));
+        assert_eq!(wire.five()[0], 0);
+        wire.send(throttle(key));
+        assert_eq!(wire.five()[0], 1);
+    }
+}
+
+#[test]
+fn over_tls_clients_that_trust_the_certificate_are_served_and_nobody_in_the_clear() {
+    let directory = directory("resp-tls");
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // With the name that a certificate has if nothing is said, OpenSSL takes those it issues for its own.
+    params.distinguished_name.push(DnType::CommonName, "an authority");
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    fs::write(directory.join("ca.pem"), authority.as_ref().pem()).unwrap();
+    fs::write(directory.join("server.pem"), certificate.pem()).unwrap();
+    fs::write(directory.join("server.key"), key.serialize_pem()).unwrap();
+    let file = directory.join("tollgate.toml");
+    fs::write(&file, "[server.tls]\ncert = \"server.pem\"\nkey = \"server.key\"").unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+
+    let mut cli = redis_cli(&server, "-3");
+    cli.args(["-h", "localhost", "--tls", "--sni", "localhost", "--cacert"]).arg(directory.join("ca.pem"));
+    let shown = said(&cli.args(["CL.THROTTLE", "user123", "15", "30", "60"]).output().unwrap());
+    assert_eq!(shown, five([0, 16, 15, -1, 2]));
+
+    for version in ["resp2", "resp3"] {
+        let address = format!("rediss://:{TOKEN}@localhost:{}/?protocol={version}", port(&server));
+        let trusting = |pem: Option<String>| {
+            let tls = TlsCertificates { client_tls: None, root_cert: pem.map(String::into_bytes) };
+            Client::build_with_tls(address.as_str(), tls)?.get_connection()
+        };
+        let mut client = trusting(Some(authority.as_ref().pem())).unwrap();
+        let mut pipeline = redis::pipe();
+        for _ in 0..1000 {
+            pipeline.cmd("CL.THROTTLE").arg(version).arg(&[9, 1, 3600]);
+        }
+        let answers: Vec<[i64; 5]> = pipeline.query(&mut client).unwrap();
+        assert_eq!(answers.iter().filter(|answer| answer[0] == 0).count(), 10);
+        redis::cmd("TOLL.RESET").arg(version).exec(&mut client).unwrap();
+        assert!(trusting(None).is_err(), "the certificate is nobody's that is known");
+    }
+    let mut clear = Wire::connect(&server);
+    clear.send("PING\r\n");
+    assert!(!clear.rest().contains("PONG"));
+}
+
+#[test]
+fn commands_are_counted_in_the_metrics() {
+    let server = Server::everywhere(&[]);
+    let answered =
+        || server.metric("tollgate_http_request_duration_seconds_count{route=\"resp\"}").round() as u64;
+    assert_eq!(answered(), 0);
+    let mut wire = Wire::connect(&server);
+    wire.send("PING\r\nCL.THROTTLE k 0 1 3600\r\nCL.THROTTLE k 0 1 3600\r\nNONSENSE\r\n\r\n");
+    assert_eq!(wire.line(), "+PONG");
+    assert_eq!((wire.five()[0], wire.five()[0]), (0, 1));
+    assert!(wire.line().starts_with("-ERR"));
+    // What is answered is counted a moment later.
+    common::eventually("all four are counted", || answered() == 4);
+    for (outcome, count) in [("allowed", 1), ("denied", 1)] {
+        let name = format!("tollgate_rule_decisions_total{{rule=\"cl.throttle\",outcome=\"{outcome}\"}}");
+        assert_eq!(server.metric(&name).round() as u64, count, "{name}");
+    }
+}
