@@ -255,6 +255,11 @@ impl App {
         applied
     }
 
+    /// Waits, if the configuration is just being taken over, until it has been.
+    pub(crate) fn settled(&self) {
+        drop(self.rules());
+    }
+
     /// Whether the configuration's files say something else than when they were last read.
     pub(crate) fn has_changed(&self) -> bool {
         let text = self.origin.text(self.fixed.envoy_config.as_deref());
@@ -283,8 +288,9 @@ impl App {
             Faults::sentence(file, format!("{error}{restart}"))
         })?;
         *rules = Rules { file, own };
-        drop(rules);
+        // Still under the lock: whoever has found rules and settings apart waits for it, and finds them together.
         let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
+        drop(rules);
         if had_token && let Some(token) = self.made_up_token() {
             info!(token, "no admin token is configured any more; this one is good until the server stops");
         }

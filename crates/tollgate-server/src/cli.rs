@@ -223,7 +223,8 @@ fn init(file: &Path) -> Result<String, String> {
 
 fn validate(file: PathBuf) -> Result<String, String> {
     let name = file.display().to_string();
-    let origin = match file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml") {
+    let yaml = file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml");
+    let origin = match yaml || file.is_dir() {
         true => Origin::of_process(None, Flags { envoy_config: Some(file), ..Flags::default() }),
         false => Origin::of_process(Some(file), Flags::default()),
     };

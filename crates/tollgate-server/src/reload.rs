@@ -69,8 +69,6 @@ fn watch(app: &Arc<App>) -> notify::Result<()> {
                 }
             }
             // Others' files change too. An empty one is about to be written.
-            let half_written =
-                |file: &Path| file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0);
             if !app.watched().any(half_written) && app.has_changed() {
                 reload(&app).await;
             }
@@ -87,6 +85,14 @@ fn directories(path: &Path) -> Vec<PathBuf> {
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     vec![parent.unwrap_or(Path::new(".")).to_owned()]
+}
+
+/// Whether a file, or one in a directory of files, is empty.
+fn half_written(path: &Path) -> bool {
+    let empty = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.len() == 0);
+    let inside =
+        directories(path).into_iter().filter(|_| path.is_dir()).filter_map(|path| path.read_dir().ok());
+    empty(path) || inside.flatten().flatten().any(|file| empty(&file.path()))
 }
 
 /// Whether something was written, and not just read: by us, that is.

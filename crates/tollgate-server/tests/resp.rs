@@ -79,6 +79,8 @@ fn cl_throttle_answers_with_the_integers_of_redis_cell() {
     for version in VERSIONS {
         let shown = cli(&server, version, &format!("CL.THROTTLE user123{version} 15 30 60"));
         assert_eq!(shown, five([0, 16, 15, -1, 2]));
+        let shown = cli(&server, version, &format!("CL.THROTTLE seventh{version} 15 7 60"));
+        assert_eq!(shown, five([0, 16, 15, -1, 9]), "eight and four sevenths, rounded up");
         // Time passes from here on, though hardly any of an hour.
         let slow = |quantity: u8| {
             numbers(&cli(&server, version, &format!("cl.throttle slow{version} 2 1 3600 {quantity}")))

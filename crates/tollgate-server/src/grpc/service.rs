@@ -15,6 +15,9 @@ use crate::metrics::Route;
 /// The most descriptors of a request.
 const DESCRIPTORS_MAX: usize = 256;
 
+/// How often a request is decided anew because the rules changed meanwhile.
+const RETRIES_MAX: usize = 3;
+
 /// The most entries of a descriptor.
 const ENTRIES_MAX: usize = 64;
 
@@ -27,12 +30,19 @@ impl RateLimits {
         Self { app }
     }
 
-    async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    /// Decides a request. What `given_back` says has been given back is not given back again.
+    async fn decide(
+        &self,
+        request: &RateLimitRequest,
+        given_back: &mut [bool],
+    ) -> Result<RateLimitResponse, Status> {
         let settings = self.app.settings().clone();
         let sought = Sought::all(&self.app, &settings.domains, request)?;
-        for refunded in sought.iter().filter_map(Sought::refunded) {
-            // Whatever came of it is in the numbers.
-            let _ = self.app.timed(self.app.limiter.refund(refunded)).await;
+        for (sought, done) in sought.iter().zip(given_back) {
+            if let (Some(refunded), false) = (sought.refunded(), *done) {
+                // Whatever came of it is in the numbers.
+                *done = self.app.timed(self.app.limiter.refund(refunded)).await.is_ok();
+            }
         }
         let mut answer = Answer::new(&settings.headers, sought.len());
         let asked: Vec<&Asked<'_>> = sought.iter().filter_map(Sought::asked).collect();
@@ -93,10 +103,19 @@ impl RateLimitService for RateLimits {
         if let Some((what, many, most)) = bounds.into_iter().find(|(_, many, most)| many > most) {
             return Err(Status::invalid_argument(format!("there are {many} {what}; send at most {most}")));
         }
-        let mut answered = self.decide(&request).await;
-        if answered.as_ref().is_err_and(|status| status.code() == tonic::Code::Aborted) {
-            // The rules changed in between: once more by the new ones.
-            answered = self.decide(&request).await;
+        let mut given_back = vec![false; request.descriptors.len()];
+        let mut answered = self.decide(&request, &mut given_back).await;
+        for _ in 0..RETRIES_MAX {
+            if answered.as_ref().is_err_and(|status| status.code() == tonic::Code::Aborted) {
+                // The rules changed in between: once more by the new ones.
+                self.app.settled();
+                answered = self.decide(&request, &mut given_back).await;
+            }
+        }
+        if let Err(status) = &mut answered
+            && status.code() == tonic::Code::Aborted
+        {
+            *status = Status::unavailable(status.message());
         }
         self.app.metrics.took(Route::GRPC, STOPWATCH.now().since(began), 1);
         answered.map(Response::new)
