@@ -217,9 +217,18 @@ pub fn policy_name(report: &Report) -> String {
     }
 }
 
-/// The limits that have a say.
+/// The limits that have a say. Of one that several budgets were decided by together, the budget with
+/// the least left: a name is there once.
 pub(crate) fn enforcing(decision: &Decision) -> impl Iterator<Item = &Report> {
-    decision.limits().iter().filter(|report| !report.shadow)
+    let limits = decision.limits();
+    limits.iter().enumerate().filter(|(_, report)| !report.shadow).filter_map(|(index, report)| {
+        let left = |(index, report): (usize, &Report)| (report.outcome.remaining, index);
+        let mut same = limits
+            .iter()
+            .enumerate()
+            .filter(|(_, other)| !other.shadow && other.place == report.place && other.rule == report.rule);
+        same.all(|other| left((index, report)) <= left(other)).then_some(report)
+    })
 }
 
 fn seconds_until_growth(decision: &Decision, report: &Report) -> u64 {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use tollgate::{CLIENT, Limit, Limits, Rule, Store as _};
+use tracing::warn;
 
 use crate::app::App;
 use crate::config::{Addresses, OFF};
@@ -31,11 +32,17 @@ pub(crate) fn rules(addresses: &Addresses) -> impl Iterator<Item = Rule> {
     [throttle, replacement].into_iter().filter_map(rule)
 }
 
+/// A rule's limits, if it has any of its own.
+pub(crate) fn own_limits(rule: &Rule) -> &'static [Limit] {
+    if RULES.contains(&rule.name().as_str()) { &[] } else { rule.limits().as_slice() }
+}
+
 /// How many different limits requests can bring along. They are kept for as long as the process
 /// lives, so that state knows which of them wrote it; programs have a handful.
 const LIMITS_MAX: usize = 10_000;
 
-/// The limits that have been brought along so far.
+/// The limits that have been brought along so far, by one protocol: who fills one takes nothing from
+/// the other.
 #[derive(Debug, Default)]
 pub(crate) struct Brought(RwLock<HashMap<Limit, Limits>>);
 
@@ -54,6 +61,11 @@ impl Brought {
             return Err(format!(
                 "requests have brought {LIMITS_MAX} different limits along already; use fewer of them"
             ));
+        }
+        if known.len() == LIMITS_MAX - 1 {
+            warn!(
+                "requests have brought {LIMITS_MAX} different limits along; any other is refused until a restart"
+            );
         }
         Ok(*known.entry(limit).or_insert_with(|| limit.into()))
     }

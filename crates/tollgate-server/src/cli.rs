@@ -63,10 +63,10 @@ for stop_delay.")]
         /// Where to listen for HTTP, or off [default: 127.0.0.1:8080]
         #[arg(long, value_name = "ADDR")]
         http: Option<String>,
-        /// Where to listen for gRPC, Envoy's rate limit service [default: 127.0.0.1:8081]
+        /// Where to listen for gRPC, Envoy's rate limit service, or off [default: 127.0.0.1:8081]
         #[arg(long, value_name = "ADDR")]
         grpc: Option<String>,
-        /// Where to listen for the Redis protocol [default: 127.0.0.1:6380]
+        /// Where to listen for the Redis protocol, or off [default: 127.0.0.1:6380]
         #[arg(long, value_name = "ADDR")]
         resp: Option<String>,
         /// Limits for gRPC as Envoy's reference service has them: its YAML file, or a directory of them

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -31,6 +31,9 @@ const LAST_CALL: Duration = Duration::from_millis(20);
 /// How long to wait after an accept that failed for lack of something, such as file descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
 
+/// How long a connection is silent before the kernel asks whether the other side is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
 /// What all connections are told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
@@ -45,7 +48,7 @@ pub(crate) struct Course {
 pub(crate) enum Phase {
     /// Everything is answered.
     Open,
-    /// Every connection ends with its next answer.
+    /// Every HTTP connection ends with its next answer; gRPC takes nothing new.
     Draining,
     /// Connections that wait for a request are closed.
     Closing,
@@ -125,7 +128,10 @@ impl Door {
         let patience = self.app.fixed().timeout;
         // Small answers leave at once; and who does not take them in time is not waited for.
         let _ = stream.set_nodelay(true);
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(patience));
+        let socket = SockRef::from(&stream);
+        let _ = socket.set_tcp_user_timeout(Some(patience));
+        // Who is gone without a word is found out, also where silence is no reason to be dropped.
+        let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE));
         let tls = self.app.settings().tls.as_ref().map(|tls| self.speaks.over(tls));
         match tls {
             None => self.speak(stream, peer).await,

@@ -17,7 +17,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tollgate::SECOND;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -42,10 +44,10 @@ const DESCRIPTORS: &[u8] = include_bytes!("grpc/rls.bin");
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The largest request.
-const MESSAGE_BYTES_MAX: usize = 256 << 10;
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// How many calls one connection may have under way.
-const STREAMS_MAX: u32 = 512;
+const STREAMS_MAX: u32 = 256;
 
 /// How long a ping may take.
 const PING: Duration = Duration::from_secs(20);
@@ -123,8 +125,14 @@ impl Grpc {
         ended.map_err(io::Error::other)
     }
 
+    /// Answers a call, unless its message takes too long to come.
+    async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let late = || Ok(Status::unavailable("the message took too long to come").into_http());
+        timeout(self.patience, self.dispatch(request)).await.unwrap_or_else(|_| late())
+    }
+
     /// What is asked most takes the short way around the router.
-    async fn call(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    async fn dispatch(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         if request.uri().path() == SHOULD_RATE_LIMIT {
             self.rate_limits.call(request).await
         } else {

@@ -55,11 +55,7 @@ pub(crate) async fn speak(
         }
         tokio::select! {
             biased;
-            read = stream.read_buf(&mut bytes) => {
-                if read? == 0 {
-                    return Ok(());
-                }
-            }
+            // First, so that who never stops sending hears it too.
             (course, gone) = told.as_mut() => {
                 let now = *course.borrow();
                 if gone || now.phase == Phase::Closing {
@@ -75,6 +71,11 @@ pub(crate) async fn speak(
                 }
                 told.set(next(course));
             }
+            read = stream.read_buf(&mut bytes) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+            }
         }
         // As much as there is room to answer, again and again.
         loop {
@@ -82,7 +83,9 @@ pub(crate) async fn speak(
             bytes.drain(..taken);
             let replies = &mut session.replies.bytes;
             if !replies.is_empty() {
-                timeout(patience, stream.write_all(replies)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+                timeout(patience, send(&mut stream, replies))
+                    .await
+                    .map_err(|_| io::ErrorKind::TimedOut)??;
                 replies.clear();
                 replies.shrink_to(READ_BYTES);
             }
@@ -99,6 +102,12 @@ pub(crate) async fn speak(
     }
 }
 
+/// Sends all of it: what is encrypted may have been taken and not be on its way yet.
+async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}
+
 /// The next change of course, and whether nobody tells any more.
 async fn next(mut course: watch::Receiver<Course>) -> (watch::Receiver<Course>, bool) {
     let gone = course.changed().await.is_err();
@@ -108,8 +117,10 @@ async fn next(mut course: watch::Receiver<Course>) -> (watch::Receiver<Course>, 
 /// Says that nothing more will come, and listens on for a moment: a connection that is closed with
 /// bytes unread takes its last reply with it.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
-    stream.shutdown().await?;
     let rest = async {
+        if stream.shutdown().await.is_err() {
+            return;
+        }
         let (mut unheard, mut sum) = (vec![0; READ_BYTES], 0_usize);
         while let Ok(read @ 1..) = stream.read(&mut unheard).await {
             sum = sum.saturating_add(read);

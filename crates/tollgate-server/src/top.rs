@@ -11,7 +11,7 @@ use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::{CLIENT, Decision, HOUR, Request, Timestamp};
+use tollgate::{CLIENT, Decision, HOUR, MAX_VALUE_BYTES, Request, Timestamp};
 
 /// How many counts a table keeps.
 const KEPT: usize = 256;
@@ -68,6 +68,7 @@ impl Top {
 
     /// The same for whatever else is worth counting, by its name: the units it was admitted, or a denial.
     pub(crate) fn count_as(&self, name: &str, admitted: Option<u64>, now: Timestamp) {
+        let name = &name[..name.floor_char_boundary(MAX_VALUE_BYTES)];
         let (shards, units) = admitted.map_or((&self.denied, 1), |units| (&self.admitted, units));
         let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
         if let (Some(recent), 1..) = (shards.get(shard), units) {

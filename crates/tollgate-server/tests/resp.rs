@@ -755,6 +755,10 @@ fn over_tls_clients_that_trust_the_certificate_are_served_and_nobody_in_the_clea
         }
         let answers: Vec<[i64; 5]> = pipeline.query(&mut client).unwrap();
         assert_eq!(answers.iter().filter(|answer| answer[0] == 0).count(), 10);
+        // Far more than a socket holds: what is encrypted and not sent yet must not be forgotten.
+        let mut pipeline = redis::pipe();
+        (0..5_000).for_each(|_| _ = pipeline.cmd("COMMAND"));
+        assert_eq!(pipeline.query::<Vec<Value>>(&mut client).unwrap().len(), 5_000);
         redis::cmd("TOLL.RESET").arg(version).exec(&mut client).unwrap();
         assert!(trusting(None).is_err(), "the certificate is nobody's that is known");
     }

@@ -164,8 +164,10 @@ fn who_never_reads_is_not_read_from_costs_little_and_is_dropped() {
     let mut neighbour = Wire::connect(&server);
     assert_eq!(neighbour.ask("PING"), "+PONG");
     let before = peak_bytes(&server);
-    let small_questions_large_answers = "COMMAND\r\n".repeat(10_000).into_bytes();
-    let mut commands = vec![small_questions_large_answers; 8];
+    // One large command, so that much is read at once; then small questions with large answers.
+    let mut large_answers = command(["ECHO", &"x".repeat(60_000)]);
+    large_answers.extend("COMMAND\r\n".repeat(10_000).bytes());
+    let mut commands = vec![large_answers; 8];
     commands.push("PING\r\n".repeat(10_000).into_bytes());
     commands.push(command(["ECHO", &"x".repeat(60_000)]));
     commands.push(command(["CL.THROTTLE", "k", "9", "1", "3600"]).repeat(1000));

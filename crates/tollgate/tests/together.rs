@@ -137,3 +137,35 @@ fn e4_requests_together_follow_the_rules_policies_when_the_store_fails() {
     assert!(closed.each()[0].allowed() && !closed.each()[1].allowed());
     assert_eq!(closed.whole().retry_after(), Some(SECOND));
 }
+
+#[test]
+fn b8_one_budget_has_one_list_of_limits_however_many_are_brought_along() {
+    let (limiter, _) = limiter([on_demand("asked")]);
+    let under = |limits: &[Limit]| Request::client("a").under("asked", limits.to_vec().into());
+    let both = [under(&[window(10)]), under(&[window(5), window(100)])];
+    let together = block_on(limiter.check_together(&both)).unwrap();
+    assert_eq!(together.each()[0], together.each()[1], "those of the first count");
+    assert_eq!((together.whole().limits().len(), together.whole().remaining()), (1, 9));
+    let reversed = [under(&[window(5), window(100)]), under(&[window(10)])];
+    let together = block_on(limiter.check_together(&reversed)).unwrap();
+    assert_eq!(together.whole().limits().len(), 2);
+    assert_eq!((together.whole().limit(), together.whole().remaining()), (5, 3));
+}
+
+#[test]
+fn e5_newcomers_that_share_a_pool_under_lists_of_different_lengths_are_limited() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let store = MemoryStore::new().max_keys(1).on_full(tollgate::OnFull::Pool);
+    let rules = RuleSet::new([on_demand("asked")]).unwrap();
+    let limiter = Limiter::builder(rules).store(store).clock(clock).build().unwrap();
+    let check = |clients: [(&'static str, &[Limit]); 2]| {
+        let both =
+            clients.map(|(client, limits)| Request::client(client).under("asked", limits.to_vec().into()));
+        block_on(limiter.check_together(&both)).unwrap().whole().allowed()
+    };
+    assert!(limiter.check(Request::client("first").under("asked", window(9).into())).unwrap().allowed());
+    let (short, long) = ([window(2)], [window(2), window(50)]);
+    let admitted = (0..10).filter(|_| check([("b", &short), ("c", &long)])).count();
+    assert!((1..=2).contains(&admitted), "{admitted}");
+    assert!(!check([("c", &long), ("b", &short)]));
+}

@@ -14,14 +14,17 @@ const HASH_DIGITS: usize = 16;
 /// The attribute names of a descriptor's entries: each entry's key, and for one that is there again
 /// `key.2`, `key.3` …, because a descriptor may have two `generic_key`.
 ///
-/// All names are different, and none depends on what follows. It is meant for as many entries as
-/// are configured somewhere, not for as many as a client may send.
+/// All names are different, and none depends on what follows.
 pub(crate) fn attribute_names<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<Cow<'a, str>> {
-    let mut names: Vec<Cow<'a, str>> = Vec::new();
+    let (mut seen, mut names): (Vec<&'a str>, Vec<Cow<'a, str>>) = (Vec::new(), Vec::new());
     for key in keys {
-        let numbered = (2_usize..).map(|number| Cow::Owned(format!("{key}.{number}")));
-        let name = std::iter::once(Cow::Borrowed(key)).chain(numbered).find(|name| !names.contains(name));
-        names.extend(name);
+        let earlier = seen.iter().filter(|seen| **seen == key).count();
+        let numbered = (earlier.saturating_add(1)..).map(|number| match number {
+            1 => Cow::Borrowed(key),
+            number => Cow::Owned(format!("{key}.{number}")),
+        });
+        names.extend({ numbered }.find(|name| !names.contains(name)));
+        seen.push(key);
     }
     names
 }

@@ -108,7 +108,7 @@ impl<'a> Sought<'a> {
             let kind = match limit(brought)? {
                 None => Kind::Closed,
                 Some(limit) => {
-                    let limits = app.brought.limits(app, limit).map_err(Status::invalid_argument)?;
+                    let limits = app.overrides.limits(app, limit).map_err(Status::unavailable)?;
                     let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
                     let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
                     Kind::Asked(Asked { attributes, scope: Scope::Under(limits), cost: asked_cost })

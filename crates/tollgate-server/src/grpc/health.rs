@@ -60,7 +60,13 @@ impl health_server::Health for Health {
             let app = Arc::clone(&app);
             async move {
                 loop {
-                    let now = if known { status(&app).await } else { ServingStatus::ServiceUnknown };
+                    // By what is known of the store: many may watch, and each look would be a question to it.
+                    let healthy = app.is_ready() && app.limiter.store().failure().is_none();
+                    let now = match (known, healthy) {
+                        (false, _) => ServingStatus::ServiceUnknown,
+                        (true, true) => ServingStatus::Serving,
+                        (true, false) => ServingStatus::NotServing,
+                    };
                     if last != Some(now) {
                         return Some((now, Some(now)));
                     }

@@ -13,7 +13,7 @@ use crate::app::{App, STOPWATCH};
 use crate::metrics::Route;
 
 /// The most descriptors of a request.
-const DESCRIPTORS_MAX: usize = 256;
+const DESCRIPTORS_MAX: usize = 64;
 
 /// How often a request is decided anew because the rules changed meanwhile.
 const RETRIES_MAX: usize = 3;

@@ -50,7 +50,7 @@ const NOT_IN_A_URI: AsciiSet = CONTROLS.add(b' ').add(b'<').add(b'>').add(b'`');
     path = "/auth",
     tag = "checks",
     params(
-        ("deny_status" = Option<u16>, Query, description = "what to answer instead of 429 or 503, for proxies that know only some", minimum = 400, maximum = 599),
+        ("deny_status" = Option<u16>, Query, description = "what to answer instead of 429, for proxies that know only some", minimum = 400, maximum = 599),
     ),
     responses(
         (status = 200, description = "yes", body = Numbers),
@@ -97,9 +97,10 @@ async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> ht
     });
     let asked = app.limiter.with_rules(|rules| Asked::new(head, client, rules));
     let decision = app.check(&asked).await;
+    // That the store failed is not the client's fault, and no proxy is to say so.
     told(app, decision, |decision, headers| match deny_status {
-        Some(status) => denied_as(status, decision, headers),
-        None => denied(decision, headers),
+        Some(status) if !decision.unavailable() => denied_as(status, decision, headers),
+        _ => denied(decision, headers),
     })
 }
 

@@ -18,6 +18,7 @@ use utoipa::openapi::{Object, ObjectBuilder, Type};
 use super::document::{Mistaken, Refused};
 use super::problem::{Json, Mistake, client, whole};
 use crate::app::App;
+use crate::value::value_of;
 
 /// The most checks in a batch.
 const BATCH_MAX: usize = 10_000;
@@ -109,8 +110,10 @@ pub(super) const fn one() -> u64 {
 
 impl AsRequest for &Check {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        let pairs: Vec<(&str, &str)> =
-            self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let values: Vec<Cow<'_, str>> =
+            self.attributes.values().map(|value| value_of(value.as_bytes())).collect();
+        let names = self.attributes.keys().map(String::as_str);
+        let pairs: Vec<(&str, &str)> = names.zip(values.iter().map(|value| &**value)).collect();
         f(Request::new(&pairs).cost(self.cost))
     }
 }

@@ -21,6 +21,7 @@ use tollgate_http::Problem;
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::value::value_of;
 
 /// The largest body.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
@@ -217,5 +218,9 @@ pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, Mistake> {
     if client.len() > MAX_VALUE_BYTES {
         return Err(Mistake::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
     }
-    Ok(client)
+    Ok(match client {
+        // What begins with a zero byte is counted by a name that other protocols know it by too.
+        client if client.starts_with('\0') => Cow::Owned(value_of(client.as_bytes()).into_owned()),
+        client => client,
+    })
 }

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::document::Guarded;
 use super::ok;
 use crate::app::App;
+use crate::brought;
 use crate::config::policy_name;
 
 /// The rules in force.
@@ -30,9 +31,12 @@ struct RuleAnswer {
     r#match: BTreeMap<String, String>,
     /// What it counts by; one budget for all if by nothing.
     key: Vec<String>,
+    /// Empty if they come with each request.
     limits: Vec<String>,
     cost: u64,
     shadow: bool,
+    /// Whether it covers only requests that name it, as Envoy's descriptors and `CL.THROTTLE` do.
+    on_demand: bool,
     /// `open`, `closed` or `local`.
     on_store_error: &'static str,
 }
@@ -68,9 +72,10 @@ impl From<&Rule> for RuleAnswer {
             name: rule.name().as_str(),
             r#match: rule.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
             key: rule.key_attributes().to_vec(),
-            limits: rule.limits().iter().map(Limit::to_string).collect(),
+            limits: brought::own_limits(rule).iter().map(Limit::to_string).collect(),
             cost: rule.unit_cost(),
             shadow: rule.is_shadow(),
+            on_demand: rule.is_on_demand(),
             on_store_error: policy_name(rule.failure_policy()),
         }
     }

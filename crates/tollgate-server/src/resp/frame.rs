@@ -37,6 +37,8 @@ pub enum Malformed {
     LongLine,
     /// More than [`FRAME_BYTES_MAX`] in one command.
     LongCommand,
+    /// A word in quotes, on a line.
+    Quotes,
     /// HTTP.
     Http,
 }
@@ -56,6 +58,7 @@ impl fmt::Display for Malformed {
                 write!(f, "too big inline request; a line has at most {ARGUMENT_BYTES_MAX} bytes")
             }
             Self::LongCommand => write!(f, "a command has at most {FRAME_BYTES_MAX} bytes"),
+            Self::Quotes => f.write_str("quotes on a line are not understood; send an array of bulk strings"),
             Self::Http => f.write_str("this port speaks the Redis protocol; HTTP is on another"),
         }
     }
@@ -171,6 +174,9 @@ impl Frame {
         }
         if self.arguments.len() > ARGUMENTS_MAX {
             return Err(Malformed::Count);
+        }
+        if self.arguments(bytes).any(|word| matches!(word.first(), Some(b'"' | b'\''))) {
+            return Err(Malformed::Quotes);
         }
         if self.arguments(bytes).last().is_some_and(|word| word.starts_with(b"HTTP/")) {
             return Err(Malformed::Http);
@@ -290,6 +296,7 @@ mod tests {
         assert_eq!(malformed(b"*1\rx"), Malformed::LineEnd);
         assert_eq!(malformed(&[b'a'; ARGUMENT_BYTES_MAX + 2]), Malformed::LongLine);
         assert_eq!(malformed(b"GET / HTTP/1.1\r\n"), Malformed::Http);
+        assert_eq!(malformed(b"TOLL.CHECK client \"a b\"\r\n"), Malformed::Quotes);
         let long = encoded(&[vec![vec![b'x'; ARGUMENT_BYTES_MAX]; 32]]);
         assert_eq!(all(&long[..long.len() - 1]).1, Some(Malformed::LongCommand));
     }

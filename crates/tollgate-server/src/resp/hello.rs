@@ -88,7 +88,8 @@ fn hello(session: &mut Session, arguments: &[&[u8]]) {
                 Some(_) => return,
                 None => return session.replies.error("ERR", "syntax error in HELLO option 'auth'"),
             },
-            ("setname", Some(chosen), _) => name = Some(chosen.to_vec()),
+            ("setname", Some(chosen), _) if is_name(chosen) => name = Some(chosen.to_vec()),
+            ("setname", Some(_), _) => return session.replies.error("ERR", UNNAMEABLE),
             (option, ..) => {
                 return session.replies.error("ERR", format_args!("syntax error in HELLO option '{option}'"));
             }
@@ -98,7 +99,7 @@ fn hello(session: &mut Session, arguments: &[&[u8]]) {
     session.replies.version = version;
     let (id, replies) = (session.id, &mut session.replies);
     replies.map(7);
-    for (key, text) in [("server", "tollgate"), ("version", env!("CARGO_PKG_VERSION"))] {
+    for (key, text) in [("server", "tollgate"), ("version", REDIS_VERSION)] {
         replies.bulk(key.as_bytes());
         replies.bulk(text.as_bytes());
     }
@@ -114,10 +115,22 @@ fn hello(session: &mut Session, arguments: &[&[u8]]) {
     replies.array(0);
 }
 
+/// The longest name of a client.
+const NAME_BYTES_MAX: usize = 128;
+
+const UNNAMEABLE: &str = "a client's name has up to 128 characters, and no spaces, newlines or special ones";
+
+fn is_name(name: &[u8]) -> bool {
+    name.len() <= NAME_BYTES_MAX && name.iter().all(u8::is_ascii_graphic)
+}
+
 fn client(session: &mut Session, subcommand: &str, arguments: &[&[u8]]) {
-    let described = format!("id={} name={}", session.id, String::from_utf8_lossy(&session.name));
+    let described =
+        |session: &Session| format!("id={} name={}", session.id, String::from_utf8_lossy(&session.name));
+    let described = if matches!(subcommand, "info" | "list") { described(session) } else { String::new() };
     let replies = &mut session.replies;
     match (subcommand, arguments) {
+        ("setname", [name]) if !is_name(name) => replies.error("ERR", UNNAMEABLE),
         ("setname", [name]) => {
             session.name = name.to_vec();
             replies.simple("OK");
@@ -127,7 +140,8 @@ fn client(session: &mut Session, subcommand: &str, arguments: &[&[u8]]) {
         ("id", []) => replies.integer(session.id),
         ("info", []) => replies.text(&described),
         ("list", _) => replies.text(&format!("{described}\n")),
-        ("setinfo" | "no-evict" | "no-touch", _) => replies.simple("OK"),
+        // Nothing here can be cached, so that nobody has to be told that it changed.
+        ("setinfo" | "no-evict" | "no-touch" | "tracking" | "caching", _) => replies.simple("OK"),
         _ => replies.error("ERR", format_args!("unknown subcommand '{subcommand}' of CLIENT")),
     }
 }

@@ -14,6 +14,7 @@ use super::hello;
 use super::reply::{Replies, Version};
 use super::throttle::{self, Last};
 use crate::app::{App, STOPWATCH};
+use crate::brought;
 use crate::config::policy_name;
 use crate::metrics::Route;
 
@@ -212,19 +213,22 @@ fn numbers(replies: &mut Replies, decision: &Decision) {
 }
 
 fn describe(replies: &mut Replies, rule: &Rule) {
-    replies.map(6);
+    replies.map(7);
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
     replies.bulk(b"key");
     replies.array(rule.key_attributes().len());
     rule.key_attributes().iter().for_each(|name| replies.bulk(name.as_bytes()));
     replies.bulk(b"limits");
-    replies.array(rule.limits().len());
-    rule.limits().iter().for_each(|limit| replies.bulk(limit.to_string().as_bytes()));
+    let limits = brought::own_limits(rule);
+    replies.array(limits.len());
+    limits.iter().for_each(|limit| replies.bulk(limit.to_string().as_bytes()));
     replies.bulk(b"cost");
     replies.count(rule.unit_cost());
     replies.bulk(b"shadow");
     replies.truth(rule.is_shadow());
+    replies.bulk(b"on_demand");
+    replies.truth(rule.is_on_demand());
     replies.bulk(b"on_store_error");
     replies.bulk(policy_name(rule.failure_policy()).as_bytes());
 }

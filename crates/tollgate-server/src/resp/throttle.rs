@@ -48,7 +48,7 @@ impl<'a> Throttle<'a> {
         let limits = match last.0 {
             Some((known, limits)) if known == numbers => limits,
             _ => {
-                let limits = app.brought.limits(app, limit(numbers)?)?;
+                let limits = app.throttles.limits(app, limit(numbers)?)?;
                 last.0 = Some((numbers, limits));
                 limits
             }

@@ -54,6 +54,7 @@ impl Plan {
             let start = self.subjects.len();
             rule.encode_key(request, &mut self.subjects)?;
             let end = self.subjects.len();
+            let limits = self.limits_of(rule.name(), start..end).unwrap_or(limits);
             for (place, _) in (0..).zip(limits.iter()) {
                 self.lines.push(Line {
                     rule_index,
@@ -69,6 +70,15 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// The limits under which a budget is drawn on already, by a request that is decided together with
+    /// this one: one budget has one list of limits, or nobody could say what is left of it.
+    fn limits_of(&self, rule: RuleName, subject: Range<usize>) -> Option<Limits> {
+        let named = |subject: Range<usize>| self.subjects.get(subject);
+        let mut same = self.lines.iter().filter(|line| line.rule == rule);
+        let subject = named(subject);
+        same.find(|line| named(line.subject.clone()) == subject).map(|line| line.limits)
     }
 
     /// Only the charges on keys of someone's own: what is done to a client must not be done to

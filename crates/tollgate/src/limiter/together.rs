@@ -35,7 +35,8 @@ impl Together {
 impl<S: Store> Limiter<S> {
     /// Decides several requests as one: what all of them cost is taken if every rule that covers
     /// any of them admits it, and nothing otherwise. Each has its own attributes and cost; where
-    /// several draw on the same budget it is charged once, with the largest cost.
+    /// several draw on the same budget it is charged once, with the largest cost, under the limits that
+    /// the first of them has.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Request, block_on};

@@ -84,8 +84,11 @@ impl MemoryStore {
         let mut merged_of: SmallVec<[usize; 4]> = SmallVec::from_elem(0, charges.len());
         for (group, charge, index) in sorted {
             let same = groups.last().is_some_and(|last| last.id == group.id);
-            if !same {
-                groups.push(group);
+            match groups.last_mut().filter(|_| same) {
+                // A pool may be met under several lists of limits: there are cells for the longest.
+                Some(last) if group.limits.len() > last.limits.len() => last.limits = group.limits,
+                Some(_) => {}
+                None => groups.push(group),
             }
             match merged.last_mut().filter(|(_, last)| same && last.key.place() == charge.key.place()) {
                 Some((_, last)) => {

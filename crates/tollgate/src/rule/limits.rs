@@ -10,7 +10,8 @@ use crate::{Limit, Meter};
 /// One limit or several: `limit.into()`, `[one, another].into()`.
 ///
 /// Lists are kept for the life of the process, each distinct one once, under a number: stored state
-/// says by that number which limits wrote it. They come from configuration, never from clients.
+/// says by that number which limits wrote it. They come from configuration, or from programs that
+/// bound how many there are; never one for each client.
 #[derive(Clone, Copy)]
 pub struct Limits(&'static List);
 

@@ -67,11 +67,12 @@ impl RuleSet {
     }
 
     fn collect_attributes(&mut self) {
-        let overrides = self.overrides.values().flat_map(|overrides| &overrides.all);
-        let matches =
-            self.rules.iter().map(|rule| &rule.matches).chain(overrides.map(|other| &other.matches));
+        let rules = self.rules.get(..self.unasked).unwrap_or_default();
+        let overrides = rules.iter().filter_map(|rule| self.overrides.get(&rule.name));
+        let overrides = overrides.flat_map(|overrides| &overrides.all);
+        let matches = rules.iter().map(|rule| &rule.matches).chain(overrides.map(|other| &other.matches));
         let matched = matches.flatten().map(|wanted| &wanted.attribute);
-        let names: BTreeSet<&String> = self.rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
+        let names: BTreeSet<&String> = rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
         self.attributes = names.into_iter().cloned().collect();
     }
 
@@ -107,7 +108,8 @@ impl RuleSet {
     }
 
     /// The names of all attributes that a rule counts by or matches on, or an override matches on,
-    /// each once, sorted: what a request has to tell.
+    /// each once, sorted: what a request has to tell. (Whoever names a rule on demand knows what it
+    /// counts by.)
     #[must_use]
     pub fn attributes(&self) -> &[String] {
         &self.attributes
