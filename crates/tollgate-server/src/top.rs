@@ -6,11 +6,12 @@
 //! A client with more than a 128th of its shard's traffic is never missing.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tollgate::{CLIENT, Decision, HOUR, MAX_VALUE_BYTES, Request, Timestamp};
 
 /// How many counts a table keeps.
@@ -48,9 +49,33 @@ struct Recent {
 
 #[derive(Debug, Default)]
 struct Table {
-    counts: HashMap<Box<str>, u64>,
+    /// By a hash under a secret: it is computed once, and two names with the same one are not met.
+    counts: HashMap<u64, Count, BuildHasherDefault<Hashed>>,
     /// What has been subtracted from all counts.
     subtracted: u64,
+}
+
+#[derive(Debug)]
+struct Count {
+    /// In place if it is short: a flood of names would keep the allocator busy.
+    name: SmallVec<[u8; 40]>,
+    units: u64,
+}
+
+/// What is a hash already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 }
 
 impl Top {
@@ -70,9 +95,11 @@ impl Top {
     pub(crate) fn count_as(&self, name: &str, admitted: Option<u64>, now: Timestamp) {
         let name = &name[..name.floor_char_boundary(MAX_VALUE_BYTES)];
         let (shards, units) = admitted.map_or((&self.denied, 1), |units| (&self.admitted, units));
-        let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
+        let hash = self.hasher.hash_one(name);
+        // The highest bits: a table goes by the lowest.
+        let shard = usize::try_from(hash >> (u64::BITS - SHARDS.ilog2())).unwrap_or(0);
         if let (Some(recent), 1..) = (shards.get(shard), units) {
-            recent.lock().unwrap_or_else(PoisonError::into_inner).add(name, units, now);
+            recent.lock().unwrap_or_else(PoisonError::into_inner).add(hash, name, units, now);
         }
     }
 
@@ -96,9 +123,9 @@ fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<Heavy> {
 }
 
 impl Recent {
-    fn add(&mut self, client: &str, units: u64, now: Timestamp) {
+    fn add(&mut self, hash: u64, name: &str, units: u64, now: Timestamp) {
         self.turn(now);
-        self.current.add(client, units);
+        self.current.add(hash, name, units);
     }
 
     fn turn(&mut self, now: Timestamp) {
@@ -113,13 +140,13 @@ impl Recent {
     fn all(&mut self, now: Timestamp) -> Vec<Heavy> {
         self.turn(now);
         let unsure = self.current.subtracted.saturating_add(self.previous.subtracted);
-        let mut counts = self.previous.counts.clone();
-        for (client, count) in &self.current.counts {
-            let sum = counts.entry(client.clone()).or_default();
-            *sum = sum.saturating_add(*count);
+        let mut counts: HashMap<&[u8], u64> = HashMap::new();
+        for Count { name, units } in self.previous.counts.values().chain(self.current.counts.values()) {
+            let sum = counts.entry(name).or_default();
+            *sum = sum.saturating_add(*units);
         }
-        let heavy = |(client, count): (Box<str>, u64)| Heavy {
-            client: client.into(),
+        let heavy = |(name, count): (&[u8], u64)| Heavy {
+            client: String::from_utf8_lossy(name).into_owned(),
             at_least: count,
             at_most: count.saturating_add(unsure),
         };
@@ -128,26 +155,26 @@ impl Recent {
 }
 
 impl Table {
-    fn add(&mut self, client: &str, units: u64) {
-        if let Some(count) = self.counts.get_mut(client) {
-            *count = count.saturating_add(units);
+    fn add(&mut self, hash: u64, name: &str, units: u64) {
+        if let Some(count) = self.counts.get_mut(&hash) {
+            count.units = count.units.saturating_add(units);
             return;
         }
         if self.counts.len() >= KEPT {
             self.halve();
         }
-        self.counts.insert(client.into(), units);
+        self.counts.insert(hash, Count { name: name.as_bytes().into(), units });
     }
 
     fn halve(&mut self) {
-        let mut counts: Vec<u64> = self.counts.values().copied().collect();
+        let mut counts: Vec<u64> = self.counts.values().map(|count| count.units).collect();
         let middle = counts.len() / 2;
         let (_, median, _) = counts.select_nth_unstable(middle);
         let median = *median;
         self.subtracted = self.subtracted.saturating_add(median);
         self.counts.retain(|_, count| {
-            *count = count.saturating_sub(median);
-            *count > 0
+            count.units = count.units.saturating_sub(median);
+            count.units > 0
         });
     }
 }

@@ -34,7 +34,7 @@ pub(super) enum Asked<'a> {
 /// `TOLL.CHECK attribute value [attribute value …] [COST n] [PEEK]`
 #[derive(Debug)]
 pub(super) struct Check<'a> {
-    attributes: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
+    attributes: Vec<(&'a str, Cow<'a, str>)>,
     cost: u64,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Command<'a> {
 
 impl<'a> Check<'a> {
     fn read(mut arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<(Self, bool), String> {
-        let (mut check, mut peek) = (Self { attributes: SmallVec::new(), cost: 1 }, false);
+        let (mut check, mut peek) = (Self { attributes: Vec::new(), cost: 1 }, false);
         while let Some(name) = arguments.next() {
             if name.eq_ignore_ascii_case(b"PEEK") {
                 peek = true;

@@ -25,6 +25,9 @@ const REPLY_BYTES_MAX: usize = 64 << 10;
 /// How many checks are decided at once, before others get a turn.
 const BATCH_MAX: usize = 512;
 
+/// How many there usually are.
+const USUAL_BATCH: usize = 16;
+
 /// A client.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -76,7 +79,12 @@ impl Session {
                     if !frame.is_empty() {
                         self.commands = self.commands.saturating_add(1);
                         match Command::read(&self.app, &mut self.last, &frame, rest) {
-                            Ok(Command::Decide(asked)) => batch.push(asked),
+                            Ok(Command::Decide(asked)) => {
+                                if batch.capacity() == 0 {
+                                    batch.reserve(USUAL_BATCH);
+                                }
+                                batch.push(asked);
+                            }
                             other => {
                                 self.decide(&mut batch).await;
                                 self.other(other, &frame, rest).await;

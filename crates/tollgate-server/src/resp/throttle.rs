@@ -100,8 +100,43 @@ fn seconds(span: Duration) -> i64 {
 
 /// A number in decimal digits, as Redis reads it.
 pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
-    let plain =
-        text != b"-0" && text.first() != Some(&b'+') && (text.first() != Some(&b'0') || text.len() == 1);
-    let number = std::str::from_utf8(text).ok().filter(|_| plain).and_then(|text| text.parse().ok());
-    number.ok_or_else(|| "value is not an integer or out of range".into())
+    let (negative, digits) = match text.strip_prefix(b"-") {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    // No sign, no leading zero: a number has one spelling.
+    let plain = matches!(digits, [b'1'..=b'9', ..]) || text == b"0";
+    let number = digits.iter().try_fold(0_i64, |number, byte| {
+        let digit = i64::from(byte.wrapping_sub(b'0'));
+        let digit = if negative { -digit } else { digit };
+        number.checked_mul(10)?.checked_add(digit).filter(|_| byte.is_ascii_digit())
+    });
+    number.filter(|_| plain).ok_or_else(|| "value is not an integer or out of range".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_one_spelling_and_is_exact_or_none() {
+        for number in [0, 1, -1, 42, i64::MAX, i64::MIN] {
+            assert_eq!(integer(number.to_string().as_bytes()), Ok(number));
+        }
+        for wrong in [
+            "",
+            "-",
+            "-0",
+            "+1",
+            "01",
+            "1 ",
+            " 1",
+            "1.0",
+            "1e3",
+            "9223372036854775808",
+            "-9223372036854775809",
+        ] {
+            assert!(integer(wrong.as_bytes()).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -165,6 +165,14 @@ impl<S: Store> Limiter<S> {
             total.count_with(tally, numbers.allowed());
             return done(Ok(Decision::of_limit(now, rule, limit, numbers.into())));
         }
+        if let (Some(observer), [limit]) = (observer, limits.as_slice()) {
+            let mut numbers = Numbers::default();
+            let Some(now) = store.take(aim, *charge, now, &mut numbers) else { return done(at_length()) };
+            total.count_with(tally, numbers.allowed());
+            let decision = Decision::of_limit(now, rule, limit, numbers.into());
+            request.with_request(|request| observer.decided(&request, &decision));
+            return done(Ok(decision));
+        }
         let mut outcomes = SmallVec::new();
         let Some(now) = store.take_several(aim, *charge, now, &mut outcomes) else {
             return done(at_length());

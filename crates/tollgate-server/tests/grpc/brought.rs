@@ -1,0 +1,121 @@
+use super::*;
+
+#[test]
+fn c4_a_descriptor_with_its_own_limit_has_that_limit_and_no_rules() {
+    let (_server, envoy) = bare();
+    let alice = client("alice");
+    let own = under(&alice, 3, RateLimitUnit::Hour);
+    for (code, left_now) in [(Code::Ok, 2), (Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
+        let status = envoy.status("edge", &own);
+        assert_eq!((status.code(), left(&status)), (code, Some(left_now)));
+        let told = limit(&status).unwrap();
+        assert_eq!((told.0, told.1), (3, Unit::Hour));
+    }
+    assert_eq!(envoy.left("edge", &alice), Some(10), "the rules know nothing of it");
+    assert!(envoy.allows("edge", &hits(&alice, 10)));
+    assert_eq!(envoy.left("edge", &under(&client("bob"), 3, RateLimitUnit::Hour)), Some(3));
+    assert_eq!(envoy.left("edge", &own), Some(0));
+    for (unit, told) in [
+        (RateLimitUnit::Second, Unit::Second),
+        (RateLimitUnit::Minute, Unit::Minute),
+        (RateLimitUnit::Day, Unit::Day),
+        (RateLimitUnit::Month, Unit::Month),
+        (RateLimitUnit::Year, Unit::Year),
+    ] {
+        let status = envoy.status("edge", &under(&client(told.as_str_name()), u32::MAX, unit));
+        let told = (u32::MAX, told);
+        assert_eq!(limit(&status).map(|limit| (limit.0, limit.1)), Some(told), "{status:?}");
+    }
+}
+
+#[test]
+fn b11_another_limit_later_keeps_what_is_in_use() {
+    let (_server, envoy) = bare();
+    let under = |count| under(&client("alice"), count, RateLimitUnit::Hour);
+    assert!(envoy.allows("edge", &hits(&under(10), 10)));
+    assert!(!envoy.allows("edge", &under(10)));
+    assert_eq!(envoy.left("edge", &under(100)), Some(90));
+    assert!(envoy.allows("edge", &under(100)));
+    assert_eq!(envoy.left("edge", &under(100)), Some(89));
+    assert_eq!(envoy.left("edge", &under(5)), Some(0), "none left, and no debt");
+    assert!(!envoy.allows("edge", &under(5)));
+    let daily = super::under(&client("bob"), 7, RateLimitUnit::Hour);
+    assert!(envoy.allows("edge", &hits(&daily, 4)));
+    assert_eq!(envoy.left("edge", &super::under(&client("bob"), 7, RateLimitUnit::Day)), Some(3));
+}
+
+#[test]
+fn b8_a_limit_of_nothing_denies_and_takes_nothing_from_the_others() {
+    let (_server, envoy) = bare();
+    let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
+    let own = under(&client("carol"), 5, RateLimitUnit::Hour);
+    let answer = envoy.ask("edge", &[client("bob"), nothing.clone(), own.clone()]);
+    let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code()).collect();
+    assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok]);
+    assert_eq!(envoy.left("edge", &client("bob")), Some(10));
+    assert_eq!(envoy.left("edge", &own), Some(5));
+    assert!(!envoy.allows("edge", &nothing));
+    assert!(!envoy.allows("edge", &hits(&nothing, 0)), "b3: not even a look finds something");
+}
+
+#[test]
+fn f2_a_header_field_of_one_limit_is_there_once_whoever_is_denied() {
+    let (_server, envoy) = server("brought-x", "[server]\nheaders = \"x\"");
+    let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
+    let answer = envoy.ask("edge", &[client("bob"), client("carol"), nothing]);
+    for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
+        assert!(fields(&answer, name).len() <= 1, "{name} in {answer:?}");
+    }
+}
+
+#[test]
+fn f2_no_time_to_come_back_is_told_if_it_would_be_denied_then_too() {
+    let (_server, envoy) = bare();
+    assert!(envoy.allows("edge", &hits(&client("bob"), 10)));
+    let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
+    let answer = envoy.ask("edge", &[client("bob"), nothing]);
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    assert!(fields(&answer, "retry-after").is_empty(), "{answer:?}");
+}
+
+#[test]
+fn a_unit_that_does_not_exist_is_refused() {
+    let (_server, envoy) = bare();
+    let mut odd = under(&client("a"), 5, RateLimitUnit::Unknown);
+    assert_eq!(refusal(&envoy, "edge", &[client("bob"), odd.clone()]), tonic::Code::InvalidArgument);
+    for unit in [99, -1, i32::MAX] {
+        odd.limit.as_mut().unwrap().unit = unit;
+        assert_eq!(refusal(&envoy, "edge", &[client("bob"), odd.clone()]), tonic::Code::InvalidArgument);
+    }
+    assert_eq!(envoy.left("edge", &client("bob")), Some(10), "and nothing was taken");
+}
+
+#[test]
+fn b5_descriptors_that_look_alike_when_joined_are_different() {
+    let (_server, envoy) = bare();
+    let long = "x".repeat(5_000);
+    let all = [
+        ("edge", descriptor(&[("a", "bc")])),
+        ("edge", descriptor(&[("ab", "c")])),
+        ("edge", descriptor(&[("abc", "")])),
+        ("edge", descriptor(&[("", "abc")])),
+        ("edgea", descriptor(&[("", "bc")])),
+        ("edge", descriptor(&[("a", "b"), ("c", "d")])),
+        ("edge", descriptor(&[("c", "d"), ("a", "b")])),
+        ("edge", descriptor(&[("a", "b,c,d")])),
+        ("edge,a", descriptor(&[("b", "c,d")])),
+        ("edge", descriptor(&[("a", "b,1:c,1:d")])),
+        ("edge", descriptor(&[("a", "b"), ("c,1:d", "")])),
+        ("edge", descriptor(&[])),
+        ("edge", descriptor(&[("", "")])),
+        ("edge", descriptor(&[("", ""), ("", "")])),
+        ("edge", descriptor(&[("a", &long)])),
+        ("edge", descriptor(&[("a", &format!("{long}x"))])),
+        ("edge", descriptor(&[("\0", "\0")])),
+        ("edge", descriptor(&[("\0\0", "")])),
+    ];
+    for (domain, descriptor) in &all {
+        let status = envoy.status(domain, &under(descriptor, 3, RateLimitUnit::Hour));
+        assert_eq!(left(&status), Some(2), "{domain} {descriptor:?}");
+    }
+}

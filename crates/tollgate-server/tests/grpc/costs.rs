@@ -1,0 +1,42 @@
+use super::*;
+
+#[test]
+fn the_requests_cost_is_each_descriptors_unless_it_has_its_own() {
+    let (_server, envoy) = bare();
+    let ask = |hits_addend: u32, descriptors: &[RateLimitDescriptor]| {
+        let answer = envoy.send(RateLimitRequest { hits_addend, ..request("edge", descriptors) }).unwrap();
+        answer.statuses.iter().map(left).collect::<Vec<_>>()
+    };
+    let [a, b, c] = ["a", "b", "c"].map(client);
+    assert_eq!(ask(0, std::slice::from_ref(&a)), [Some(9)], "nothing said means 1");
+    assert_eq!(ask(3, std::slice::from_ref(&a)), [Some(6)]);
+    assert_eq!(ask(2, &[a.clone(), hits(&b, 5), hits(&c, 0)]), [Some(4), Some(5), Some(10)]);
+    assert_eq!(ask(9, &[hits(&a, 0)]), [Some(4)], "an explicit 0 only looks");
+}
+
+#[test]
+fn b4_what_can_never_fit_is_denied_with_no_time_to_come_back() {
+    let (_server, envoy) = bare();
+    for cost in [11, 1 << 40, u64::MAX] {
+        let answer = envoy.ask("edge", &[hits(&client("a"), cost)]);
+        assert_eq!(answer.overall_code(), Code::OverLimit, "{answer:?}");
+        assert!(fields(&answer, "retry-after").is_empty(), "{answer:?}");
+    }
+    let whole = RateLimitRequest { hits_addend: u32::MAX, ..request("edge", &[client("a")]) };
+    assert_eq!(envoy.send(whole).unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(envoy.left("edge", &client("a")), Some(10));
+}
+
+#[test]
+fn c5_negative_hits_give_back_and_never_more_than_was_taken() {
+    let (_server, envoy) = bare();
+    let alice = client("alice");
+    assert!(envoy.allows("edge", &hits(&alice, 10)));
+    assert!(!envoy.allows("edge", &alice));
+    assert_eq!(left(&envoy.status("edge", &back(&alice))), Some(1), "nothing said means 1");
+    assert_eq!(left(&envoy.status("edge", &back(&hits(&alice, 3)))), Some(4));
+    assert_eq!(left(&envoy.status("edge", &back(&hits(&alice, 0)))), Some(4));
+    let status = envoy.status("edge", &back(&hits(&alice, 1_000)));
+    assert_eq!((status.code(), left(&status)), (Code::Ok, Some(10)));
+    assert_eq!(left(&envoy.status("edge", &back(&client("new")))), Some(10));
+}

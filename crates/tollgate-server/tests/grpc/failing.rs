@@ -1,0 +1,42 @@
+use super::*;
+
+fn config(redis: &str) -> String {
+    let rule = |policy: &str| {
+        format!(
+            "[[rule]]\nname = \"{policy}\"\nkey = [\"{policy}\"]\nlimit = \"8/h fixed\"\n\
+             on_store_error = \"{policy}\"\n"
+        )
+    };
+    let rules = ["open", "closed", "local"].map(rule).concat();
+    format!("[store]\nkind = \"redis\"\nurl = \"redis://{redis}\"\ndeadline = \"100ms\"\n{rules}")
+}
+
+fn assert_the_policy_is_followed(envoy: &Envoy) {
+    let [open, closed, local] = ["open", "closed", "local"].map(|policy| descriptor(&[(policy, "x")]));
+    for _ in 0..10 {
+        assert!(envoy.allows("edge", &open));
+        assert!(!envoy.allows("edge", &closed), "and never an error, which Envoy may let pass");
+    }
+    let answer = envoy.ask("edge", &[open.clone(), closed]);
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    assert!(envoy.allows("edge", &under(&open, 1, RateLimitUnit::Hour)));
+    assert!(envoy.allows("edge", &back(&open)));
+    let admitted = (0..8).filter(|_| envoy.allows("edge", &local)).count();
+    assert_eq!(admitted, 2, "a quarter of eight");
+    let mut health = HealthClient::new(envoy.channel.clone());
+    let check = envoy.wait(health.check(HealthCheckRequest::default())).unwrap();
+    assert_eq!(check.into_inner().status(), ServingStatus::NotServing);
+}
+
+#[test]
+fn e4_without_its_redis_it_follows_the_rules_policy() {
+    let (_server, envoy) = server("redis-gone", &config("127.0.0.1:1"));
+    assert_the_policy_is_followed(&envoy);
+}
+
+#[test]
+fn e4_with_a_redis_that_hangs_it_follows_the_rules_policy() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_server, envoy) = server("redis-deaf", &config(&deaf.local_addr().unwrap().to_string()));
+    assert_the_policy_is_followed(&envoy);
+}

@@ -1,0 +1,78 @@
+use super::*;
+
+#[test]
+fn no_domain_and_no_descriptors_are_refused() {
+    let (_server, envoy) = bare();
+    assert_eq!(refusal(&envoy, "", &[client("a")]), tonic::Code::InvalidArgument);
+    assert_eq!(refusal(&envoy, "edge", &[]), tonic::Code::InvalidArgument);
+    assert_eq!(envoy.left("edge", &client("a")), Some(10));
+}
+
+#[test]
+fn b5_odd_values_are_counted_and_are_islands() {
+    let (_server, envoy) = bare();
+    let long = "x".repeat(5_000);
+    let longer = format!("{long}x");
+    let edge = "y".repeat(1_024);
+    let over_the_edge = "y".repeat(1_025);
+    for value in ["", "\0", "\0=", "\0=00", "ü\u{10ffff}", &edge, &over_the_edge, &long, &longer] {
+        let status = envoy.status("edge", &hits(&client(value), 10));
+        assert_eq!((status.code(), left(&status)), (Code::Ok, Some(0)), "{}", value.len());
+        assert!(!envoy.allows("edge", &client(value)), "an error would be an open door");
+    }
+    assert_eq!(envoy.left("edge", &client("x")), Some(10));
+}
+
+#[test]
+fn b5_an_odd_domain_is_a_domain() {
+    let rule = "[[rule]]\nname = \"by-domain\"\nkey = [\"domain\", \"client\"]\nlimit = \"2/hour fixed\"";
+    let (_server, envoy) = server("odd-domain", rule);
+    let long = "x".repeat(5_000);
+    for domain in ["x", "\0", "ü", &long, &format!("{long}x")] {
+        assert!(envoy.allows(domain, &hits(&client("a"), 2)), "{}", domain.len());
+        assert!(!envoy.allows(domain, &client("a")));
+    }
+}
+
+#[test]
+fn entries_that_no_rule_knows_change_nothing_however_odd_they_are() {
+    let (_server, envoy) = bare();
+    let long = "k".repeat(100_000);
+    let odd = [("client", "a"), ("", ""), (&long, &long), ("\0", "\0"), ("client", "b"), ("client.2", "c")];
+    let status = envoy.status("edge", &descriptor(&odd));
+    assert_eq!((status.code(), left(&status)), (Code::Ok, Some(9)));
+    assert_eq!(envoy.left("edge", &client("a")), Some(9));
+}
+
+#[test]
+fn as_many_descriptors_as_are_allowed_are_decided_and_more_are_refused() {
+    let (_server, envoy) = bare();
+    let many: Vec<_> = (0..1_000).map(|number| client(&number.to_string())).collect();
+    assert_eq!(refusal(&envoy, "edge", &many), tonic::Code::InvalidArgument);
+    let answer = envoy.ask("edge", &many[..64]);
+    assert!(answer.statuses.iter().all(|status| left(status) == Some(9)), "{answer:?}");
+}
+
+#[test]
+fn a_descriptor_of_very_many_entries_is_answered() {
+    let (_server, envoy) = bare();
+    let mut entries = vec![("client", "a")];
+    entries.resize(100_000, ("", ""));
+    // Which answer does not matter. One that takes for ever keeps a thread from all others.
+    let mut service = RateLimitServiceClient::new(envoy.channel.clone());
+    let asked = service.should_rate_limit(request("edge", &[descriptor(&entries)]));
+    let answer = envoy.wait(async { tokio::time::timeout(MINUTE / 2, asked).await });
+    if let Ok(answer) = answer.expect("an answer, or the server spins") {
+        assert_eq!(left(&answer.into_inner().statuses[0]), Some(9));
+    }
+    assert!(envoy.allows("edge", &client("b")));
+}
+
+#[test]
+fn a_message_that_is_too_large_is_refused_and_the_connection_lives_on() {
+    let (_server, envoy) = bare();
+    let large = "x".repeat(2 << 20);
+    let code = refusal(&envoy, "edge", &[client("a"), client(&large)]);
+    assert!(matches!(code, tonic::Code::ResourceExhausted | tonic::Code::OutOfRange), "{code:?}");
+    assert_eq!(envoy.left("edge", &client("a")), Some(10));
+}
