@@ -119,3 +119,18 @@ fn b5_descriptors_that_look_alike_when_joined_are_different() {
         assert_eq!(left(&status), Some(2), "{domain} {descriptor:?}");
     }
 }
+
+#[test]
+fn who_brings_too_many_limits_along_over_one_protocol_takes_nothing_from_the_other() {
+    let (server, envoy) = bare();
+    let mut stream = TcpStream::connect(server.listens("resp")).unwrap();
+    let mut writing = stream.try_clone().unwrap();
+    let all: String = (0..=10_000).map(|burst| format!("CL.THROTTLE k {burst} 1 3600\r\n")).collect();
+    let sending = std::thread::spawn(move || writing.write_all(format!("{all}QUIT\r\n").as_bytes()));
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    sending.join().unwrap().unwrap();
+    assert!(said.contains("-ERR requests have brought 10000 different limits"));
+    let own = under(&client("alice"), 5, RateLimitUnit::Hour);
+    assert_eq!(left(&envoy.status("edge", &own)), Some(4));
+}
