@@ -4,6 +4,8 @@
 //! The process is this test's own binary. It tells what it does on its standard output, in the order in
 //! which it happens: a line before it asks for a unit, and one when it has the answer, with how many
 //! writes had been finished by then. What is in the pipe when it is killed is still read.
+//!
+//! The limiters of all processes stand at one time, so that what is in use is what was drawn.
 
 mod common;
 
@@ -14,7 +16,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use common::Directory;
-use tollgate::{Clock as _, DAY, Limit, Limiter, Request, Rule, RuleSet, SECOND, SystemClock, block_on};
+use tollgate::{
+    Clock as _, DAY, Limit, Limiter, ManualClock, Request, Rule, RuleSet, SECOND, SystemClock, Timestamp,
+    block_on,
+};
 use tollgate_disk::{DiskStore, Durability};
 
 const CLIENTS: u64 = 300;
@@ -38,7 +43,8 @@ type Disk = Limiter<DiskStore>;
 
 fn open(dir: &Path, durability: Durability) -> Disk {
     let store = DiskStore::builder(dir).durability(durability).flush_interval(SECOND / 100).open().unwrap();
-    Limiter::builder(rules()).store(store).deadline(100 * SECOND).build().unwrap()
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    Limiter::builder(rules()).store(store).clock(clock).build().unwrap()
 }
 
 fn used(limiter: &Disk, rule: &str, client: u64) -> u64 {
