@@ -12,10 +12,11 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 mod coarse;
+mod counter;
 mod manual;
 mod timer;
 #[cfg(feature = "tokio")]
@@ -140,26 +141,12 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(monotonic_nanos())
+        Timestamp::from_nanos(counter::nanos())
     }
 
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         Box::pin(timer::Wait::new(at))
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the operating system's clock")]
-#[inline]
-fn monotonic_nanos() -> u64 {
-    /// The processor's counter, with what it showed and what the time was when it was first read.
-    static ANCHOR: OnceLock<(quanta::Clock, u64, u64)> = OnceLock::new();
-    let (clock, start, epoch_nanos) = ANCHOR.get_or_init(|| {
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let clock = quanta::Clock::new();
-        let start = clock.raw();
-        (clock, start, nanos_of(since_epoch))
-    });
-    epoch_nanos.saturating_add(clock.delta_as_nanos(*start, clock.raw()))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ impl Clock for CoarseClock {
 
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         Box::pin(async move {
-            // By how long, not until when: over months the two clocks may drift apart.
+            // By how long, not until when: this clock is behind the other.
             loop {
                 let left = at.since(Self.now());
                 if left.is_zero() {
@@ -69,7 +69,7 @@ mod tests {
         for _ in 0..100_000 {
             let now = CoarseClock.now();
             assert!(now >= last);
-            // The two are kept by different counters, which may drift apart a little.
+            // The precise one may be late itself for a moment.
             assert!(now <= SystemClock.now().saturating_add(Duration::from_millis(1)));
             last = now;
         }
