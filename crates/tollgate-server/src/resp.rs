@@ -132,3 +132,51 @@ async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<(
     let _ = timeout(LINGER, rest).await;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Origin;
+    use tokio::io::{BufWriter, DuplexStream, duplex};
+    use tollgate::{HOUR, SECOND, SystemClock};
+
+    const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+    const PONG: &[u8] = b"+PONG\r\n";
+
+    /// A client, and a server that has `capacity` bytes of its replies on the way at most. It ends when
+    /// the sender is dropped.
+    fn conversation(
+        capacity: usize,
+    ) -> (DuplexStream, watch::Sender<Course>, impl Future<Output = io::Result<()>>) {
+        let origin = Origin::default();
+        let config = origin.load().unwrap();
+        let app = Arc::new(App::new(origin, config, Arc::new(SystemClock)).unwrap());
+        let (client, server) = duplex(capacity);
+        let (tell, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
+        // As encryption does, this keeps what is written until it is told to let it go.
+        (client, tell, async move { speak(&app, BufWriter::new(server), told).await })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replies_are_on_their_way_before_more_is_waited_for() {
+        let (mut client, _tell, server) = conversation(1 << 10);
+        let server = tokio::spawn(server);
+        client.write_all(PING).await.unwrap();
+        let mut reply = [0; PONG.len()];
+        timeout(SECOND, client.read_exact(&mut reply)).await.expect("a reply").unwrap();
+        assert_eq!(reply, PONG);
+        drop(client);
+        server.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_take_replies_is_not_waited_for() {
+        let (mut client, _tell, server) = conversation(64);
+        let server = tokio::spawn(server);
+        // It asks until it is hung up on.
+        let asking = async { while client.write_all(PING).await.is_ok() {} };
+        timeout(HOUR, asking).await.expect("an end");
+        let ended = server.await.unwrap();
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -39,6 +39,53 @@ fn what_is_silent_or_not_grpc_is_closed_and_others_notice_nothing() {
     assert_eq!(server.get("/check/a").json()["remaining"], 7, "and none of that cost anything");
 }
 
+/// A frame of HTTP/2: type, flags, stream, content.
+fn frame(kind: u8, flags: u8, stream: u8, content: &[u8]) -> Vec<u8> {
+    let [.., a, b, c] = content.len().to_be_bytes();
+    [&[a, b, c, kind, flags, 0, 0, 0, stream], content].concat()
+}
+
+/// Reads frames up to the first of this type, and says what its flags are.
+fn flags_of_next(stream: &mut TcpStream, wanted: u8) -> u8 {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let [a, b, c, kind, flags, ..] = head;
+        let mut content = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut content).unwrap();
+        if kind == wanted {
+            return flags;
+        }
+    }
+}
+
+const HEADERS: u8 = 1;
+const PING: u8 = 6;
+/// The flag of headers that are the last of their stream, and of a ping that is an answer.
+const LAST: u8 = 1;
+const WHOLE: u8 = 4;
+
+#[test]
+fn a_call_whose_message_never_comes_is_ended_and_its_connection_lives_on() {
+    let (server, _) = server("never", "[server]\ntimeout = \"100ms\"");
+    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    // Method POST and scheme http as the tables of HPACK have them, then a path, a host, and what it is.
+    let headers = [
+        &[0x83, 0x86, 0x04][..],
+        &literal(&format!("/{SERVICE}/ShouldRateLimit")),
+        &[0x01],
+        &literal("tollgate"),
+        &[0x0f, 0x10],
+        &literal("application/grpc"),
+    ]
+    .concat();
+    let mut stream = TcpStream::connect(server.listens("grpc")).unwrap();
+    stream.write_all(&[HELLO, &frame(HEADERS, WHOLE, 1, &headers)].concat()).unwrap();
+    assert_eq!(flags_of_next(&mut stream, HEADERS) & LAST, LAST, "nothing but how it ended");
+    stream.write_all(&frame(PING, 0, 0, b"are you?")).unwrap();
+    assert_eq!(flags_of_next(&mut stream, PING), LAST);
+}
+
 #[test]
 fn a_service_that_is_not_here_is_unimplemented() {
     let (_server, envoy) = bare();
