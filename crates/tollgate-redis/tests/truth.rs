@@ -38,11 +38,6 @@ impl Store for Twin {
         assert_eq!(got.now, expected.now, "{}", what());
         for (got, expected) in got.answers.iter().zip(&expected.answers) {
             COMPARED.fetch_add(1, Ordering::Relaxed);
-            if matches!(op, Op::Settle { .. }) && !got.held {
-                // Nothing was done, under a limit that may be an older one: an idle key does not remember another.
-                assert_eq!((got.units, got.held), (expected.units, expected.held), "{}", what());
-                continue;
-            }
             assert_eq!(*got, Answer { outcome: coarse(expected.outcome), ..*expected }, "{}", what());
         }
         Ok(got)
@@ -252,8 +247,6 @@ fn b10_every_verb_on_every_limit_says_what_the_memory_store_says() {
                     changed = !changed;
                     let rules = if changed { &other } else { &rules };
                     limiter.set_rules(RuleSet::new(rules.clone()).unwrap()).unwrap();
-                    // An idle key may or may not remember the limit it had, until it is next asked.
-                    let _ = run(limiter.check_async(request(0))).unwrap();
                 }
             }
         }

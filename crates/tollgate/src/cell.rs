@@ -210,10 +210,12 @@ pub(crate) fn transact(
     let mut untuned: SmallVec<[(usize, Cell); 0]> = SmallVec::new();
     for ((charge, cell), index) in charges.iter().zip(cells.iter_mut()).zip(0..) {
         cell.roll(now);
-        if op == Op::Peek && cell.meter.limit() != *charge.limit() {
+        let asks = op == Op::Peek || op == Op::Take && charge.cost == 0;
+        if asks && cell.meter.limit() != *charge.limit() {
             untuned.push((index, cell.clone()));
         }
-        if op.is_request() {
+        // An idle cell may have been forgotten by now: nobody can tell, so it has the limit of whoever comes.
+        if op.is_request() || cell.is_idle(now) {
             cell.retune(charge.limit(), now);
         }
     }
@@ -250,7 +252,7 @@ pub(crate) fn transact(
                 answer
             };
             let answers = charges.iter().zip(cells.iter()).zip(0..).map(answer).collect();
-            // A peek changes nothing, not even under which limit the state is kept.
+            // Who only asks changes nothing, not even under which limit the state is kept.
             for (index, cell) in untuned {
                 cells[index] = cell;
             }

@@ -208,14 +208,19 @@ local function load_cell(key, limit)
   return cell
 end
 
+-- From when on forgetting it changes nothing, if nothing more arrives.
+local function idle_at(cell, now)
+  local last = cell.holds[#cell.holds]
+  return max(available_at(cell, now, cell.l.capacity), last and last.expires or 0)
+end
+
 -- Writes a cell back if it has changed: not at all if it is idle, and otherwise for as long as it is not.
 local function save_cell(cell, now, grace)
   if cell.blocked <= now then
     cell.blocked = 0
   end
   local a, s = cell.a, cell.s
-  local last = cell.holds[#cell.holds]
-  local idle_at = max(available_at(cell, now, cell.l.capacity), last and last.expires or 0)
+  local idle_at = idle_at(cell, now)
   if idle_at <= now then
     if cell.text then
       redis.call('DEL', cell.key)

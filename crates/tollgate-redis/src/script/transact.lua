@@ -10,13 +10,15 @@ local extra = 3 + 3 * #KEYS
 -- Whether a request is decided, under the limit that applies to it. What is done to a client leaves its limit alone.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'refuse'
 
-local cells, costs, rules = {}, {}, {}
+local cells, costs, rules, retuned = {}, {}, {}, {}
 for i, key in ipairs(KEYS) do
   local limit = ARGV[3 * i + 1]
   costs[i], rules[i] = tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
   local cell = load_cell(key, limit)
   roll(cell, now)
-  if decides then
+  -- An idle cell may have been forgotten by now: nobody can tell, so it has the limit of whoever comes.
+  if decides or idle_at(cell, now) <= now then
+    retuned[i] = cell.limit ~= limit
     retune(cell, limit, now)
   end
   cells[i] = cell
@@ -130,9 +132,12 @@ else
     act(cell, costs[i], i)
   end
 end
-if op ~= 'peek' then
-  for _, cell in ipairs(cells) do
-    save_cell(cell, now, grace)
+for i, cell in ipairs(op == 'peek' and {} or cells) do
+  if retuned[i] and costs[i] == 0 and (op == 'take' or op == 'try') then
+    -- Who only asks changes nothing, not even under which limit the state is kept.
+    cell = load_cell(cell.key, cell.limit)
+    roll(cell, now)
   end
+  save_cell(cell, now, grace)
 end
 return answer

@@ -45,6 +45,15 @@ fn b11_another_limit_later_keeps_what_is_in_use() {
 }
 
 #[test]
+fn b2_who_only_asks_under_a_smaller_limit_gives_nobody_anything_back() {
+    let (_server, envoy) = bare();
+    let under = |count| under(&client("alice"), count, RateLimitUnit::Hour);
+    assert!(envoy.allows("edge", &hits(&under(10), 10)));
+    assert!(envoy.allows("edge", &hits(&under(1), 0)));
+    assert!(!envoy.allows("edge", &under(10)), "all ten are in use");
+}
+
+#[test]
 fn b8_a_limit_of_nothing_denies_and_takes_nothing_from_the_others() {
     let (_server, envoy) = bare();
     let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);

@@ -78,16 +78,22 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         self.property(script, |(limits, steps)| {
             let world = self.world([per_client(limits[0])]);
             Self::replay(&world, &steps, |_, _| ());
-            let mut used = limits[0].capacity() - world.peek("a").remaining();
-            for limit in &limits[1..] {
-                world
-                    .limiter
-                    .set_rules(RuleSet::new([per_client(*limit)]).expect("a valid rule"))
-                    .expect("accepted");
-                used = used.min(limit.capacity());
-                prop_assert_eq!(world.peek("a").remaining(), limit.capacity() - used, "now {}", limit);
-                // Touch the key, so that its state is written under this limit.
+            let now_is = |limit: &Limit| {
+                let rules = RuleSet::new([per_client(*limit)]).expect("a valid rule");
+                world.limiter.set_rules(rules).expect("accepted");
+            };
+            let used = |limit: &Limit| limit.capacity() - world.peek("a").remaining();
+            for [before, limit] in [[&limits[0], &limits[1]], [&limits[1], &limits[2]]] {
+                let in_use = used(before);
+                now_is(limit);
+                prop_assert_eq!(used(limit), in_use.min(limit.capacity()), "now {}", limit);
+                // Who only asks under a limit does not change under which the state is kept.
                 let _ = world.check(Request::client("a").cost(0));
+                now_is(before);
+                prop_assert_eq!(used(before), in_use, "{} again", before);
+                now_is(limit);
+                // Now it is written under this one.
+                let _ = world.check("a");
             }
             world.clock.advance(full_refill(&limits[2]));
             prop_assert_eq!(world.peek("a").remaining(), limits[2].capacity(), "no debt under {}", limits[2]);

@@ -166,7 +166,7 @@ impl MemoryStore {
         }
         let mut kept: u64 = 0;
         for (((group, found), mut cells), index) in groups.iter().zip(&found).zip(cells).zip(0..) {
-            if op.is_request() || op == Op::Reset {
+            if op.is_request() && op != Op::Peek || op == Op::Reset {
                 cells.truncate(group.limits.len());
             }
             if room == Room::None && is_new(index) {
