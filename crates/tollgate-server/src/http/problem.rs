@@ -218,9 +218,9 @@ pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, Mistake> {
     if client.len() > MAX_VALUE_BYTES {
         return Err(Mistake::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
     }
+    // What has a zero byte in it is counted by a name that other protocols know it by too.
     Ok(match client {
-        // What begins with a zero byte is counted by a name that other protocols know it by too.
-        client if client.starts_with('\0') => Cow::Owned(value_of(client.as_bytes()).into_owned()),
-        client => client,
+        Cow::Borrowed(client) => value_of(client.as_bytes()),
+        Cow::Owned(client) => Cow::Owned(value_of(client.as_bytes()).into_owned()),
     })
 }

@@ -24,6 +24,16 @@ fn b5_odd_values_are_counted_and_are_islands() {
 }
 
 #[test]
+fn a_value_that_is_too_long_to_count_by_is_still_matched() {
+    let rule = "[[rule]]\nname = \"login\"\nmatch = { path = \"/login*\" }\nkey = [\"client\"]\nlimit = \"2/hour fixed\"";
+    let (_server, envoy) = server("odd-path", rule);
+    let long = format!("/login?{}", "a".repeat(2_000));
+    let to = |path: &str| descriptor(&[("client", "alice"), ("path", path)]);
+    assert!(envoy.allows("edge", &to("/login")) && envoy.allows("edge", &to(&long)));
+    assert!(!envoy.allows("edge", &to(&long)), "a query is no way around a rule");
+}
+
+#[test]
 fn b5_an_odd_domain_is_a_domain() {
     let rule = "[[rule]]\nname = \"by-domain\"\nkey = [\"domain\", \"client\"]\nlimit = \"2/hour fixed\"";
     let (_server, envoy) = server("odd-domain", rule);
