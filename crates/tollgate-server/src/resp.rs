@@ -59,7 +59,7 @@ pub(crate) async fn speak(
             (course, gone) = told.as_mut() => {
                 let now = *course.borrow();
                 if gone || now.phase == Phase::Closing {
-                    return Ok(());
+                    return linger(stream).await;
                 }
                 if std::mem::replace(&mut tick, now.tick) != now.tick {
                     let is_stuck = !bytes.is_empty() || session.commands == 0;
@@ -138,21 +138,26 @@ mod tests {
     use super::*;
     use crate::config::Origin;
     use tokio::io::{BufWriter, DuplexStream, duplex};
+    use tokio::net::{TcpListener, TcpStream};
     use tollgate::{HOUR, SECOND, SystemClock};
 
     const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
     const PONG: &[u8] = b"+PONG\r\n";
+
+    fn app() -> (Arc<App>, watch::Sender<Course>, watch::Receiver<Course>) {
+        let origin = Origin::default();
+        let config = origin.load().unwrap();
+        let (tell, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
+        (Arc::new(App::new(origin, config, Arc::new(SystemClock)).unwrap()), tell, told)
+    }
 
     /// A client, and a server that has `capacity` bytes of its replies on the way at most. It ends when
     /// the sender is dropped.
     fn conversation(
         capacity: usize,
     ) -> (DuplexStream, watch::Sender<Course>, impl Future<Output = io::Result<()>>) {
-        let origin = Origin::default();
-        let config = origin.load().unwrap();
-        let app = Arc::new(App::new(origin, config, Arc::new(SystemClock)).unwrap());
+        let (app, tell, told) = app();
         let (client, server) = duplex(capacity);
-        let (tell, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
         // As encryption does, this keeps what is written until it is told to let it go.
         (client, tell, async move { speak(&app, BufWriter::new(server), told).await })
     }
@@ -165,6 +170,21 @@ mod tests {
         let mut reply = [0; PONG.len()];
         timeout(SECOND, client.read_exact(&mut reply)).await.expect("a reply").unwrap();
         assert_eq!(reply, PONG);
+        drop(client);
+        server.await.unwrap().unwrap();
+    }
+
+    /// A connection that is closed with bytes unread takes with it what has been answered.
+    #[tokio::test]
+    async fn who_sends_on_while_the_server_stops_is_not_reset() {
+        let (app, tell, told) = app();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        client.write_all(&PING.repeat(100)).await.unwrap();
+        tell.send_modify(|course| course.phase = Phase::Closing);
+        let server = tokio::spawn(async move { speak(&app, server, told).await });
+        assert_eq!(client.read(&mut [0; 64]).await.unwrap(), 0, "the end, and no reset");
         drop(client);
         server.await.unwrap().unwrap();
     }
