@@ -29,10 +29,12 @@ use crate::app::App;
 use crate::connection::{Course, Phase};
 
 mod answer;
+mod bounded;
 mod descriptors;
 mod health;
 mod service;
 
+use bounded::{Bounded, Counted};
 use health::Health;
 use service::RateLimits;
 
@@ -58,6 +60,7 @@ pub(crate) struct Grpc {
     rate_limits: RateLimitServiceServer<RateLimits>,
     others: Routes,
     patience: Duration,
+    on_their_way: Counted,
 }
 
 impl Grpc {
@@ -78,7 +81,12 @@ impl Grpc {
         if let Ok(service) = reflection().build_v1alpha() {
             others = others.add_service(service);
         }
-        Self { rate_limits, others: others.prepare(), patience: app.fixed().timeout }
+        Self {
+            rate_limits,
+            others: others.prepare(),
+            patience: app.fixed().timeout,
+            on_their_way: Counted::default(),
+        }
     }
 
     /// Answers a connection until it ends.
@@ -133,6 +141,7 @@ impl Grpc {
 
     /// What is asked most takes the short way around the router.
     async fn dispatch(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let request = request.map(|body| Bounded::new(body, &self.on_their_way));
         if request.uri().path() == SHOULD_RATE_LIMIT {
             self.rate_limits.call(request).await
         } else {
