@@ -1,7 +1,7 @@
 //! What a running server consists of, whatever protocol it is asked in.
 
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -247,8 +247,10 @@ impl App {
         // One at a time, so that the newest counts.
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
         // First the text: what is written while it is read is read again.
-        *text = self.origin.text(self.fixed.envoy_config.as_deref());
-        let applied = self.origin.load().and_then(|config| self.apply(config));
+        let before = self.current_text();
+        let read = self.origin.load();
+        *text = read.as_ref().map_or(before, |config| config.text.clone());
+        let applied = read.and_then(|config| self.apply(config));
         self.metrics.reloaded(applied.is_ok());
         match &applied {
             Ok(()) => info!("the configuration was read again and is in effect"),
@@ -264,13 +266,17 @@ impl App {
 
     /// Whether the configuration's files say something else than when they were last read.
     pub(crate) fn has_changed(&self) -> bool {
-        let text = self.origin.text(self.fixed.envoy_config.as_deref());
+        let text = self.current_text();
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) != text
     }
 
+    fn current_text(&self) -> String {
+        self.origin.text(self.settings().envoy_config.as_deref())
+    }
+
     /// What to watch: the configuration's files, and directories of them.
-    pub(crate) fn watched(&self) -> impl Iterator<Item = &Path> {
-        self.origin.file.as_deref().into_iter().chain(self.fixed.envoy_config.as_deref())
+    pub(crate) fn watched(&self) -> impl Iterator<Item = PathBuf> {
+        self.origin.file.clone().into_iter().chain(self.settings().envoy_config.clone())
     }
 
     fn apply(&self, config: Config) -> Result<(), Faults> {

@@ -70,7 +70,9 @@ pub struct Settings {
     pub hash_keys_in_logs: bool,
     /// Certificates.
     pub tls: Option<Tls>,
-    /// What the reference service's files say.
+    /// Where the reference service's files are, if it has any.
+    pub envoy_config: Option<PathBuf>,
+    /// What they say.
     pub(crate) domains: Arc<Domains>,
 }
 
@@ -167,15 +169,15 @@ impl Origin {
         let mut root = Section::root(source, table);
         let mut server = root.section("server");
         let mut settings = self.settings(source, &mut server);
-        let envoy_config = self.envoy_config(&mut server);
+        settings.envoy_config = self.envoy_config(&mut server);
         let flags = store::Flags { redis: self.flags.redis.as_deref(), data: self.flags.data.as_deref() };
         let store = store::read(root.section("store"), flags, self.directory());
-        let fixed = server::fixed(source, server, &self.flags, envoy_config, store);
+        let fixed = server::fixed(source, server, &self.flags, store);
         // What is wrong with the store has been noted; rules are then read as for memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
         // First the text: what is written while it is read is read again.
-        let text = self.text(fixed.envoy_config.as_deref());
-        if let Some(path) = &fixed.envoy_config {
+        let text = self.text(settings.envoy_config.as_deref());
+        if let Some(path) = &settings.envoy_config {
             let read =
                 Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
             settings.domains = Arc::new(read.unwrap_or_default());
@@ -201,6 +203,7 @@ impl Origin {
             admin_token: self.admin_token(source, server),
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             tls: self.tls(server),
+            envoy_config: None,
             domains: Arc::default(),
         }
     }

@@ -30,6 +30,7 @@ mod yaml;
 
 use descriptors::Draft;
 use fields::Page;
+pub(crate) use files::files;
 use names::Names;
 pub(crate) use names::attribute_names;
 use tree::{Grown, Level};

@@ -1,5 +1,6 @@
 //! When to read the configuration again: on SIGHUP, and when the file changes.
 
+use std::collections::HashSet;
 use std::io;
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -7,18 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
-use notify::{Event, EventKind, RecursiveMode, Watcher as _};
+use notify::{Event, EventKind, RecursiveMode, Watcher};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::warn;
 
 use crate::app::App;
+use crate::envoy;
 
 /// How long a file must have been left alone before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// How often that may be waited for: something else in the directory may change all the time.
+/// How often that may be waited for: something else in the directory may change all the time, and
+/// an empty file may stay one.
 const QUIET_TIMES_MAX: usize = 20;
 
 /// Reads the configuration again from now on whenever that is due.
@@ -41,9 +44,7 @@ pub(crate) fn start(app: &Arc<App>) -> io::Result<()> {
 
 /// Directories are watched, not files: editors, and Kubernetes, put another file in a file's place.
 fn watch(app: &Arc<App>) -> notify::Result<()> {
-    let mut directories: Vec<PathBuf> = app.watched().flat_map(directories).collect();
-    directories.dedup();
-    if directories.is_empty() {
+    if app.watched().next().is_none() {
         return Ok(());
     }
     let changed = Arc::new(Notify::new());
@@ -53,27 +54,41 @@ fn watch(app: &Arc<App>) -> notify::Result<()> {
             told.notify_one();
         }
     })?;
-    for directory in directories {
-        watcher.watch(&directory, RecursiveMode::NonRecursive)?;
-    }
+    let mut watched = HashSet::new();
+    watch_all(app, &mut watcher, &mut watched)?;
     // What changed before it was watched is noticed now.
     changed.notify_one();
     let app = Arc::clone(app);
     tokio::spawn(async move {
-        let _watching = watcher;
         loop {
             changed.notified().await;
             for _ in 0..QUIET_TIMES_MAX {
-                if timeout(QUIET, changed.notified()).await.is_err() {
+                let quiet = timeout(QUIET, changed.notified()).await.is_err();
+                if quiet && !app.watched().any(|path| half_written(&path)) {
                     break;
                 }
             }
-            // Others' files change too. An empty one is about to be written.
-            if !app.watched().any(half_written) && app.has_changed() {
+            // Others' files change too.
+            if app.has_changed() {
                 reload(&app).await;
+                // It may have said that there are files elsewhere now.
+                if let Err(error) = watch_all(&app, &mut watcher, &mut watched) {
+                    warn!(%error, "not all of the configuration is watched, so changes wait for SIGHUP");
+                }
             }
         }
     });
+    Ok(())
+}
+
+/// Watches what is not watched yet.
+fn watch_all(app: &App, watcher: &mut impl Watcher, watched: &mut HashSet<PathBuf>) -> notify::Result<()> {
+    for directory in app.watched().flat_map(|path| directories(&path)) {
+        if !watched.contains(&directory) {
+            watcher.watch(&directory, RecursiveMode::NonRecursive)?;
+            watched.insert(directory);
+        }
+    }
     Ok(())
 }
 
@@ -87,12 +102,10 @@ fn directories(path: &Path) -> Vec<PathBuf> {
     vec![parent.unwrap_or(Path::new(".")).to_owned()]
 }
 
-/// Whether a file, or one in a directory of files, is empty.
+/// Whether a file, or one that is read of a directory, is empty: it may be about to be written.
 fn half_written(path: &Path) -> bool {
-    let empty = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.len() == 0);
-    let inside =
-        directories(path).into_iter().filter(|_| path.is_dir()).filter_map(|path| path.read_dir().ok());
-    empty(path) || inside.flatten().flatten().any(|file| empty(&file.path()))
+    let empty = |path: PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.len() == 0);
+    envoy::files(path).is_ok_and(|files| files.into_iter().any(empty))
 }
 
 /// Whether something was written, and not just read: by us, that is.

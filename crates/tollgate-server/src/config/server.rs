@@ -1,6 +1,5 @@
 //! The section `[server]`: where to listen, how long to wait, whom to believe.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::SECOND;
@@ -32,8 +31,6 @@ pub struct Addresses {
 pub struct Fixed {
     /// Where to listen.
     pub addresses: Addresses,
-    /// Where the reference service's files are, if it has any. What they say takes effect at once.
-    pub envoy_config: Option<PathBuf>,
     /// How many threads answer; one for each processor unless said otherwise.
     pub workers: Option<usize>,
     /// How many connections may be open.
@@ -79,13 +76,7 @@ fn addresses(source: &Source<'_>, server: &mut Section<'_>, flags: &Flags) -> Ad
 }
 
 /// Reads what takes effect when the server starts.
-pub(super) fn fixed(
-    source: &Source<'_>,
-    mut server: Section<'_>,
-    flags: &Flags,
-    envoy_config: Option<PathBuf>,
-    store: Store,
-) -> Fixed {
+pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags, store: Store) -> Fixed {
     let addresses = addresses(source, &mut server, flags);
     let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
     if timeout.value < Duration::from_millis(100) {
@@ -100,7 +91,6 @@ pub(super) fn fixed(
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
     let fixed = Fixed {
         addresses,
-        envoy_config,
         workers: flags.workers.or(workers.and_then(|workers| usize::try_from(workers.value).ok())),
         max_connections: at_least_one(&mut server, "max_connections")
             .map_or(10_000, |most| usize::try_from(most).unwrap_or(usize::MAX)),

@@ -17,19 +17,21 @@ pub(super) type Source = (String, Result<String, String>);
 /// look.
 pub(super) fn sources(path: &Path) -> Result<Vec<Source>, Faults> {
     let told = |reason: String| Faults::sentence(path.display().to_string(), reason);
-    let unreadable = |error: io::Error| told(format!("cannot read {}: {error}", path.display()));
-    if !fs::metadata(path).map_err(unreadable)?.is_dir() {
-        return Ok(vec![source(path)]);
-    }
-    let mut files = listed(path).map_err(unreadable)?;
-    let inner = path.join("config");
-    if files.is_empty() && inner.is_dir() {
-        files = listed(&inner).map_err(unreadable)?;
-    }
+    let files = files(path).map_err(|error| told(format!("cannot read {}: {error}", path.display())))?;
     if files.is_empty() {
         return Err(told(format!("there is no file *.yaml or *.yml in {}", path.display())));
     }
     Ok(files.iter().map(|file| source(file)).collect())
+}
+
+/// Their paths.
+pub(crate) fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let files = listed(path)?;
+    let inner = path.join("config");
+    if files.is_empty() && inner.is_dir() { listed(&inner) } else { Ok(files) }
 }
 
 /// Hidden ones are left out: editors and Kubernetes keep theirs there.

@@ -1,0 +1,153 @@
+use super::*;
+
+#[test]
+fn b11_a_changed_file_takes_effect_and_counts_are_kept() {
+    let file = written("changed", EDGE);
+    let (_server, envoy) = serve(&file);
+    let [login, ann] = [[("path", "/login")], [("path", "/ann")]].map(|entries| descriptor(&entries));
+    assert!(envoy.allows("edge", &hits(&login, 2)) && !envoy.allows("edge", &login));
+    assert!(envoy.allows("edge", &hits(&ann, 4)));
+    let new = EDGE
+        .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 20")
+        .replace("unit: hour, requests_per_unit: 5", "unit: hour, requests_per_unit: 3")
+        .replace("value: /health\n", "value: /health\n    rate_limit: {unit: day, requests_per_unit: 11}\n")
+        .replace("key: staff", "key: guests");
+    replace(&file, &new);
+    eventually("the new limit", || envoy.left("edge", &login) == Some(18));
+    assert_eq!(envoy.left("edge", &ann), Some(0), "none left, and no debt");
+    assert_eq!(envoy.left("edge", &descriptor(&[("path", "/health")])), Some(11));
+    let staff = envoy.status("edge", &descriptor(&[("staff", "x")]));
+    assert_eq!((staff.code(), staff.limit_remaining), (Code::Ok, 0), "nothing is said of it any more");
+    assert!(envoy.allows("edge", &hits(&login, 18)) && !envoy.allows("edge", &login));
+    replace(&file, &new.replace("domain: edge", "domain: other"));
+    eventually("it is another domain's", || envoy.left("edge", &login).is_none());
+    assert_eq!(envoy.left("other", &login), Some(20), "whose counts are its own");
+}
+
+#[test]
+fn while_a_file_changes_nobody_is_refused() {
+    let file = written("changing", EDGE);
+    let (server, envoy) = serve(&file);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let envoy = Envoy::of(&server);
+                let both = [("path", "/x"), ("road", "/x")].map(|entry| hits(&descriptor(&[entry]), 0));
+                while !over.load(Ordering::Relaxed) {
+                    let answer = envoy.send(request("edge", &both));
+                    over.fetch_or(answer.is_err(), Ordering::Relaxed);
+                    assert_eq!(answer.unwrap().overall_code(), Code::Ok);
+                }
+            });
+        }
+        for turn in 0..200_u32 {
+            // Another tree each time, so that rules come and go.
+            let key = if turn % 2 == 0 { "road" } else { "path" };
+            let text = EDGE.replace("key: path", &format!("key: {key}"));
+            replace(
+                &file,
+                &text.replace("requests_per_unit: 7", &format!("requests_per_unit: {}", 100 + turn)),
+            );
+            server.signal("HUP");
+            eventually("the new file", || {
+                over.load(Ordering::Relaxed)
+                    || envoy.left("edge", &descriptor(&[("tenant", "acme")])) == Some(100 + turn)
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_is_told_where_it_is_wrong() {
+    let file = written("broken", EDGE);
+    let (mut server, envoy) = serve_logging(&file);
+    let login = descriptor(&[("path", "/login")]);
+    assert!(envoy.allows("edge", &login));
+    let broken = EDGE.replace("unit: hour, requests_per_unit: 2", "unit: huor, requests_per_unit: 20");
+    replace(&file, &broken);
+    let line: Value = serde_json::from_str(&server.log_line("not in effect")).unwrap();
+    let message = line["message"].as_str().unwrap();
+    assert_eq!(line["level"], "ERROR");
+    assert!(message.contains(&format!("{}:8:24", file.display())), "{message}");
+    assert!(message.contains("did you mean `hour`?"), "{message}");
+    assert_eq!(envoy.left("edge", &login), Some(1));
+    assert_eq!(server.metric("tollgate_config_stale"), 1.0);
+    replace(&file, "domain: edge\ndescriptors: [\n");
+    let line = server.log_line("not in effect");
+    assert!(line.contains(&format!("{}:2:16", file.display())), "{line}");
+    assert_eq!(envoy.left("edge", &login), Some(1));
+    replace(&file, &EDGE.replace("requests_per_unit: 2}", "requests_per_unit: 20}"));
+    server.log_line("is in effect");
+    assert_eq!(envoy.left("edge", &login), Some(19));
+    assert_eq!(server.metric("tollgate_config_stale"), 0.0);
+    fs::remove_file(&file).unwrap();
+    let line = server.log_line("not in effect");
+    assert!(line.contains("cannot read"), "{line}");
+    assert_eq!(envoy.left("edge", &login), Some(19));
+}
+
+#[test]
+fn a_directory_of_files_is_a_domain_for_each() {
+    let directory = directory("envoy-config-directory");
+    let domain = |name: &str, count: u32| {
+        let limit = format!("rate_limit: {{unit: hour, requests_per_unit: {count}}}");
+        format!("domain: {name}\ndescriptors:\n  - key: path\n    {limit}\n")
+    };
+    fs::write(directory.join("edge.yaml"), domain("edge", 2)).unwrap();
+    fs::write(directory.join("inside.yml"), domain("inside", 3)).unwrap();
+    fs::write(directory.join("notes.txt"), "not a file of limits").unwrap();
+    fs::write(directory.join(".gitkeep"), "").unwrap();
+    let (mut server, envoy) = serve_logging(&directory);
+    let path = descriptor(&[("path", "/")]);
+    let status = envoy.status("edge", &path);
+    assert_eq!((limit(&status), left(&status)), (Some((2, Unit::Hour, "edge.path")), Some(1)));
+    assert_eq!(envoy.left("inside", &path), Some(3), "b5: each domain has its own");
+
+    fs::write(directory.join("third.yaml"), domain("third", 4)).unwrap();
+    server.log_line("is in effect");
+    assert_eq!(envoy.left("third", &path), Some(4));
+    assert_eq!(envoy.left("edge", &path), Some(1));
+    fs::write(directory.join("third.yaml"), domain("edge", 4)).unwrap();
+    let line = server.log_line("not in effect");
+    assert!(line.contains("third.yaml:1:9") && line.contains("edge.yaml"), "{line}");
+    assert_eq!(envoy.left("third", &path), Some(4));
+    fs::remove_file(directory.join("third.yaml")).unwrap();
+    server.log_line("is in effect");
+    assert_eq!(envoy.left("third", &path), None);
+    assert_eq!(envoy.left("edge", &path), Some(1));
+}
+
+#[test]
+fn an_emptied_file_is_told() {
+    let file = written("emptied", EDGE);
+    let (mut server, envoy) = serve_logging(&file);
+    fs::write(&file, "").unwrap();
+    server.log_line("not in effect");
+    assert_eq!(server.metric("tollgate_config_stale"), 1.0);
+    assert_eq!(envoy.left("edge", &descriptor(&[("path", "/login")])), Some(2));
+}
+
+#[test]
+fn files_in_another_place_take_effect_and_are_watched() {
+    let [one, other] = ["one-place", "other-place"].map(|name| written(name, EDGE));
+    let config = one.with_file_name("tollgate.toml");
+    let name = |file: &Path| format!("[server]\nenvoy_config = {:?}\n", file.to_str().unwrap());
+    fs::write(&config, name(&one)).unwrap();
+    let server = Server::everywhere(&["--config", config.to_str().unwrap()]);
+    let envoy = Envoy::of(&server);
+    let login = descriptor(&[("path", "/login")]);
+    assert_eq!(envoy.left("edge", &login), Some(2));
+    let more = |count: u32| {
+        EDGE.replace(
+            "unit: hour, requests_per_unit: 2}",
+            &format!("unit: hour, requests_per_unit: {count}}}"),
+        )
+    };
+    fs::write(&other, more(20)).unwrap();
+    replace(&config, &name(&other));
+    eventually("the other place's", || envoy.left("edge", &login) == Some(20));
+    replace(&other, &more(30));
+    eventually("what changed there", || envoy.left("edge", &login) == Some(30));
+}
