@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use tollgate::{Rule, RuleName};
 
@@ -67,8 +68,8 @@ pub(crate) struct Matched {
 pub(crate) enum Verdict {
     /// As much as it likes.
     Unlimited,
-    /// `requests_per_unit: 0`, which the reference takes and which denies everything.
-    Nothing,
+    /// `requests_per_unit: 0` of this unit, which the reference takes and which denies everything.
+    Nothing(Duration),
     /// As much as this rule says.
     Rule(RuleName),
 }

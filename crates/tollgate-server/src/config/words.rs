@@ -30,7 +30,7 @@ impl fmt::Display for Config {
         }
         describe_rules(f, &self.rules)?;
         self.settings.domains.others().try_for_each(|(name, verdict)| {
-            let all = if *verdict == Verdict::Nothing { "Always denied" } else { "No limit" };
+            let all = if matches!(verdict, Verdict::Nothing(_)) { "Always denied" } else { "No limit" };
             writeln!(f, "\nDescriptors {name:?}.\n  {all}.")
         })
     }

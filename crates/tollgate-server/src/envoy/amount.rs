@@ -13,8 +13,8 @@ use crate::config::{Fault, nearest};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Amount {
     Unlimited,
-    /// `requests_per_unit: 0`.
-    Nothing,
+    /// `requests_per_unit: 0` of this unit.
+    Nothing(Duration),
     Limit(Limit),
 }
 
@@ -72,7 +72,7 @@ pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Back
     }
     let (requests, period, build) = (requests?, period?, build?);
     if requests.value == 0 {
-        return Some(Amount::Nothing);
+        return Some(Amount::Nothing(period));
     }
     let places = Places { requests: &requests, unit: multiplier.map_or(unit?.span, |times| times.span) };
     let limit = Limit::new(build(requests.value, period)).map_err(|error| fields.fault(places.fault(error)));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollgate::{Limit, MINUTE, RuleSet, SECOND};
+use tollgate::{HOUR, Limit, MINUTE, RuleSet, SECOND};
 
 use super::*;
 
@@ -196,7 +196,7 @@ descriptors:
     );
     let verdict = |key| find(&domains, "d", &[(key, "x")]).map(|matched| matched.verdict);
     assert_eq!(verdict("free"), Some(Verdict::Unlimited));
-    assert_eq!(verdict("banned"), Some(Verdict::Nothing));
+    assert_eq!(verdict("banned"), Some(Verdict::Nothing(HOUR)));
     assert!(find(&domains, "d", &[("banned", "x")]).unwrap().shadow);
     assert_eq!(verdict("none"), None);
     assert_eq!(domains.rules().count(), 0);

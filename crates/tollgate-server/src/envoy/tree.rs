@@ -52,10 +52,10 @@ impl Level {
             above.push(descriptor);
             let matched = descriptor.limited.as_ref().map(|limited| {
                 let rule = rule(limited, above, domain, names);
-                let verdict = match (&limited.amount, &rule) {
-                    (Amount::Unlimited, _) => Verdict::Unlimited,
-                    (_, None) => Verdict::Nothing,
+                let verdict = match (limited.amount, &rule) {
                     (_, Some(rule)) => Verdict::Rule(rule.name()),
+                    (Amount::Nothing(period), _) => Verdict::Nothing(period),
+                    _ => Verdict::Unlimited,
                 };
                 if rule.is_none() {
                     grown.others.push((path(domain, above).full_key(), verdict));

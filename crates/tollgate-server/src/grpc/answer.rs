@@ -42,15 +42,12 @@ impl<'a> Answer<'a> {
 
     /// Adds the status of the next descriptor. One that is over its limit is over it for all.
     pub(super) fn status(&mut self, sought: &Sought<'_>, decision: Option<&Decision>) {
-        let status = match decision {
-            Some(decision) => decided(sought, decision),
-            None if sought.is_closed() => {
-                DescriptorStatus { code: Code::OverLimit.into(), ..Default::default() }
-            }
-            None if sought.is_unlimited() => {
-                DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..Default::default() }
-            }
-            None => DescriptorStatus { code: Code::Ok.into(), ..Default::default() },
+        let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+        let status = match (decision, sought.closed()) {
+            (Some(decision), _) => decided(sought, decision),
+            (None, Some((name, period))) => closed(name, period),
+            _ if sought.is_unlimited() => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
+            _ => ok,
         };
         if status.code() == Code::OverLimit {
             self.response.overall_code = status.code;
@@ -83,6 +80,12 @@ fn decided(sought: &Sought<'_>, decision: &Decision) -> DescriptorStatus {
         duration_until_reset: Some(duration(report.outcome.reset_at.since(decision.now()))),
         ..Default::default()
     }
+}
+
+/// Nothing is allowed, and never will be.
+fn closed(name: &str, period: Duration) -> DescriptorStatus {
+    let limit = RateLimit { name: name.into(), requests_per_unit: 0, unit: unit(period).into() };
+    DescriptorStatus { code: Code::OverLimit.into(), current_limit: Some(limit), ..Default::default() }
 }
 
 fn current_limit(sought: &Sought<'_>, report: &Report) -> RateLimit {

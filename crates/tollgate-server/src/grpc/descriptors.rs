@@ -42,8 +42,8 @@ enum Kind<'a> {
     Free,
     /// Nothing limits it, and that is written down.
     Unlimited,
-    /// It is always denied.
-    Closed,
+    /// It is always denied: nothing is allowed in a period of this length.
+    Closed(Duration),
     /// It is put to the limiter.
     Asked(Asked<'a>),
 }
@@ -105,9 +105,11 @@ impl<'a> Sought<'a> {
         let values = entries().map(|(_, value)| value_of(value.as_bytes()));
         let sought = |kind, matched| Self { kind, matched, detailed: None, cost, negative };
         if let Some(brought) = &descriptor.limit {
-            let kind = match limit(brought)? {
-                None => Kind::Closed,
-                Some(limit) => {
+            let period = period(brought)?;
+            let kind = match u64::from(brought.requests_per_unit) {
+                0 => Kind::Closed(period),
+                count => {
+                    let limit = Limit::fixed_window(count, period);
                     let limits = app.overrides.limits(app, limit).map_err(Status::unavailable)?;
                     let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
                     let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
@@ -125,8 +127,8 @@ impl<'a> Sought<'a> {
         let Some(matched) = known.find(entries()) else { return Ok(sought(Kind::Free, None)) };
         let kind = match matched.verdict {
             Verdict::Unlimited => Kind::Unlimited,
-            Verdict::Nothing if matched.shadow => Kind::Free,
-            Verdict::Nothing => Kind::Closed,
+            Verdict::Nothing(_) if matched.shadow => Kind::Free,
+            Verdict::Nothing(period) => Kind::Closed(period),
             Verdict::Rule(rule) => {
                 let attributes = attribute_names(keys).into_iter().zip(values).collect();
                 Kind::Asked(Asked { attributes, scope: Scope::Only(rule.as_str()), cost: asked_cost })
@@ -140,7 +142,7 @@ impl<'a> Sought<'a> {
     pub(super) const fn asked(&self) -> Option<&Asked<'a>> {
         match &self.kind {
             Kind::Asked(asked) => Some(asked),
-            Kind::Free | Kind::Unlimited | Kind::Closed => None,
+            Kind::Free | Kind::Unlimited | Kind::Closed(_) => None,
         }
     }
 
@@ -150,8 +152,13 @@ impl<'a> Sought<'a> {
         Some(Refunded { asked, cost: self.cost })
     }
 
-    pub(super) const fn is_closed(&self) -> bool {
-        matches!(self.kind, Kind::Closed)
+    /// If it is always denied: what its limit is called, and the period in which nothing is allowed.
+    pub(super) fn closed(&self) -> Option<(&str, Duration)> {
+        let name = self.matched.map_or(OVERRIDE, |matched| &matched.name);
+        match self.kind {
+            Kind::Closed(period) => Some((name, period)),
+            _ => None,
+        }
     }
 
     pub(super) const fn is_unlimited(&self) -> bool {
@@ -195,23 +202,21 @@ impl AsRequest for Refunded<'_, '_> {
     }
 }
 
-/// The limit that a descriptor brought along: `None` if nothing at all is allowed.
-fn limit(brought: &RateLimitOverride) -> Result<Option<Limit>, Status> {
+/// The unit of the limit that a descriptor brought along.
+fn period(brought: &RateLimitOverride) -> Result<Duration, Status> {
     let wrong = || {
         let unit = brought.unit;
         Status::invalid_argument(format!("the limit of a descriptor has the unit {unit}; there is none such"))
     };
-    let period: Duration = match RateLimitUnit::try_from(brought.unit).map_err(|_| wrong())? {
-        RateLimitUnit::Unknown => return Err(wrong()),
-        RateLimitUnit::Second => SECOND,
-        RateLimitUnit::Minute => MINUTE,
-        RateLimitUnit::Hour => HOUR,
-        RateLimitUnit::Day => DAY,
-        RateLimitUnit::Month => DAY * 30,
-        RateLimitUnit::Year => DAY * 365,
-    };
-    let count = u64::from(brought.requests_per_unit);
-    Ok((count > 0).then(|| Limit::fixed_window(count, period)))
+    match RateLimitUnit::try_from(brought.unit).map_err(|_| wrong())? {
+        RateLimitUnit::Unknown => Err(wrong()),
+        RateLimitUnit::Second => Ok(SECOND),
+        RateLimitUnit::Minute => Ok(MINUTE),
+        RateLimitUnit::Hour => Ok(HOUR),
+        RateLimitUnit::Day => Ok(DAY),
+        RateLimitUnit::Month => Ok(DAY * 30),
+        RateLimitUnit::Year => Ok(DAY * 365),
+    }
 }
 
 /// A descriptor in one text, no two in the same: each part behind its length.

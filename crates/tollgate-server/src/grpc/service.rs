@@ -46,7 +46,7 @@ impl RateLimits {
         }
         let mut answer = Answer::new(&settings.headers, sought.len());
         let asked: Vec<&Asked<'_>> = sought.iter().filter_map(Sought::asked).collect();
-        let closed = sought.iter().any(Sought::is_closed);
+        let closed = sought.iter().any(|sought| sought.closed().is_some());
         let each: Vec<Decision> = match asked.as_slice() {
             [] => Vec::new(),
             // Somebody is denied for certain: then nobody is charged.

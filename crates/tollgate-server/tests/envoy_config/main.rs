@@ -193,6 +193,7 @@ fn b8_nothing_allowed_denies_and_takes_nothing_from_the_others() {
     let answer = envoy.ask("edge", &[path.clone(), descriptor(&[("banned", "x")]), free]);
     let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code()).collect();
     assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok]);
+    assert_eq!(limit(&answer.statuses[1]), Some((0, Unit::Hour, "")));
     assert!(fields(&answer, "retry-after").is_empty(), "{answer:?}");
     assert_eq!(left(&answer.statuses[0]), Some(5), "b3");
     assert_eq!(envoy.left("edge", &path), Some(5));

@@ -61,6 +61,7 @@ fn b8_a_limit_of_nothing_denies_and_takes_nothing_from_the_others() {
     let answer = envoy.ask("edge", &[client("bob"), nothing.clone(), own.clone()]);
     let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code()).collect();
     assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok]);
+    assert_eq!(limit(&answer.statuses[1]), Some((0, Unit::Hour, "envoy.override")));
     assert_eq!(envoy.left("edge", &client("bob")), Some(10));
     assert_eq!(envoy.left("edge", &own), Some(5));
     assert!(!envoy.allows("edge", &nothing));
