@@ -188,8 +188,8 @@ fn commands<'a>(session: &mut Session, chosen: impl ExactSizeIterator<Item = Opt
 /// Load generators ask for these two, and warn if nobody answers.
 fn config(session: &mut Session, patterns: &[&[u8]]) {
     let known = [("save", ""), ("appendonly", "no")];
-    let asked = known.iter().filter(|(name, _)| patterns.iter().any(|pattern| lower(pattern) == *name));
-    let asked: Vec<_> = asked.collect();
+    let is_asked = |name: &str| patterns.iter().any(|pattern| *pattern == b"*" || lower(pattern) == name);
+    let asked: Vec<_> = known.iter().filter(|(name, _)| is_asked(name)).collect();
     session.replies.map(asked.len());
     for (name, value) in asked {
         session.replies.bulk(name.as_bytes());

@@ -332,6 +332,7 @@ fn what_clients_say_before_they_come_to_the_point_is_answered() {
         assert!(cli(&server, version, "INFO").contains("redis_version:7."));
         assert!(cli(&server, version, "INFO server").contains("tollgate_version:"));
         assert!(cli(&server, version, "CONFIG GET save").contains("\"save\""));
+        assert!(cli(&server, version, "CONFIG GET *").contains("\"appendonly\""));
         assert!(cli(&server, version, "COMMAND").contains("\"cl.throttle\""));
         cli(&server, version, "COMMAND DOCS");
         let ids = [(); 2].map(|()| numbers(&cli(&server, version, "CLIENT ID"))[0]);
