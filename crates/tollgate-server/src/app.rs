@@ -175,14 +175,19 @@ impl App {
     /// # Errors
     /// As [`Limiter::reset`].
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
-        let own = self.timed(self.limiter.reset(Request::client(client).own())).await;
-        let throttled = Request::client(client).only(brought::THROTTLE);
-        match (own, self.timed(self.limiter.reset(throttled)).await) {
-            (own, Err(Error::UnknownRule { .. })) => own,
-            // It is enough to be known in one of the two.
-            (Err(Error::NotCovered), throttled) => throttled,
-            (own, throttled) => own.and(throttled),
-        }
+        let [own, throttled] = brought::own(client);
+        let own = self.timed(self.limiter.reset(own)).await;
+        brought::either(own, self.timed(self.limiter.reset(throttled)).await)
+    }
+
+    /// Keeps a client out until then, under the same.
+    ///
+    /// # Errors
+    /// As [`Limiter::block`].
+    pub(crate) async fn block(&self, client: &str, until: Timestamp) -> Result<(), Error> {
+        let [own, throttled] = brought::own(client);
+        let own = self.timed(self.limiter.block(own, until)).await;
+        brought::either(own, self.timed(self.limiter.block(throttled, until)).await)
     }
 
     /// What can change while the server runs.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use tollgate::{CLIENT, Limit, Limits, Rule, Store as _};
+use tollgate::{CLIENT, Error, Limit, Limits, Request, Rule, Store as _};
 use tracing::warn;
 
 use crate::app::App;
@@ -30,6 +30,20 @@ pub(crate) fn rules(addresses: &Addresses) -> impl Iterator<Item = Rule> {
         (address != OFF).then(|| Rule::new(name, Limit::per_second(1)).key([key]).on_demand())
     };
     [throttle, replacement].into_iter().filter_map(rule)
+}
+
+/// The budgets that are a client's own: by rules, and by limits that came along.
+pub(crate) fn own(client: &str) -> [Request<'_>; 2] {
+    [Request::client(client).own(), Request::client(client).only(THROTTLE)]
+}
+
+/// What came of doing something to both. It is enough to be known in one of the two.
+pub(crate) fn either(own: Result<(), Error>, throttled: Result<(), Error>) -> Result<(), Error> {
+    match (own, throttled) {
+        (own, Err(Error::UnknownRule { .. })) => own,
+        (Err(Error::NotCovered), throttled) => throttled,
+        (own, throttled) => own.and(throttled),
+    }
 }
 
 /// A rule's limits, if it has any of its own.

@@ -1,0 +1,144 @@
+//! What connects, and what administers.
+
+use super::*;
+
+#[test]
+fn what_clients_say_before_they_come_to_the_point_is_answered() {
+    let server = Server::everywhere(&[]);
+    for version in VERSIONS {
+        let answers = session(
+            &server,
+            version,
+            &[
+                "PING",
+                "PING \"hello you\"",
+                "ECHO \"\"",
+                "SELECT 0",
+                "CLIENT GETNAME",
+                "CLIENT SETNAME me",
+                "CLIENT GETNAME",
+                "CLIENT SETINFO LIB-NAME x",
+                "CLIENT NO-EVICT ON",
+                "COMMAND COUNT",
+                "COMMAND INFO nonsense",
+                "READONLY",
+                "RESET",
+                "CLIENT GETNAME",
+                "HELLO 2 SETNAME you",
+                "CLIENT GETNAME",
+            ],
+        );
+        let hello = answers.iter().position(|line| line.contains("\"server\"")).unwrap();
+        assert_eq!(
+            answers[..hello],
+            [
+                "PONG",
+                "\"hello you\"",
+                "\"\"",
+                "OK",
+                "(nil)",
+                "OK",
+                "\"me\"",
+                "OK",
+                "OK",
+                "(integer) 16",
+                "1) (nil)",
+                "OK",
+                "RESET",
+                "(nil)"
+            ],
+            "{version}"
+        );
+        assert!(answers[hello..].iter().any(|line| line.ends_with("\"tollgate\"")), "{answers:?}");
+        assert_eq!(answers.last().unwrap(), "\"you\"");
+        assert!(cli(&server, version, "INFO").contains("redis_version:7."));
+        assert!(cli(&server, version, "INFO server").contains("tollgate_version:"));
+        assert!(cli(&server, version, "CONFIG GET save").contains("\"save\""));
+        assert!(cli(&server, version, "CONFIG GET *").contains("\"appendonly\""));
+        assert!(cli(&server, version, "COMMAND").contains("\"cl.throttle\""));
+        cli(&server, version, "COMMAND DOCS");
+        let ids = [(); 2].map(|()| numbers(&cli(&server, version, "CLIENT ID"))[0]);
+        assert!(ids[0] < ids[1], "{ids:?}");
+    }
+}
+
+#[test]
+fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
+    let server = Server::everywhere(&[]);
+    let throttle = "CL.THROTTLE alice 0 1 3600";
+    for version in VERSIONS {
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 0);
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 1);
+        cli(&server, version, "TOLL.CHECK client alice COST 10");
+        let auth = format!("AUTH {TOKEN}");
+        let named = format!("AUTH anyone {TOKEN}");
+        let answers = session(
+            &server,
+            version,
+            &[
+                "TOLL.RULES",
+                "TOLL.RESET alice",
+                "AUTH wrong",
+                "TOLL.RESET alice",
+                &auth,
+                "AUTH wrong",
+                "TOLL.RESET bob",
+                // What follows is no administrator any more.
+                "RESET",
+                "TOLL.RESET alice",
+                &named,
+                "TOLL.RESET",
+                "PING",
+            ],
+        );
+        let starts = [
+            "(error) NOAUTH Authentication required",
+            "(error) NOAUTH ",
+            "(error) WRONGPASS ",
+            "(error) NOAUTH ",
+            "OK",
+            "(error) WRONGPASS ",
+            "OK",
+            "RESET",
+            "(error) NOAUTH ",
+            "OK",
+            "(error) ERR wrong number of arguments for 'toll.reset' command",
+            "PONG",
+        ];
+        assert_eq!(answers.len(), starts.len(), "{answers:?}");
+        for (answer, start) in answers.iter().zip(starts) {
+            assert!(answer.starts_with(start), "{answer}, not {start}");
+            assert!(!answer.contains(TOKEN));
+        }
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 1, "nothing was reset yet");
+
+        let admin = |command: &str| {
+            let mut client = redis_cli(&server, version);
+            client.args(["--no-auth-warning", "-a", TOKEN]).args(command.split(' '));
+            said(&client.output().unwrap())
+        };
+        assert_eq!(admin("TOLL.RESET alice"), "OK");
+        assert_eq!(numbers(&cli(&server, version, throttle))[0], 0);
+        assert_eq!(server.get("/check/alice?cost=0").json()["remaining"], 10);
+        assert_eq!(admin("TOLL.RESET alice"), "OK");
+        let rules = admin("TOLL.RULES");
+        for part in ["\"per-client\"", "\"10/minute fixed\"", "\"on_store_error\"", "\"cl.throttle\""] {
+            assert!(rules.contains(part), "no {part} in {rules}");
+        }
+    }
+}
+
+#[test]
+fn c5_who_is_kept_out_is_kept_out_here_too() {
+    let server = Server::everywhere(&[]);
+    let asks = || numbers(&cli(&server, "-2", "CL.THROTTLE alice 9 1 3600"));
+    let check = || cli(&server, "-3", "TOLL.CHECK client alice");
+    assert_eq!(asks()[..3], [0, 10, 9]);
+    let blocked = server.admin("PUT", "/v1/clients/alice/block", Some(&json!({"for": "1h"})));
+    assert_eq!(blocked.status, 200);
+    assert_eq!(asks()[..3], [1, 10, 0]);
+    assert!(check().contains("(false)"), "{}", check());
+    assert_eq!(numbers(&cli(&server, "-2", "CL.THROTTLE bob 9 1 3600"))[0], 0);
+    assert_eq!(server.admin("DELETE", "/v1/clients/alice/block", None).status, 204);
+    assert_eq!(asks()[..3], [0, 10, 8]);
+}
