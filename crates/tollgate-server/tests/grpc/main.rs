@@ -42,6 +42,7 @@ mod rls;
 mod brought;
 mod costs;
 mod deciding;
+mod described;
 mod failing;
 mod foreign;
 mod health;
