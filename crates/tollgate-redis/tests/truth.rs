@@ -160,7 +160,7 @@ fn property<T: std::fmt::Debug>(
     strategy: impl Strategy<Value = T>,
     law: impl Fn(T) -> Result<(), TestCaseError>,
 ) {
-    let cases = std::env::var("TOLLGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_000);
+    let cases = std::env::var("TOLLGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(500);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     if let Err(broken) = TestRunner::new(config).run(&strategy, law) {
         panic!("{broken}");
