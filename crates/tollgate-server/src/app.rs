@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::backend::Backend;
 use crate::brought::{self, Brought};
-use crate::config::{Addresses, Config, Faults, Fixed, Origin, Settings};
+use crate::config::{Config, Faults, Fixed, Origin, Settings};
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
@@ -85,7 +85,7 @@ impl App {
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
-        let in_force = compose(&rules, &[], &fixed.addresses).map_err(|error| error.to_string())?;
+        let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
@@ -176,8 +176,9 @@ impl App {
     /// As [`Limiter::reset`].
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
         let [own, throttled] = brought::own(client);
+        // Even if no rule counts by client.
         let own = self.timed(self.limiter.reset(own)).await;
-        brought::either(own, self.timed(self.limiter.reset(throttled)).await)
+        own.and(brought::if_known(self.timed(self.limiter.reset(throttled)).await))
     }
 
     /// Keeps a client out until then, under the same.
@@ -186,8 +187,8 @@ impl App {
     /// As [`Limiter::block`].
     pub(crate) async fn block(&self, client: &str, until: Timestamp) -> Result<(), Error> {
         let [own, throttled] = brought::own(client);
-        let own = self.timed(self.limiter.block(own, until)).await;
-        brought::either(own, self.timed(self.limiter.block(throttled, until)).await)
+        self.timed(self.limiter.block(own, until)).await?;
+        brought::if_known(self.timed(self.limiter.block(throttled, until)).await)
     }
 
     /// What can change while the server runs.
@@ -290,7 +291,7 @@ impl App {
         let mut rules = self.rules();
         let mut own = rules.own.clone();
         own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
-        let in_force = compose(&file, &own, &self.fixed.addresses);
+        let in_force = compose(&file, &own, &self.fixed, &settings);
         in_force.and_then(|rules| self.limiter.set_rules(rules)).map_err(|error| {
             let file = self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
             let restart = if fixed.store == self.fixed.store {
@@ -359,7 +360,7 @@ impl App {
             let replacement = Override::new(rule, limits).exactly(CLIENT, client);
             own.push(OwnLimit { client: client.into(), replacement });
         }
-        self.limiter.set_rules(compose(&rules.file, &own, &self.fixed.addresses)?)?;
+        self.limiter.set_rules(compose(&rules.file, &own, &self.fixed, &self.settings())?)?;
         rules.own = own;
         Ok(())
     }
@@ -371,9 +372,10 @@ impl App {
 
 /// The file's rules with those for limits that requests bring along, and the clients' own limits,
 /// which count first.
-fn compose(file: &RuleSet, own: &[OwnLimit], addresses: &Addresses) -> Result<RuleSet, Error> {
+fn compose(file: &RuleSet, own: &[OwnLimit], fixed: &Fixed, settings: &Settings) -> Result<RuleSet, Error> {
     let overrides = own.iter().map(|own| &own.replacement).chain(file.overrides()).cloned();
-    RuleSet::new(file.rules().iter().cloned().chain(brought::rules(addresses)))?.with_overrides(overrides)
+    let brought = brought::rules(&fixed.addresses, settings.on_store_error);
+    RuleSet::new(file.rules().iter().cloned().chain(brought))?.with_overrides(overrides)
 }
 
 fn is_per_client(rules: &RuleSet, name: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use tollgate::{CLIENT, Error, Limit, Limits, Request, Rule, Store as _};
+use tollgate::{CLIENT, Error, FailurePolicy, Limit, Limits, Request, Rule, Store as _};
 use tracing::warn;
 
 use crate::app::App;
@@ -21,13 +21,14 @@ pub(crate) const DESCRIPTOR: &str = "descriptor";
 /// The names that no other rule can have.
 pub(crate) const RULES: [&str; 2] = [THROTTLE, OVERRIDE];
 
-/// The rules for the protocols that are listened for.
-pub(crate) fn rules(addresses: &Addresses) -> impl Iterator<Item = Rule> {
+/// The rules for the protocols that are listened for, and what they do when the store fails.
+pub(crate) fn rules(addresses: &Addresses, policy: FailurePolicy) -> impl Iterator<Item = Rule> {
     let throttle = (&addresses.resp, THROTTLE, CLIENT);
     let replacement = (&addresses.grpc, OVERRIDE, DESCRIPTOR);
-    let rule = |(address, name, key): (&String, &str, &str)| {
+    let rule = move |(address, name, key): (&String, &str, &str)| {
         // What it says itself never counts.
-        (address != OFF).then(|| Rule::new(name, Limit::per_second(1)).key([key]).on_demand())
+        (address != OFF)
+            .then(|| Rule::new(name, Limit::per_second(1)).key([key]).on_demand().on_store_error(policy))
     };
     [throttle, replacement].into_iter().filter_map(rule)
 }
@@ -37,12 +38,11 @@ pub(crate) fn own(client: &str) -> [Request<'_>; 2] {
     [Request::client(client).own(), Request::client(client).only(THROTTLE)]
 }
 
-/// What came of doing something to both. It is enough to be known in one of the two.
-pub(crate) fn either(own: Result<(), Error>, throttled: Result<(), Error>) -> Result<(), Error> {
-    match (own, throttled) {
-        (own, Err(Error::UnknownRule { .. })) => own,
-        (Err(Error::NotCovered), throttled) => throttled,
-        (own, throttled) => own.and(throttled),
+/// What came of doing something under one of these rules, which is there only if its protocol is listened for.
+pub(crate) fn if_known(done: Result<(), Error>) -> Result<(), Error> {
+    match done {
+        Err(Error::UnknownRule { .. }) => Ok(()),
+        done => done,
     }
 }
 

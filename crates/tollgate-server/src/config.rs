@@ -70,6 +70,8 @@ pub struct Settings {
     pub hash_keys_in_logs: bool,
     /// Certificates.
     pub tls: Option<Tls>,
+    /// What rules do when the store fails, unless they say otherwise.
+    pub on_store_error: FailurePolicy,
     /// Where the reference service's files are, if it has any.
     pub envoy_config: Option<PathBuf>,
     /// What they say.
@@ -171,7 +173,11 @@ impl Origin {
         let mut settings = self.settings(source, &mut server);
         settings.envoy_config = self.envoy_config(&mut server);
         let flags = store::Flags { redis: self.flags.redis.as_deref(), data: self.flags.data.as_deref() };
-        let store = store::read(root.section("store"), flags, self.directory());
+        let mut store = root.section("store");
+        if let Some(policy) = store.choice("on_store_error", &POLICIES) {
+            settings.on_store_error = policy.value;
+        }
+        let store = store::read(store, flags, self.directory());
         let fixed = server::fixed(source, server, &self.flags, store);
         // What is wrong with the store has been noted; rules are then read as for memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
@@ -182,7 +188,8 @@ impl Origin {
                 Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
             settings.domains = Arc::new(read.unwrap_or_default());
         }
-        let about = rules::About { store: &backend, domains: &settings.domains };
+        let about =
+            rules::About { store: &backend, domains: &settings.domains, policy: settings.on_store_error };
         let rules = rules::read(source, &mut root, self.flags.limit, &about);
         root.finish();
         Config { warnings: self.misspelt(source), fixed, settings, rules, text }
@@ -203,6 +210,7 @@ impl Origin {
             admin_token: self.admin_token(source, server),
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             tls: self.tls(server),
+            on_store_error: FailurePolicy::default(),
             envoy_config: None,
             domains: Arc::default(),
         }

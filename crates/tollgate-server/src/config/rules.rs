@@ -17,6 +17,8 @@ const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
 pub(super) struct About<'a> {
     pub(super) store: &'a Backend,
     pub(super) domains: &'a Domains,
+    /// What they do when the store fails, unless they say otherwise.
+    pub(super) policy: FailurePolicy,
 }
 
 /// Reads all rules and overrides. What is wrong with one of them is noted where it stands.
@@ -38,7 +40,7 @@ pub(super) fn read(
     let mut rules = Vec::new();
     for (mut section, heading) in sections {
         let name = section.get::<String>("name");
-        let mut rule = rule(source, &mut section, &heading, store, name.as_ref());
+        let mut rule = rule(source, &mut section, &heading, about, name.as_ref());
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
             if brought::RULES.contains(&name.as_str()) {
@@ -62,7 +64,7 @@ pub(super) fn read(
         if let Err(error) = store.accepts(&limit) {
             source.fault(Fault::new(format!("the store cannot keep {limit}"), error.to_string()));
         }
-        rules.push(Rule::new("per-client", limit).key([CLIENT]));
+        rules.push(Rule::new("per-client", limit).key([CLIENT]).on_store_error(about.policy));
         named.push(("per-client".into(), 0..0));
     }
     let overrides = root.sections("override").into_iter().filter_map(|(mut section, heading)| {
@@ -71,37 +73,37 @@ pub(super) fn read(
         replacement
     });
     let overrides: Vec<Override> = overrides.collect();
-    rules.extend(described(source, &rules, about.domains));
+    rules.extend(described(source, &rules, about));
     // Each of them has been tried, so that together they work.
     let rules = RuleSet::new(rules).unwrap_or_default();
     rules.clone().with_overrides(overrides).unwrap_or(rules)
 }
 
 /// The rules of the reference service's files, which its descriptors name.
-fn described(source: &Source<'_>, others: &[Rule], domains: &Domains) -> Vec<Rule> {
-    for rule in domains.rules().filter(|rule| {
+fn described(source: &Source<'_>, others: &[Rule], about: &About<'_>) -> Vec<Rule> {
+    for rule in about.domains.rules().filter(|rule| {
         others.iter().any(|other| other.name() == rule.name())
             || brought::RULES.contains(&rule.name().as_str())
     }) {
         let fault = format!("a rule and a descriptor are both called {:?}", rule.name());
         source.fault(Fault::new(fault, "rename the rule, or the domain"));
     }
-    domains.rules().cloned().map(Rule::on_demand).collect()
+    about.domains.rules().cloned().map(|rule| rule.on_demand().on_store_error(about.policy)).collect()
 }
 
 fn rule(
     source: &Source<'_>,
     section: &mut Section<'_>,
     heading: &Range<usize>,
-    store: &Backend,
+    about: &About<'_>,
     name: Option<&At<String>>,
 ) -> Option<Rule> {
-    let limits = limits(section, heading, store);
+    let limits = limits(section, heading, about.store);
     let matches = section.pairs("match");
     let key = section.list::<String>("key").unwrap_or_default();
     let cost = section.get_or("cost", 1);
     let shadow = section.get_or("shadow", false);
-    let policy = section.choice("on_store_error", &POLICIES).map_or(FailurePolicy::default(), |at| at.value);
+    let policy = section.choice("on_store_error", &POLICIES).map_or(about.policy, |at| at.value);
     if name.is_none() && section.span("name").is_none() {
         let fault =
             Fault::new("a rule has no name", "add `name = \"…\"`: its counts and its metrics go by it");

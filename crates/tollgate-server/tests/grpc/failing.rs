@@ -35,6 +35,29 @@ fn e4_without_its_redis_it_follows_the_rules_policy() {
 }
 
 #[test]
+fn e4_the_stores_policy_is_that_of_limits_which_have_none_of_their_own() {
+    let file = directory("grpc-failing-yaml").join("ratelimit.yaml");
+    let limit = "rate_limit: {unit: hour, requests_per_unit: 5}";
+    fs::write(&file, format!("domain: yaml\ndescriptors:\n  - key: path\n    {limit}\n")).unwrap();
+    let rule =
+        "[[rule]]\nname = \"own\"\nkey = [\"client\"]\nlimit = \"5/h fixed\"\non_store_error = \"open\"";
+    let config = format!(
+        "[server]\nenvoy_config = {file:?}\n[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:1\"\n\
+         on_store_error = \"closed\"\n{rule}\n"
+    );
+    let (server, envoy) = server("store-policy", &config);
+    let path = descriptor(&[("path", "/")]);
+    assert!(!envoy.allows("yaml", &path), "as failure_mode_deny would have it");
+    assert!(!envoy.allows("edge", &under(&path, 5, RateLimitUnit::Hour)));
+    assert!(envoy.allows("edge", &client("a")), "which says what it wants itself");
+    let mut resp = TcpStream::connect(server.listens("resp")).unwrap();
+    resp.write_all(b"CL.THROTTLE a 4 1 60\r\nQUIT\r\n").unwrap();
+    let mut answer = String::new();
+    resp.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("*5\r\n:1\r\n"), "limited: {answer}");
+}
+
+#[test]
 fn e4_with_a_redis_that_hangs_it_follows_the_rules_policy() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let (_server, envoy) = server("redis-deaf", &config(&deaf.local_addr().unwrap().to_string()));

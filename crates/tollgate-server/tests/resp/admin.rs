@@ -129,6 +129,21 @@ fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
 }
 
 #[test]
+fn c5_nobody_is_told_that_a_client_is_kept_out_if_no_rule_counts_by_client() {
+    let file = directory("resp-no-client-rule").join("tollgate.toml");
+    let rule = "[[rule]]\nname = \"by-path\"\nkey = [\"client\", \"path\"]\nlimit = \"2/h fixed\"\n";
+    fs::write(&file, rule).unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let blocked = server.admin("PUT", "/v1/clients/alice/block", Some(&json!({"for": "1h"})));
+    assert_eq!((blocked.status, &blocked.json()["code"]), (404, &json!("not_covered")));
+    assert_eq!(server.admin("DELETE", "/v1/clients/alice", None).status, 404);
+    let throttle = "CL.THROTTLE alice 0 1 3600";
+    assert_eq!(numbers(&cli(&server, "-2", throttle))[0], 0, "and nothing was done");
+    let auth = format!("AUTH {TOKEN}");
+    assert_eq!(session(&server, "-2", &[&auth, "TOLL.RESET alice", throttle])[..2], ["OK", "OK"]);
+}
+
+#[test]
 fn c5_who_is_kept_out_is_kept_out_here_too() {
     let server = Server::everywhere(&[]);
     let asks = || numbers(&cli(&server, "-2", "CL.THROTTLE alice 9 1 3600"));
