@@ -24,6 +24,7 @@ mod hello;
 mod reply;
 mod session;
 mod throttle;
+mod transaction;
 
 use session::Session;
 

@@ -5,18 +5,22 @@ use std::fmt::Write as _;
 use super::reply::Version;
 use super::session::Session;
 use super::throttle::integer;
+use super::transaction::Queue;
 
 /// Every command: its name, and how many arguments it has with its name, at least that many if it
 /// is negative.
-const COMMANDS: [(&str, i64); 16] = [
+const COMMANDS: [(&str, i64); 20] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
     ("command", -1),
     ("config", -2),
+    ("discard", 1),
     ("echo", 2),
+    ("exec", 1),
     ("hello", -1),
     ("info", -1),
+    ("multi", 1),
     ("ping", -1),
     ("quit", -1),
     ("readonly", 1),
@@ -25,7 +29,13 @@ const COMMANDS: [(&str, i64); 16] = [
     ("toll.check", -1),
     ("toll.reset", 2),
     ("toll.rules", 1),
+    ("unwatch", 1),
 ];
+
+/// Whether there is a command of this name.
+pub(super) fn is_command(name: &[u8]) -> bool {
+    COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
+}
 
 /// Which Redis to pass for. Libraries look at it to see what they can ask for.
 const REDIS_VERSION: &str = "7.0.0";
@@ -42,7 +52,16 @@ pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
                 session.replies.simple("OK");
             }
         }
-        ("select", [b"0"]) | ("readonly", []) => replies.simple("OK"),
+        ("select", [b"0"]) | ("readonly" | "unwatch", []) => replies.simple("OK"),
+        ("multi", []) if session.queue.is_some() => replies.error("ERR", "MULTI calls can not be nested"),
+        ("multi", []) => {
+            session.queue = Some(Queue::default());
+            replies.simple("OK");
+        }
+        ("discard", []) => match session.queue.take() {
+            Some(_) => replies.simple("OK"),
+            None => replies.error("ERR", "DISCARD without MULTI"),
+        },
         ("select", [_]) => replies.error("ERR", "DB index is out of range; there is only 0"),
         ("quit", _) => {
             replies.simple("OK");

@@ -13,6 +13,7 @@ use super::frame::Frame;
 use super::hello;
 use super::reply::{Replies, Version};
 use super::throttle::{self, Last};
+use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
 use crate::brought;
 use crate::config::policy_name;
@@ -42,6 +43,8 @@ pub(super) struct Session {
     pub(super) commands: u64,
     frame: Frame,
     last: Last,
+    /// What is to be done when `EXEC` comes.
+    pub(super) queue: Option<Queue>,
     pub(super) replies: Replies,
 }
 
@@ -58,6 +61,7 @@ impl Session {
             commands: 0,
             frame: Frame::default(),
             last: Last::default(),
+            queue: None,
             replies: Replies::default(),
         }
     }
@@ -78,17 +82,12 @@ impl Session {
                     start = start.saturating_add(length);
                     if !frame.is_empty() {
                         self.commands = self.commands.saturating_add(1);
-                        match Command::read(&self.app, &mut self.last, &frame, rest) {
-                            Ok(Command::Decide(asked)) => {
-                                if batch.capacity() == 0 {
-                                    batch.reserve(USUAL_BATCH);
-                                }
-                                batch.push(asked);
-                            }
-                            other => {
-                                self.decide(&mut batch).await;
-                                self.other(other, &frame, rest).await;
-                            }
+                        let kept = self.queue.as_mut().is_some_and(|queue| {
+                            queue.takes(&frame, rest.get(..length).unwrap_or_default(), &mut self.replies)
+                        });
+                        if !kept && let Some(other) = self.gather(&frame, rest, &mut batch) {
+                            self.decide(&mut batch).await;
+                            self.other(other, &frame, rest).await;
                         }
                     }
                     frame.clear();
@@ -105,6 +104,51 @@ impl Session {
         let answered = usize::try_from(self.commands.saturating_sub(before)).unwrap_or(0);
         self.app.metrics.took(Route::RESP, STOPWATCH.now().since(began), answered);
         start
+    }
+
+    /// Reads a command. If it is a check it joins the batch, if not it is to be done by itself.
+    fn gather<'a>(
+        &mut self,
+        frame: &Frame,
+        bytes: &'a [u8],
+        batch: &mut Vec<Asked<'a>>,
+    ) -> Option<Result<Command<'a>, String>> {
+        match Command::read(&self.app, &mut self.last, frame, bytes) {
+            Ok(Command::Decide(asked)) => {
+                if batch.capacity() == 0 {
+                    batch.reserve(USUAL_BATCH);
+                }
+                batch.push(asked);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// `EXEC`: does what was kept.
+    async fn execute(&mut self) {
+        let Some(queue) = self.queue.take() else {
+            return self.replies.error("ERR", "EXEC without MULTI");
+        };
+        if queue.spoilt {
+            let sentence = "Transaction discarded because of previous errors.";
+            return self.replies.error("EXECABORT", sentence);
+        }
+        self.replies.array(queue.commands);
+        let (mut frame, mut batch, mut rest) = (Frame::default(), Vec::new(), queue.bytes.as_slice());
+        while let Ok(Some(length)) = frame.read(rest) {
+            let other = self.gather(&frame, rest, &mut batch);
+            if other.is_some() || batch.len() >= BATCH_MAX {
+                self.decide(&mut batch).await;
+            }
+            if let Some(other) = other {
+                // No transaction is in another, so this goes no deeper.
+                Box::pin(self.other(other, &frame, rest)).await;
+            }
+            frame.clear();
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        self.decide(&mut batch).await;
     }
 
     /// Decides what has been gathered, one after the other.
@@ -138,6 +182,7 @@ impl Session {
                     }
                     ("toll.reset", [client]) => self.reset(client).await,
                     ("toll.rules", []) => self.rules(),
+                    ("exec", []) => self.execute().await,
                     (name, arguments) => hello::answer(self, name, arguments),
                 }
             }
@@ -184,6 +229,7 @@ impl Session {
     /// As it was in the beginning.
     pub(super) fn reset_state(&mut self) {
         self.admin = false;
+        self.queue = None;
         self.name.clear();
         self.replies.version = Version::Two;
     }

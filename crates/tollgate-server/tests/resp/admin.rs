@@ -41,7 +41,7 @@ fn what_clients_say_before_they_come_to_the_point_is_answered() {
                 "\"me\"",
                 "OK",
                 "OK",
-                "(integer) 16",
+                "(integer) 20",
                 "1) (nil)",
                 "OK",
                 "RESET",

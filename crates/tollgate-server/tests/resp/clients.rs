@@ -39,12 +39,14 @@ for protocol in (None, 2, 3):
         except redis.ResponseError as error:
             assert 'unknown command' in str(error), error
 
-        pipeline = client.pipeline(transaction=False)
-        for _ in range(100):
-            pipeline.execute_command('CL.THROTTLE', key + '-pipe', 9, 1, 3600)
-        answers = pipeline.execute()
-        assert [answer[0] for answer in answers] == [0] * 10 + [1] * 90, answers
-        assert [answer[2] for answer in answers[:10]] == list(range(9, -1, -1)), answers
+        # By itself it makes a transaction of it.
+        for transaction in (True, False):
+            pipeline = client.pipeline(transaction=transaction)
+            for _ in range(100):
+                pipeline.execute_command('CL.THROTTLE', f'{key}-pipe-{transaction}', 9, 1, 3600)
+            answers = pipeline.execute()
+            assert [answer[0] for answer in answers] == [0] * 10 + [1] * 90, answers
+            assert [answer[2] for answer in answers[:10]] == list(range(9, -1, -1)), answers
 
         # Eight threads, each with a connection of its own out of the pool.
         admitted, start = [], threading.Barrier(8)
@@ -122,6 +124,8 @@ async function speak(protocol) {
   const answers = await pipeline.exec();
   assert.deepEqual(answers.map(([error, five]) => error ?? five[0]), [...Array(10).fill(0), ...Array(90).fill(1)]);
   assert.deepEqual(answers.slice(0, 10).map(([, five]) => five[2]), [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
+  const multi = await redis.multi().call('CL.THROTTLE', `${key}-multi`, 9, 1, 3600).ping().exec();
+  assert.deepEqual(multi, [[null, [0, 10, 9, -1, 3600]], [null, 'PONG']]);
   const mixed = await redis.pipeline().call('PING').call('NONSENSE').call('CL.THROTTLE', key, 15, 30, 60, 0).exec();
   assert.equal(mixed[0][1], 'PONG');
   assert.match(mixed[1][0].message, /unknown command/);
@@ -179,7 +183,7 @@ fn the_rust_client_connects_pipelines_and_authenticates() {
         for _ in 0..100 {
             pipeline.cmd("CL.THROTTLE").arg(format!("{version}-pipe")).arg(&[9, 1, 3600]);
         }
-        let answers: Vec<[i64; 5]> = pipeline.query(&mut client).unwrap();
+        let answers: Vec<[i64; 5]> = pipeline.atomic().query(&mut client).unwrap();
         let limited: Vec<i64> = answers.iter().map(|answer| answer[0]).collect();
         assert_eq!(limited, [[0; 10].as_slice(), &[1; 90]].concat());
 

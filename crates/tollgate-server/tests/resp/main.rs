@@ -26,6 +26,7 @@ mod wire;
 
 mod admin;
 mod clients;
+mod transactions;
 
 /// Both versions of the protocol, as `redis-cli` chooses them.
 const VERSIONS: [&str; 2] = ["-2", "-3"];

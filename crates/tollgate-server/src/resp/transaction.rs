@@ -1,0 +1,52 @@
+//! `MULTI` … `EXEC`: what libraries wrap a pipeline in unless they are told not to.
+//!
+//! What comes in between is kept, and done when `EXEC` comes, as a pipeline would be: in order, its
+//! checks as one batch. Others are not kept waiting for it, which no check could tell.
+
+use super::frame::{FRAME_BYTES_MAX, Frame};
+use super::hello;
+use super::reply::Replies;
+
+/// The most commands of a transaction.
+const COMMANDS_MAX: usize = 1_024;
+
+/// What is not kept, but done at once.
+const AT_ONCE: [&[u8]; 6] = [b"multi", b"exec", b"discard", b"watch", b"reset", b"quit"];
+
+/// The commands since `MULTI`, as they came.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) bytes: Vec<u8>,
+    pub(super) commands: usize,
+    /// Whether one of them was refused. Then none is done.
+    pub(super) spoilt: bool,
+}
+
+impl Queue {
+    /// Keeps a command for later and says so, unless it is one that is done at once. Says whether that
+    /// was all there was to do.
+    pub(super) fn takes(&mut self, frame: &Frame, bytes: &[u8], replies: &mut Replies) -> bool {
+        let name = frame.arguments(bytes).next().unwrap_or_default();
+        if AT_ONCE.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+            return false;
+        }
+        if !hello::is_command(name) {
+            // Who knows the name tells it best.
+            self.spoilt = true;
+            return false;
+        }
+        if self.commands >= COMMANDS_MAX || self.bytes.len().saturating_add(bytes.len()) > FRAME_BYTES_MAX {
+            self.spoilt = true;
+            let most = format_args!(
+                "a transaction has at most {COMMANDS_MAX} commands and {FRAME_BYTES_MAX} bytes; \
+                 send a pipeline without one"
+            );
+            replies.error("ERR", most);
+            return true;
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.commands = self.commands.saturating_add(1);
+        replies.simple("QUEUED");
+        true
+    }
+}

@@ -1,0 +1,67 @@
+//! `MULTI` and `EXEC`.
+
+use super::*;
+
+const THROTTLE: &str = "CL.THROTTLE k 2 1 3600";
+
+#[test]
+fn what_comes_between_multi_and_exec_is_done_when_exec_comes() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    wire.send(format!(
+        "{THROTTLE}\r\nMULTI\r\n{THROTTLE}\r\nPING\r\n{THROTTLE}\r\n{THROTTLE}\r\nCL.THROTTLE k\r\nEXEC\r\nPING\r\n"
+    ));
+    assert_eq!(wire.five()[..3], [0, 3, 2]);
+    assert_eq!(wire.line(), "+OK");
+    assert!((0..5).all(|_| wire.line() == "+QUEUED"));
+    assert_eq!(wire.line(), "*5");
+    assert_eq!(wire.five()[..3], [0, 3, 1]);
+    assert_eq!(wire.line(), "+PONG");
+    assert_eq!(wire.five()[..3], [0, 3, 0]);
+    assert_eq!(wire.five()[..3], [1, 3, 0]);
+    assert!(wire.line().starts_with("-ERR wrong number of arguments"), "what fails is told in its place");
+    assert_eq!(wire.line(), "+PONG");
+}
+
+#[test]
+fn what_is_not_executed_costs_nothing() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    for (command, ends) in [("DISCARD", "+OK"), ("RESET", "+RESET"), ("NONSENSE", "-ERR unknown command")] {
+        assert_eq!([wire.ask("MULTI"), wire.ask(THROTTLE)], ["+OK", "+QUEUED"]);
+        let ended = wire.ask(command);
+        assert!(ended.starts_with(ends), "{ended}");
+        let executed = wire.ask("EXEC");
+        let spoilt = executed.starts_with("-EXECABORT ");
+        assert!(
+            if command == "NONSENSE" { spoilt } else { executed == "-ERR EXEC without MULTI" },
+            "{executed}"
+        );
+    }
+    assert_eq!(wire.ask("DISCARD"), "-ERR DISCARD without MULTI");
+    assert_eq!([wire.ask("MULTI"), wire.ask("MULTI")], ["+OK", "-ERR MULTI calls can not be nested"]);
+    assert_eq!(wire.ask("EXEC"), "*0");
+    wire.send("CL.THROTTLE k 2 1 3600 0\r\n");
+    assert_eq!(wire.five()[..3], [0, 3, 3], "nothing was charged");
+}
+
+#[test]
+fn a_transaction_is_bounded() {
+    let server = Server::everywhere(&[]);
+    let mut wire = Wire::connect(&server);
+    let long = command([b"CL.THROTTLE".as_slice(), &[b'k'; 60_000], b"2", b"1", b"3600"]);
+    let short = format!("{THROTTLE}\r\n").into_bytes();
+    for (one, kept) in [(short, 1_024), (long, 17)] {
+        wire.send("MULTI\r\n");
+        assert_eq!(wire.line(), "+OK");
+        for number in 1..=kept + 1 {
+            wire.send(&one);
+            let answer = wire.line();
+            let refused = answer.starts_with("-ERR a transaction has at most");
+            assert_eq!(refused, number > kept, "{number}: {answer}");
+        }
+        assert!(wire.ask("EXEC").starts_with("-EXECABORT "));
+    }
+    wire.send("CL.THROTTLE k 2 1 3600 0\r\n");
+    assert_eq!(wire.five()[..3], [0, 3, 3]);
+}
