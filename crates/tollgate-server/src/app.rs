@@ -40,6 +40,8 @@ pub struct App {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) top: Arc<Top>,
+    /// Requests that no rule covered.
+    pub(crate) uncovered: Arc<AtomicU64>,
     pub(crate) throttles: Brought,
     pub(crate) overrides: Brought,
     pub(crate) started_at: Timestamp,
@@ -85,12 +87,14 @@ impl App {
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
+        let uncovered = Arc::new(AtomicU64::new(0));
         let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
             .observer(Watcher {
                 top: Arc::clone(&top),
+                uncovered: Arc::clone(&uncovered),
                 quiet_until: AtomicU64::new(0),
                 untold: AtomicU64::new(0),
             })
@@ -104,6 +108,7 @@ impl App {
             clock,
             metrics: Metrics::default(),
             top,
+            uncovered,
             throttles: Brought::default(),
             overrides: Brought::default(),
             settings: ArcSwap::from_pointee(settings),
@@ -388,6 +393,7 @@ fn is_per_client(rules: &RuleSet, name: &str) -> bool {
 /// Sees every decision once, whatever protocol it was asked for in.
 struct Watcher {
     top: Arc<Top>,
+    uncovered: Arc<AtomicU64>,
     /// Failures come in thousands, and a line for each would be a failure of its own: until this moment they are only
     /// counted.
     quiet_until: AtomicU64,
@@ -400,6 +406,9 @@ const QUIET: Duration = SECOND;
 impl Observer for Watcher {
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
         self.top.count(request, decision);
+        if decision.limits().is_empty() {
+            self.uncovered.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn store_failed(&self, error: &StoreError) {

@@ -109,7 +109,7 @@ struct Scrape(Arc<App>);
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let App { limiter, metrics, started_at, .. } = &*self.0;
+        let App { limiter, metrics, started_at, uncovered, .. } = &*self.0;
         let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut page = Page(encoder);
@@ -137,6 +137,11 @@ impl Collector for Scrape {
             "unidentified",
             "Requests of whose client nothing was known",
             alone(read(&metrics.unidentified)),
+        )?;
+        page.counter(
+            "uncovered",
+            "Requests that no rule covered, which are admitted",
+            alone(read(uncovered)),
         )?;
         page.counter("degraded", "Decisions without the store", alone(total.degraded))?;
         let by_rule =

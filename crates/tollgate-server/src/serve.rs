@@ -137,6 +137,9 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
             info!(token, "no admin token is configured; this one is good until the server stops");
         }
         info!(version = env!("CARGO_PKG_VERSION"), "{ready}");
+        // If the store does not answer, the log says so now and not when somebody asks.
+        let asking = Arc::clone(&app);
+        tokio::spawn(async move { asking.why_not_ready().await });
         let told = Arc::clone(&app);
         serve(listeners, Arc::clone(&app), async move {
             stopping.wait().await;

@@ -126,7 +126,8 @@ fn e4_clients_see_the_policy_and_nothing_of_the_error() {
 fn a_server_starts_without_its_redis_and_finds_it_later() {
     let mut redis = Redis::start(&[]);
     redis.kill();
-    let server = Server::start(&["--redis", &redis.url()]);
+    let mut server = Server::logging(Command::new(TOLLGATE).args(["serve", "--redis", &redis.url()]));
+    server.log_line("Redis is away");
     assert_eq!(server.get("/check/alice").json()["degraded"], true);
     assert_eq!(server.get("/readyz").status, 503);
     assert!(redis.run());

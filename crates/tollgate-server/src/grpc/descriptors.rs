@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::iter;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -124,7 +125,10 @@ impl<'a> Sought<'a> {
                 names.into_iter().zip(iter::once(value_of(domain.as_bytes())).chain(values)).collect();
             return Ok(sought(Kind::Asked(Asked { attributes, scope: Scope::All, cost: asked_cost }), None));
         };
-        let Some(matched) = known.find(entries()) else { return Ok(sought(Kind::Free, None)) };
+        let Some(matched) = known.find(entries()) else {
+            app.uncovered.fetch_add(1, Ordering::Relaxed);
+            return Ok(sought(Kind::Free, None));
+        };
         let kind = match matched.verdict {
             Verdict::Unlimited => Kind::Unlimited,
             Verdict::Nothing(_) if matched.shadow => Kind::Free,

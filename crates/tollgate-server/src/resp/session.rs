@@ -268,9 +268,16 @@ fn numbers(replies: &mut Replies, decision: &Decision) {
 }
 
 fn describe(replies: &mut Replies, rule: &Rule) {
-    replies.map(7);
+    replies.map(8);
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
+    let matches: Vec<(&str, String)> = rule.matches().collect();
+    replies.bulk(b"match");
+    replies.map(matches.len());
+    for (name, value) in matches {
+        replies.bulk(name.as_bytes());
+        replies.bulk(value.as_bytes());
+    }
     replies.bulk(b"key");
     replies.array(rule.key_attributes().len());
     rule.key_attributes().iter().for_each(|name| replies.bulk(name.as_bytes()));

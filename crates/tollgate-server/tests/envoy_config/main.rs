@@ -316,6 +316,15 @@ fn g1_each_descriptors_rule_has_its_metrics() {
 }
 
 #[test]
+fn what_no_descriptor_covers_is_counted() {
+    let (server, envoy) = serve(&written("uncovered", EDGE));
+    assert!(envoy.allows("edge", &descriptor(&[("pfad", "/login")])));
+    assert_eq!(server.metric("tollgate_uncovered_total"), 1.0);
+    assert!(envoy.allows("edge", &descriptor(&[("path", "/login")])));
+    assert_eq!(server.metric("tollgate_uncovered_total"), 1.0);
+}
+
+#[test]
 fn a_domain_that_is_in_no_file_is_decided_by_the_rules() {
     let (server, envoy) = serve(&written("domains", EDGE));
     let ann = descriptor(&[("client", "ann"), ("path", "/login")]);

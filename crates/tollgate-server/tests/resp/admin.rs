@@ -122,7 +122,9 @@ fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
         assert_eq!(server.get("/check/alice?cost=0").json()["remaining"], 10);
         assert_eq!(admin("TOLL.RESET alice"), "OK");
         let rules = admin("TOLL.RULES");
-        for part in ["\"per-client\"", "\"10/minute fixed\"", "\"on_store_error\"", "\"cl.throttle\""] {
+        for part in
+            ["\"per-client\"", "\"match\"", "\"10/minute fixed\"", "\"on_store_error\"", "\"cl.throttle\""]
+        {
             assert!(rules.contains(part), "no {part} in {rules}");
         }
     }

@@ -191,6 +191,7 @@ fn toll_check_tells_a_decision_as_a_map_or_a_flat_array() {
         let never = cli(&server, version, &format!("TOLL.CHECK client other{version} COST 11"));
         assert_eq!(never.matches("(nil)").count(), 1, "how long to wait: {never}");
         let uncovered = cli(&server, version, "TOLL.CHECK path /x");
+        assert!(server.metric("tollgate_uncovered_total") > 0.5);
         assert_eq!(uncovered.matches("(nil)").count(), 3, "limit, remaining, rule: {uncovered}");
     }
     assert_eq!(counts(&server, "per-client"), (20, 4), "peeks aside");
