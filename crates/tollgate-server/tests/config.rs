@@ -197,6 +197,37 @@ fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
     assert!(complaint.starts_with("TOLLGATE_SERVER_TIMEOUT=2 sec onds: "), "{complaint}");
 }
 
+/// Loads a file with these variables.
+fn load_with(name: &str, text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
+    let environment = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let origin = Origin { file: Some(written(name, text)), environment, ..Origin::default() };
+    origin.load().map_err(|faults| faults.to_string())
+}
+
+#[test]
+fn a_place_in_the_environment_says_which_kind_of_store_is_meant() {
+    let url = ("TOLLGATE_STORE_URL", "redis://127.0.0.1:7");
+    let data = ("TOLLGATE_STORE_DATA", "/nowhere/tollgate");
+    let store = |text, variables: &[_]| {
+        load_with("implied", text, variables).map(|config| config.fixed.store.to_string())
+    };
+    assert!(store("", &[url]).unwrap().contains("redis://127.0.0.1:7"));
+    assert!(store("", &[data]).unwrap().contains("/nowhere/tollgate"));
+    assert!(store("[store]\nkind = \"redis\"", &[url]).is_ok());
+    let both = [url, data, ("TOLLGATE_STORE_KIND", "redis")];
+    for (text, variables, said) in [
+        ("[store]\nkind = \"memory\"", &[url][..], "TOLLGATE_STORE_URL is for kind = \"redis\""),
+        ("[store]\nkind = \"redis\"\nurl = \"redis://h\"", &[data], "set TOLLGATE_STORE_KIND=disk"),
+        ("", &[url, data], "TOLLGATE_STORE_URL is for kind = \"redis\""),
+        ("", &both, "TOLLGATE_STORE_DATA is for kind = \"disk\""),
+        ("", &[("TOLLGATE_STORE_PREFIX", "p")], "TOLLGATE_STORE_PREFIX is for kind = \"redis\""),
+        ("", &[("TOLLGATE_STORE_URL", "http://h")], "TOLLGATE_STORE_URL: there is no such store"),
+    ] {
+        let complaint = store(text, variables).unwrap_err();
+        assert!(complaint.contains(said), "{text} {variables:?}: {complaint}");
+    }
+}
+
 #[test]
 fn files_are_looked_for_beside_the_configuration_and_a_short_token_is_refused() {
     let file = written("token", "[server]\nadmin_token_file = \"token\"");

@@ -302,7 +302,8 @@ impl<'a> Section<'a> {
         table
     }
 
-    fn variable(&self, key: &str) -> Option<(String, String)> {
+    /// The variable that a setting comes from, and what it says; `None` if it comes from elsewhere.
+    pub(super) fn variable(&self, key: &str) -> Option<(String, String)> {
         let name = format!("{}{}", self.variables.as_ref()?, key.to_uppercase());
         self.source.asked.borrow_mut().push(name.clone());
         let text = self.source.environment.get(&name)?.clone();

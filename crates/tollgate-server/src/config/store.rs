@@ -89,7 +89,7 @@ pub(super) struct Flags<'a> {
 /// Reads the section, which stands in a file of this directory.
 pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -> Store {
     let kinds = [("memory", Kind::Memory), ("disk", Kind::Disk), ("redis", Kind::Redis)];
-    let kind = store.choice("kind", &kinds);
+    let kind = store.choice("kind", &kinds).or_else(|| implied(&store));
     let disk = disk(&mut store, kind.as_ref(), flags, directory);
     let redis = redis(&mut store, kind.as_ref(), flags);
     let kept = disk.map(Place::Disk).or(redis.map(Place::Redis)).unwrap_or(Place::Memory);
@@ -114,11 +114,22 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
     built
 }
 
+/// The kind that is meant where none is named, if the environment says where: as a flag does.
+fn implied(store: &Section<'_>) -> Option<At<Kind>> {
+    let places = [("data", Kind::Disk), ("url", Kind::Redis)];
+    let (_, value) = places.into_iter().find(|(key, _)| store.variable(key).is_some())?;
+    Some(At { value, span: None })
+}
+
 /// Settings of another kind of store than the one that is meant are mistakes.
 fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Option<Range<usize>>>)]) {
     for (key, span) in settings {
         if let Some(span) = span {
-            let fault = Fault::new(format!("`{key}` is for kind = \"{kind}\""), "add that, or leave it out");
+            let (name, help) = match store.variable(key) {
+                Some((variable, _)) => (variable, format!("set TOLLGATE_STORE_KIND={kind}, or leave it out")),
+                None => (format!("`{key}`"), "add that, or leave it out".into()),
+            };
+            let fault = Fault::new(format!("{name} is for kind = \"{kind}\""), help);
             store.fault(place(fault, &At { value: (), span: span.clone() }));
         }
     }
@@ -200,11 +211,14 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> 
     match redis.open(10_000, SECOND, |_| {}) {
         Ok(_) => Some(redis),
         Err(error) => {
+            let of_prefix = matches!(error, Error::InvalidConfig { field: "prefix", .. });
+            let variable = store.variable(if of_prefix { "prefix" } else { "url" });
+            let named = variable.filter(|_| of_prefix || flag.is_none());
+            let named = named.map_or_else(String::new, |(name, _)| format!("{name}: "));
             let fault = Fault::new(
-                format!("there is no such store: {error}"),
+                format!("{named}there is no such store: {error}"),
                 "docs/fleet.md says what may be written",
             );
-            let of_prefix = matches!(error, Error::InvalidConfig { field: "prefix", .. });
             // A line that may hold a password is not shown.
             let at =
                 if of_prefix { prefix } else { url.filter(|url| flag.is_none() && !url.value.contains('@')) };
