@@ -5,8 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::Request;
 use common::{directory, tollgate};
 use tollgate::OnFull;
+use tollgate_http::{Head, PeerAddr};
 use tollgate_server::config::{Config, Flags, Origin, STARTER};
 
 mod common;
@@ -22,23 +24,49 @@ fn load(name: &str, text: &str) -> Result<Config, String> {
     origin.load().map_err(|faults| faults.to_string())
 }
 
+/// The starter with the settings that stand behind this mark taken out of their comments.
+fn uncommented(mark: &str, but: &[&str]) -> String {
+    let uncomment = |line: &'static str| match line.strip_prefix(mark) {
+        Some(text) if but.iter().any(|setting| text.starts_with(setting)) => line,
+        Some(text) if text.starts_with('[') || text.split(' ').nth(1) == Some("=") => text,
+        _ => line,
+    };
+    STARTER.lines().map(uncomment).collect::<Vec<_>>().join("\n")
+}
+
+/// Who is taken to ask, and everything else that can change while a server runs.
+fn settings(config: &Config) -> (Vec<String>, String) {
+    let told = [("10.1.2.3:1", "203.0.113.9"), ("[2001:db8::1]:1", "2001:db8::2")].map(|(peer, client)| {
+        let peer = PeerAddr(peer.parse().unwrap());
+        let request = Request::builder().header("x-forwarded-for", client).extension(peer);
+        let request = request.header("forwarded", "for=192.0.2.1").body(()).unwrap();
+        config.settings.identity.identify(Head::from(&request)).unwrap().into_owned()
+    });
+    (told.to_vec(), format!("{:?}", config.settings))
+}
+
 #[test]
-fn the_starter_is_right_and_so_is_everything_in_it_that_is_commented_out() {
-    let config = load("starter", STARTER).unwrap();
-    assert_eq!(config.rules.rules().len(), 1);
-    let uncommented: Vec<&str> = STARTER
-        .lines()
-        .map(|line| match line.strip_prefix("# ") {
-            Some(setting) if setting.starts_with('[') || setting.split(' ').nth(1) == Some("=") => setting,
-            _ => line,
-        })
-        .collect();
-    let all = load("uncommented", &uncommented.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
+fn what_the_starter_has_behind_one_mark_is_what_applies_without_it() {
+    let (starter, nothing) = (load("starter", STARTER).unwrap(), load("nothing", "").unwrap());
+    let all = load("uncommented", &uncommented("# ", &[])).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((&all.fixed, settings(&all)), (&nothing.fixed, settings(&nothing)));
+    assert_eq!((&starter.fixed, settings(&starter)), (&nothing.fixed, settings(&nothing)));
+    assert_eq!(format!("{:?}", all.rules), format!("{:?}", starter.rules));
+    assert_eq!(all.to_string(), starter.to_string());
+}
+
+#[test]
+fn what_the_starter_has_behind_two_marks_is_right_too() {
+    let files = ["envoy_config", "admin_token_file", "[server.tls]", "cert", "key = \"", "client_ca"];
+    let of_other_stores = ["data", "durability", "flush_interval", "url", "prefix", "remember_denials"];
+    let but = [&files[..], &of_other_stores, &["trusted_hops"]].concat();
+    let all = load("examples", &uncommented("## ", &but)).unwrap_or_else(|faults| panic!("{faults}"));
     let names: Vec<String> = all.rules.rules().iter().map(|rule| rule.name().to_string()).collect();
-    assert_eq!(names, ["per-client", "global", "login"]);
-    // What stands there commented out is what applies without it.
-    assert_eq!(all.fixed, config.fixed);
-    assert_eq!(all.settings.headers, config.settings.headers);
+    assert_eq!(
+        (names, all.rules.overrides().count()),
+        (["per-client", "global", "login"].map(String::from).to_vec(), 1)
+    );
+    assert_eq!((all.fixed.workers, settings(&all).0[0].as_str()), (Some(4), "203.0.113.9"));
 }
 
 #[test]
