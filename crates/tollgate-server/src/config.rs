@@ -245,10 +245,17 @@ impl Origin {
         let mut section = server.section("tls");
         let (cert, key) = (section.get::<String>("cert"), section.get::<String>("key"));
         let client_ca = section.get::<String>("client_ca");
+        let heading = server
+            .span("tls")
+            .filter(|_| section.is_bare())
+            .map(|span| At { value: String::new(), span: Some(span) });
         let lone = match (&cert, &key, &client_ca) {
             (Some(cert), None, _) => Some((cert, "a certificate needs its key", "add `key`")),
             (None, Some(key), _) => Some((key, "a key needs its certificate", "add `cert`")),
             (None, None, Some(ca)) => Some((ca, "client certificates need TLS", "add `cert` and `key`")),
+            (None, None, None) => {
+                heading.as_ref().map(|at| (at, "TLS needs a certificate and its key", "add `cert` and `key`"))
+            }
             _ => None,
         };
         if let Some((at, message, help)) = lone {

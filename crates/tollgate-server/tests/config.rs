@@ -115,6 +115,7 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[server]\nadmin_token_file = \"none\"", "2:20", "cannot read"),
         ("[server]\nadmin_token = \"secret\"", "2:1", "did you mean `admin_token_file`?"),
         ("[server.tls]\ncert = \"c.pem\"", "2:8", "add `key`"),
+        ("[server.tls]\n", "1:1", "add `cert` and `key`"),
         ("[server.tls]\nclient_ca = \"c.pem\"", "2:13", "add `cert` and `key`"),
         ("[server]\nworkers = 0", "2:11", "from 1 to 1024"),
         ("[server]\nworkers = 100_000", "2:11", "from 1 to 1024"),

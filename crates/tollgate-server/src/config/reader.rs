@@ -268,6 +268,11 @@ impl<'a> Section<'a> {
         self.table?.get(key).map(Spanned::span)
     }
 
+    /// Whether it stands in the file with nothing in it.
+    pub(super) fn is_bare(&self) -> bool {
+        self.table.is_some_and(DeTable::is_empty)
+    }
+
     pub(super) fn fault(&self, fault: Fault) {
         self.source.fault(fault);
     }

@@ -9,9 +9,12 @@ use crate::envoy::Verdict;
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.settings.tls.is_some() { "https" } else { "http" };
+        let [of_http, of_grpc, of_resp] = match self.settings.tls {
+            Some(_) => ["https", "grpcs", "rediss"],
+            None => ["http", "grpc", "redis"],
+        };
         let Addresses { http, grpc, resp } = &self.fixed.addresses;
-        let places = [(scheme, http), ("grpc", grpc), ("redis", resp)];
+        let places = [(of_http, http), (of_grpc, grpc), (of_resp, resp)];
         let places = places.iter().filter(|(_, address)| *address != OFF);
         let places: Vec<String> = places.map(|(scheme, address)| format!("{scheme}://{address}")).collect();
         writeln!(
