@@ -267,6 +267,15 @@ fn a_request_is_logged_with_its_id() {
 }
 
 #[test]
+fn a_block_is_logged_with_how_long_it_lasts_and_with_the_request() {
+    let mut server = Server::logging(Command::new(TOLLGATE).arg("serve"));
+    assert_eq!(server.admin("PUT", "/v1/clients/a/block", Some(&json!({"for": "10m"}))).status, 200);
+    let line: Value = serde_json::from_str(&server.log_line("a client was blocked")).unwrap();
+    assert_eq!((&line["client"], &line["duration"]), (&json!("a"), &json!("600s")), "{line}");
+    assert_eq!(line["span"]["name"], "request", "{line}");
+}
+
+#[test]
 fn idle_clients_are_forgotten_and_that_is_logged() {
     let file = directory("operator-idle").join("tollgate.toml");
     let rule = "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"1000/ms\"\n";

@@ -175,7 +175,7 @@ pub(super) async fn block(
         parse_duration(&span).map_err(|error| Mistake::bad("invalid_duration", "for", error.to_string()))?;
     let until = app.clock.now().saturating_add(span);
     app.block(&client, until).await.map_err(refused)?;
-    info!(client = app.logged(&client), ?span, "a client was blocked");
+    info!(client = app.logged(&client), duration = ?span, "a client was blocked");
     Ok(ok(&Blocked { until: until.as_millis_ceil() }))
 }
 
