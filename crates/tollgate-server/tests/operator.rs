@@ -267,6 +267,15 @@ fn a_request_is_logged_with_its_id() {
 }
 
 #[test]
+fn a_request_without_an_id_is_logged_without_one() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.args(["serve", "--redis", "redis://127.0.0.1:1"]));
+    server.get("/check/a");
+    let line: Value = serde_json::from_str(&server.log_line("the store failed")).unwrap();
+    assert_eq!(line["span"], json!({"name": "request"}), "{line}");
+}
+
+#[test]
 fn a_block_is_logged_with_how_long_it_lasts_and_with_the_request() {
     let mut server = Server::logging(Command::new(TOLLGATE).arg("serve"));
     assert_eq!(server.admin("PUT", "/v1/clients/a/block", Some(&json!({"for": "10m"}))).status, 200);

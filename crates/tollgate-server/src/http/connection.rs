@@ -121,7 +121,7 @@ impl Http {
         let mut response = if let Some(response) = at_once {
             response.map(|body| Either::Left(Full::new(body)))
         } else {
-            let request_id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+            let request_id = id.as_ref().and_then(|id| id.to_str().ok());
             let span = info_span!("request", request_id);
             match self.router.clone().call(request.map(Body::new)).instrument(span).await {
                 Ok(response) => response.map(Either::Right),
@@ -163,7 +163,7 @@ impl Entry {
     fn write(self, status: u16, took: Duration, id: Option<&HeaderValue>) {
         let Self { method, path, from } = self;
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        let request_id = id.and_then(|id| id.to_str().ok());
         debug!(target: "tollgate::access", %method, path, status, took_us, from, request_id, "answered");
     }
 }
