@@ -330,6 +330,11 @@ impl App {
         if known { Ok(()) } else { Err(Error::UnknownRule { rule: rule.into() }) }
     }
 
+    /// Whether the file has a rule of this name.
+    pub(crate) fn has_rule(&self, rule: &str) -> bool {
+        self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
+    }
+
     /// Gives one client other limits than the rule's, from now on and until the server stops.
     ///
     /// # Errors

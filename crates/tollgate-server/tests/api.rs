@@ -254,6 +254,24 @@ fn b11_an_admin_gives_a_client_other_limits_and_what_is_in_use_stays_in_use() {
 }
 
 #[test]
+fn d2_a_rule_that_cannot_be_changed_for_one_client_is_told_from_one_that_is_not_there() {
+    let server = server("not-own");
+    let own = "/v1/clients/a/limits";
+    for (rule, said) in [
+        ("global", "rule \"global\" does not count by client alone; use an [[override]]"),
+        ("watch", "rule \"watch\" does not count by client alone; use an [[override]]"),
+        ("nowhere", "there is no rule \"nowhere\"; GET /v1/rules has those there are"),
+    ] {
+        let put = server.admin("PUT", own, Some(&json!({"rule": rule, "limit": "1/s"})));
+        let delete = server.admin("DELETE", &format!("{own}?rule={rule}"), None);
+        for answer in [put, delete] {
+            assert_eq!((answer.status, &answer.json()["field"]), (404, &json!("rule")), "{answer:?}");
+            assert_eq!(answer.json()["detail"], said);
+        }
+    }
+}
+
+#[test]
 fn c5_an_admin_penalises_and_refunds() {
     let server = server("penalise");
     let act = |verb: &str, body: Value| server.admin("POST", &format!("/v1/clients/a/{verb}"), Some(&body));

@@ -221,7 +221,7 @@ pub(super) async fn set_limit(
     Client(client): Client,
     Json(OwnLimit { rule, limit }): Json<OwnLimit>,
 ) -> Result<Response, Mistake> {
-    app.per_client(&rule).map_err(refused)?;
+    app.per_client(&rule).map_err(|error| not_own(&app, error))?;
     let notations = match limit {
         Notations::One(one) => vec![one],
         Notations::Several(several) => several,
@@ -263,7 +263,7 @@ pub(super) async fn clear_limits(
     let query = query.unwrap_or_default();
     let rule =
         form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "rule").map(|(_, rule)| rule);
-    app.clear_own_limits(&client, rule.as_deref()).map_err(refused)?;
+    app.clear_own_limits(&client, rule.as_deref()).map_err(|error| not_own(&app, error))?;
     info!(client = app.logged(&client), "a client's own limits were taken back");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -323,6 +323,17 @@ pub(super) async fn refund(
 fn own<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
     let request = Request::client(client).own().cost(cost);
     rule.map_or(request, |rule| request.only(rule))
+}
+
+/// A rule that exists is not to be called unknown because no client can have a limit of its own there.
+fn not_own(app: &App, error: Error) -> Mistake {
+    match error {
+        Error::UnknownRule { rule } if app.has_rule(&rule) => {
+            let detail = format!("rule {rule:?} does not count by client alone; use an [[override]]");
+            Mistake::new(StatusCode::NOT_FOUND, "not_covered", "rule", detail)
+        }
+        other => refused(other),
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]

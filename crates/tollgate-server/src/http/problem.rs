@@ -83,7 +83,13 @@ impl Mistake {
             Error::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "path".into()),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "path".into()),
         };
-        Self::new(status, error.code(), field, error.to_string())
+        let detail = match error {
+            Error::UnknownRule { rule } => {
+                format!("there is no rule {rule:?}; GET /v1/rules has those there are")
+            }
+            other => other.to_string(),
+        };
+        Self::new(status, error.code(), field, detail)
     }
 }
 
