@@ -157,6 +157,7 @@ fn c5_a_reservation_is_settled_by_its_id_once() {
     assert_eq!(peek("a"), 7);
     let again = settle(id, 3);
     assert_eq!((again.status, &again.json()["code"]), (404, &json!("not_reserved")));
+    assert!(again.json()["detail"].as_str().unwrap().contains("it was settled"), "{again:?}");
 
     let short = reserve("a", 5).json();
     assert_eq!(settle(short["id"].as_str().unwrap(), 9).json(), json!({"shortfall": 2}));

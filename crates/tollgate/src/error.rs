@@ -88,7 +88,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A reservation was settled after it had expired, or settled elsewhere.
+    /// Nothing is held under a reservation: it was settled or cancelled already, it has expired, or it was never made.
     NotReserved,
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for Error {
             Self::InvalidDump { line, reason } => write!(f, "line {line} of the dump is {reason}"),
             Self::InvalidPage { reason } => write!(f, "a page of the stored state is {reason}"),
             Self::NotReserved => {
-                f.write_str("the reservation is no longer held; it has expired and its units were given back")
+                f.write_str("nothing is held under that reservation: it was settled or cancelled before, has expired, or was never made")
             }
         }
     }
