@@ -352,6 +352,13 @@ fn d2_what_is_wrong_names_the_field_and_costs_nothing() {
         assert_eq!(answer.json()["field"], field, "{path} {body}: {answer:?}");
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     }
+    for checks in
+        [json!([{"attributes": {"client": "a"}}]), json!([[{"attributes": {"client": "a"}}]]), json!([])]
+    {
+        let answer = server.post("/v1/check/batch", &checks);
+        assert_eq!((answer.status, &answer.json()["field"]), (400, &json!("body")), "{answer:?}");
+        assert!(answer.json()["detail"].as_str().unwrap().contains("{\"checks\": […]}"), "{answer:?}");
+    }
     for body in ["{", "{\"attributes\":{}} x", "", "\u{0}", "nul"] {
         let answer = server.send("POST", "/v1/check", &[], body);
         assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("invalid_body")), "{body:?}");

@@ -83,6 +83,8 @@ fn d2_what_is_wrong_is_a_problem_body_that_names_the_field() {
         ("GET /check/a?cost=1.5", 400, "cost"),
         ("GET /check/a?cost=1000000000000000", 400, "cost"),
         ("GET /check/a?cost=99999999999999999999999", 400, "cost"),
+        ("GET /check/a?cots=5", 400, "cots"),
+        ("GET /check/a?cost=1&peek=true", 400, "peek"),
         ("POST /check/a", 405, "method"),
         ("DELETE /check/a", 405, "method"),
         ("GET /chek/a", 404, "path"),

@@ -319,8 +319,12 @@ pub(super) fn answer(
 }
 
 fn cost(query: &str) -> Result<u64, Mistake> {
-    let mut pairs = form_urlencoded::parse(query.as_bytes());
-    let Some((_, cost)) = pairs.find(|(name, _)| name == "cost") else { return Ok(1) };
+    let pairs = || form_urlencoded::parse(query.as_bytes());
+    if let Some((unknown, _)) = pairs().find(|(name, _)| name != "cost") {
+        let detail = format!("there is no parameter {unknown:?} here; the only one is `cost`");
+        return Err(Mistake::bad("unknown_parameter", unknown.into_owned(), detail));
+    }
+    let Some((_, cost)) = pairs().next() else { return Ok(1) };
     let digits = !cost.is_empty() && cost.bytes().all(|byte| byte.is_ascii_digit());
     match cost.parse() {
         Ok(cost @ 0..=MAX_COUNT) if digits => Ok(cost),

@@ -151,6 +151,11 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
 
 /// Parses JSON, and says in which field it is not what it should be.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+    // To serde an array of an object's members is as good as the object.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let detail = "the body is an array; send an object, which for a batch is {\"checks\": […]}";
+        return Err(Mistake::bad("invalid_body", "body", detail));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
