@@ -42,6 +42,12 @@ const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 /// An admin token shorter than this could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
+/// What comes after `TOLLGATE_` in what Kubernetes tells of a service called tollgate, and looks like ours.
+const OF_KUBERNETES: &str = "SERVICE_";
+
+/// What people take for the variable of a rule.
+const RULES: [&str; 3] = ["LIMIT", "RULE", "RULES"];
+
 /// What is configured.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -303,15 +309,27 @@ impl Origin {
             .ok()
     }
 
-    /// Variables that nobody asked for, but that look like some that somebody does. Others may
-    /// belong to someone else: Kubernetes makes a few for a service called tollgate.
+    /// Variables that nobody asked for, but that look like some that somebody does, or like their
+    /// last words. Others may belong to someone else: Kubernetes makes a few for a service called
+    /// tollgate.
     fn misspelt(&self, source: &Source<'_>) -> Vec<String> {
         let asked = source.asked.borrow();
         let strange = self.environment.keys().filter(|name| !asked.contains(name));
         let near = |name: &String| {
             let stem = |name: &str| name.strip_prefix(PREFIX).unwrap_or_default().to_owned();
             let stems: Vec<String> = asked.iter().map(|name| stem(name)).collect();
-            let near = nearest(&stem(name), stems.iter().map(String::as_str))?;
+            let written = stem(name);
+            if written.starts_with(OF_KUBERNETES) {
+                return None;
+            }
+            if RULES.contains(&written.as_str()) {
+                return Some(format!(
+                    "nothing reads the variable {name}: rules have none; use --limit, or a file"
+                ));
+            }
+            let ending = format!("_{written}");
+            let whole = stems.iter().map(String::as_str).find(|known| known.ends_with(&ending));
+            let near = whole.or_else(|| nearest(&written, stems.iter().map(String::as_str)))?;
             Some(format!("nothing reads the variable {name}; did you mean {PREFIX}{near}?"))
         };
         strange.filter_map(near).collect()

@@ -234,6 +234,29 @@ fn load_with(name: &str, text: &str, variables: &[(&str, &str)]) -> Result<Confi
 }
 
 #[test]
+fn a_variable_that_nothing_reads_is_told_if_it_is_part_of_one_that_something_does() {
+    let warning = |variable: &str| load_with("misspelt", "", &[(variable, "1")]).unwrap().warnings;
+    for (variable, meant) in [
+        ("TOLLGATE_HTTP", "did you mean TOLLGATE_SERVER_HTTP?"),
+        ("TOLLGATE_LOG", "did you mean TOLLGATE_SERVER_LOG?"),
+        ("TOLLGATE_MAX_KEYS", "did you mean TOLLGATE_STORE_MAX_KEYS?"),
+        ("TOLLGATE_TLS_CERT", "did you mean TOLLGATE_SERVER_TLS_CERT?"),
+        ("TOLLGATE_LIMIT", "--limit"),
+    ] {
+        let told = warning(variable);
+        assert!(told.len() == 1 && told[0].contains(meant), "{variable}: {told:?}");
+    }
+    for of_kubernetes in [
+        "TOLLGATE_SERVICE_HOST",
+        "TOLLGATE_SERVICE_PORT_HTTP",
+        "TOLLGATE_PORT",
+        "TOLLGATE_PORT_8080_TCP_PROTO",
+    ] {
+        assert_eq!(warning(of_kubernetes), [""; 0], "{of_kubernetes}");
+    }
+}
+
+#[test]
 fn a_place_in_the_environment_says_which_kind_of_store_is_meant() {
     let url = ("TOLLGATE_STORE_URL", "redis://127.0.0.1:7");
     let data = ("TOLLGATE_STORE_DATA", "/nowhere/tollgate");
