@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,9 @@ pub struct Answer {
     pub allowed: bool,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
+    /// Whether the store had no say.
+    #[serde(default)]
+    degraded: bool,
 }
 
 impl fmt::Display for Answer {
@@ -28,11 +32,14 @@ impl fmt::Display for Answer {
         match (self.allowed, self.retry_after_ms) {
             (true, _) => match self.remaining {
                 Some(left) => write!(f, "allowed, {left} left"),
+                None if self.degraded => f.write_str("allowed"),
                 None => f.write_str("allowed, no limit covers it"),
             },
             (false, Some(wait)) => write!(f, "denied, try again in {:?}", Duration::from_millis(wait)),
+            (false, None) if self.degraded => f.write_str("denied"),
             (false, None) => f.write_str("denied, the cost is more than the whole limit"),
-        }
+        }?;
+        if self.degraded { f.write_str(", without the store: it does not answer") } else { Ok(()) }
     }
 }
 
@@ -42,6 +49,9 @@ impl fmt::Display for Answer {
 /// # Errors
 /// A sentence that says why there is no answer and what to do.
 pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) -> Result<Answer, String> {
+    if !server.contains("://") {
+        return Err(format!("--server {server} does not say how to ask; write http://{server}"));
+    }
     let client = utf8_percent_encode(client, NON_ALPHANUMERIC);
     let url = format!("{}/check/{client}?cost={cost}", server.trim_end_matches('/'));
     let tls = match authorities {
@@ -54,7 +64,14 @@ pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) 
         .tls_config(tls)
         .build();
     let unreachable = |error: ureq::Error| {
-        format!("cannot ask {server}: {error}; is a server running there? Start one with `tollgate serve`")
+        let help = if is_nobody(&error) {
+            "is a server running there? Start one with `tollgate serve`"
+        } else if server.starts_with("https:") {
+            "check --server and --cacert"
+        } else {
+            "check --server"
+        };
+        format!("cannot ask {server}: {error}; {help}")
     };
     let mut response = ureq::Agent::new_with_config(config).get(&url).call().map_err(unreachable)?;
     let body = response.body_mut().read_to_string().map_err(unreachable)?;
@@ -67,6 +84,18 @@ pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) 
             }
             Err(_) => format!("{server} answered {status}, which is not tollgate; check --server"),
         }),
+    }
+}
+
+/// Whether nobody answered at all.
+fn is_nobody(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
+    match error {
+        ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
+        ureq::Error::Io(error) => {
+            matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut)
+        }
+        _ => false,
     }
 }
 

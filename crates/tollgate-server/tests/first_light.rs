@@ -154,6 +154,27 @@ fn tollgate_check_exits_zero_one_or_two() {
 }
 
 #[test]
+fn tollgate_check_says_what_is_wrong_with_the_address_and_when_the_store_had_no_say() {
+    let said = |server: &str| {
+        let output = Command::new(TOLLGATE).args(["check", "a", "--server", server]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for server in ["127.0.0.1:1", "localhost"] {
+        assert!(said(server).ends_with(&format!("; write http://{server}\n")), "{}", said(server));
+    }
+    for server in ["ftp://127.0.0.1:1", "http://no such host"] {
+        let said = said(server);
+        assert!(said.contains("check --server") && !said.contains("is a server running"), "{said}");
+    }
+    let server = Server::start(&["--redis", "redis://127.0.0.1:1"]);
+    let degraded = check(&server, &["a"]);
+    let words = String::from_utf8_lossy(&degraded.stdout);
+    let said = words.starts_with("allowed") && words.ends_with(", without the store: it does not answer\n");
+    assert!(degraded.status.code() == Some(0) && said, "{words}");
+}
+
+#[test]
 fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
     let tollgate = |arguments: &[&str]| {
         let output = Command::new(TOLLGATE).args(arguments).output().unwrap();

@@ -257,6 +257,10 @@ fn tls_and_certificates_that_are_read_again() {
     };
     assert_eq!((check("old-ca.pem"), check("new-ca.pem")), (Some(0), Some(2)));
     assert_eq!(server.get("/check/a").status, 0, "not in the clear");
+    let stranger = directory.join("new-ca.pem");
+    let refused = tollgate(&["check", "a", "--server", &url, "--cacert", stranger.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--cacert") && !said.contains("is a server running"), "{said}");
 
     // A certificate without its key changes nothing.
     fs::write(directory.join("server.pem"), new.issue("localhost").0).unwrap();
