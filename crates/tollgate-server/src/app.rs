@@ -313,10 +313,10 @@ impl App {
         if had_token && let Some(token) = self.made_up_token() {
             info!(token, "no admin token is configured any more; this one is good until the server stops");
         }
-        if fixed != self.fixed {
-            warn!(
-                "[store], listeners, workers, logging and time-outs change only when the server is started again"
-            );
+        let waiting = self.fixed.differing(&fixed);
+        if !waiting.is_empty() {
+            let waiting = waiting.join(", ");
+            warn!("{waiting}: what the file says of this counts only when the server is started again");
         }
         Ok(())
     }

@@ -234,9 +234,10 @@ fn a_limit_given_to_one_client_survives_the_file_changing() {
     assert_eq!((left(&server, "vip"), left(&server, "other")), (json!(100), json!(20)));
     replace(
         &file,
-        "[store]\nmax_keys = 5\n[[rule]]\nname = \"other\"\nkey = [\"client\"]\nlimit = \"30/hour\"",
+        "[server]\ntimeout = \"5s\"\n[store]\nmax_keys = 5\n[[rule]]\nname = \"other\"\nkey = [\"client\"]\nlimit = \"30/hour\"",
     );
-    server.log_line("only when the server is started again");
+    let waiting = server.log_line("only when the server is started again");
+    assert!(waiting.contains("\"timeout, [store]: "), "what differs, and nothing else: {waiting}");
     server.log_line("is in effect");
     assert_eq!(left(&server, "vip"), 30, "its rule is gone");
     assert_eq!(server.admin("GET", "/v1/rules", None).json()["overrides"], json!([]));

@@ -47,6 +47,27 @@ pub struct Fixed {
     pub store: Store,
 }
 
+impl Fixed {
+    /// What of it is another in `other`, as the file calls it.
+    pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+        let Self { addresses, workers, max_connections, timeout, stop_delay, log, log_format, store } = self;
+        let Addresses { http, grpc, resp } = addresses;
+        let differs = [
+            ("http", *http != other.addresses.http),
+            ("grpc", *grpc != other.addresses.grpc),
+            ("resp", *resp != other.addresses.resp),
+            ("workers", *workers != other.workers),
+            ("max_connections", *max_connections != other.max_connections),
+            ("timeout", *timeout != other.timeout),
+            ("stop_delay", *stop_delay != other.stop_delay),
+            ("log", *log != other.log),
+            ("log_format", *log_format != other.log_format),
+            ("[store]", *store != other.store),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
