@@ -150,6 +150,8 @@ mod tests {
             ("99999999999999999999999/s", "a count is out of range at column 1"),
             ("1/0s", "a period is out of range at column 3"),
             ("1/200 d fixd", "unexpected \"fixd\" at column 9; did you mean \"fixed\"?"),
+            ("10/day aligned", "unexpected \"aligned\" at column 8; write \"fixed aligned\""),
+            ("10/day log aligned", "unexpected \"aligned\" at column 12; nothing may follow there"),
             ("1/9999999w", "a period is out of range at column 3"),
             ("10/s log counting denied", "unexpected \"counting\" at column 10; nothing may follow there"),
             ("10/s fixed counting", "\"denied\" is missing at column 20"),

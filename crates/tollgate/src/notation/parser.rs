@@ -256,6 +256,9 @@ impl<'a> Parser<'a> {
             _ => &[],
         };
         let word = self.peek().map_or("", |token| token.text);
+        if word == "aligned" && known.contains(&"fixed") {
+            return "write \"fixed aligned\"".into();
+        }
         suggestion(word, known.iter().copied()).unwrap_or_else(|| match known {
             [] => "nothing may follow there".into(),
             known => format!("at most {} may follow there", known.join(", ")),
