@@ -14,7 +14,7 @@ use clap_complete::Shell;
 use tollgate::{Limit, MAX_COUNT, MemoryStore, block_on};
 use tollgate_disk::DiskStore;
 
-use crate::config::{Flags, Origin, STARTER, WORKERS_MAX};
+use crate::config::{Flags, Origin, STARTER, WORKERS_MAX, is_yaml};
 use crate::{ask, loading, serve_until_signal};
 
 /// What a command that did not work exits with. (1 is a denial.)
@@ -122,13 +122,14 @@ Examples:
     /// Say what a configuration means, or where it is wrong and why
     #[command(after_help = "\
 Examples:
-  tollgate validate tollgate.toml
+  tollgate validate                                    reads tollgate.toml
   tollgate validate tollgate.toml && systemctl reload tollgate
   tollgate validate ratelimit.yaml                     limits as Envoy's reference service has them
 
 The environment counts here too, as it does for `tollgate serve`.")]
     Validate {
         /// The configuration
+        #[arg(default_value = "tollgate.toml")]
         file: PathBuf,
     },
     /// Write what is in a data directory as lines of JSON, to move it or to keep a copy
@@ -223,8 +224,7 @@ fn init(file: &Path) -> Result<String, String> {
 
 fn validate(file: PathBuf) -> Result<String, String> {
     let name = file.display().to_string();
-    let yaml = file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml");
-    let origin = match yaml || file.is_dir() {
+    let origin = match is_yaml(&file) || file.is_dir() {
         true => Origin::of_process(None, Flags { envoy_config: Some(file), ..Flags::default() }),
         false => Origin::of_process(Some(file), Flags::default()),
     };

@@ -45,6 +45,10 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// What comes after `TOLLGATE_` in what Kubernetes tells of a service called tollgate, and looks like ours.
 const OF_KUBERNETES: &str = "SERVICE_";
 
+/// What to do with YAML.
+const YAML: &str =
+    "this is to be TOML; limits as Envoy's reference service has them belong to --envoy-config";
+
 /// What people take for the variable of a rule.
 const RULES: [&str; 3] = ["LIMIT", "RULE", "RULES"];
 
@@ -157,7 +161,13 @@ impl Origin {
             let fault = |error: &toml::de::Error| {
                 Fault::new("this is not TOML", "").at(place(error), error.message())
             };
-            source.faults.borrow_mut().extend(errors.iter().map(fault));
+            let mut faults: Vec<Fault> = errors.iter().map(fault).collect();
+            if self.file.as_deref().is_some_and(is_yaml) {
+                // One is enough: what is wrong is that it was taken for TOML.
+                faults.truncate(1);
+                faults = faults.into_iter().map(|fault| fault.help(YAML)).collect();
+            }
+            source.faults.borrow_mut().extend(faults);
             None
         };
         let (faults, elsewhere) = (source.faults.take(), source.elsewhere.take());
@@ -198,7 +208,11 @@ impl Origin {
             rules::About { store: &backend, domains: &settings.domains, policy: settings.on_store_error };
         let rules = rules::read(source, &mut root, self.flags.limit, &about);
         root.finish();
-        Config { warnings: self.misspelt(source), fixed, settings, rules, text }
+        let mut warnings = self.misspelt(source);
+        if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
+            warnings.push("gRPC is off, so nobody can ask for the limits of envoy_config".into());
+        }
+        Config { warnings, fixed, settings, rules, text }
     }
 
     fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
@@ -342,6 +356,11 @@ const POLICIES: [(&str, FailurePolicy); 3] =
 /// A failure policy's name.
 pub(crate) fn policy_name(policy: FailurePolicy) -> &'static str {
     POLICIES.iter().find(|(_, known)| *known == policy).map_or("", |(name, _)| name)
+}
+
+/// Whether a file calls itself YAML: only limits as Envoy's reference service has them are.
+pub(crate) fn is_yaml(file: &Path) -> bool {
+    file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml")
 }
 
 /// A fault at a value.

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use axum::http::Request;
-use common::{directory, tollgate};
+use common::{TOLLGATE, directory, tollgate};
 use tollgate::OnFull;
 use tollgate_http::{Head, PeerAddr};
 use tollgate_server::config::{Config, Flags, Origin, STARTER};
@@ -330,6 +331,15 @@ fn validate_says_in_words_what_a_configuration_means() {
         "  It only watches: it is charged and counted, and never denies.",
     ] {
         assert!(words.lines().any(|said| said.ends_with(line)), "no {line:?} in {words}");
+    }
+}
+
+#[test]
+fn init_and_validate_mean_the_same_file_if_none_is_named() {
+    let directory = directory("config-unnamed");
+    for (command, said) in [("init", "wrote tollgate.toml"), ("validate", "tollgate.toml is right.")] {
+        let output = Command::new(TOLLGATE).arg(command).current_dir(&directory).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with(said), "{output:?}");
     }
 }
 

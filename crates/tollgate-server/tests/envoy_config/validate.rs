@@ -1,3 +1,5 @@
+use tollgate_server::config::{Flags, Origin};
+
 use super::*;
 
 #[test]
@@ -41,6 +43,30 @@ fn d3_a_tab_is_pointed_at_and_what_to_write_instead_is_told() {
     let file = written("tab", "domain: edge\ndescriptors:\n\t- key: path\n");
     let said = String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stderr).unwrap();
     assert!(said.contains("ratelimit.yaml:3:1\n") && said.contains("indent with spaces"), "{said}");
+}
+
+#[test]
+fn d3_yaml_in_place_of_the_configuration_is_told_where_it_belongs() {
+    let file = written("misplaced", EDGE);
+    let output = tollgate(&["serve", "--config", file.to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), said.matches("belong to --envoy-config").count()),
+        (Some(2), 1),
+        "{said}"
+    );
+    assert!(!said.contains("mistakes"), "{said}");
+}
+
+#[test]
+fn limits_that_nobody_can_ask_for_are_warned_of() {
+    let flags = Flags { envoy_config: Some(written("unasked", EDGE)), ..Flags::default() };
+    let warnings = |grpc: Option<&str>| {
+        let flags = Flags { grpc: grpc.map(str::to_owned), ..flags.clone() };
+        Origin { flags, ..Origin::default() }.load().unwrap().warnings
+    };
+    assert_eq!(warnings(None), [""; 0]);
+    assert!(matches!(&warnings(Some("off"))[..], [only] if only.starts_with("gRPC is off")));
 }
 
 #[test]
