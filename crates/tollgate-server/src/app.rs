@@ -4,16 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{
-    AsRequest, CLIENT, Clock, Decision, Error, Limiter, Limits, Observer, Override, Request, Rule, RuleSet,
-    SECOND, StoreError, Timestamp, TokioClock,
-};
+use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, Timestamp, TokioClock};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
@@ -24,8 +20,11 @@ use crate::metrics::Metrics;
 use crate::secret::Secret;
 use crate::top::Top;
 
-/// How many limits of single clients can be set while the server runs.
-const OWN_LIMITS_MAX: usize = 10_000;
+mod own;
+mod watcher;
+
+use own::{OwnLimit, is_per_client};
+use watcher::Watcher;
 
 /// What tells how long something took. Decisions are made by the server's own clock, which may be
 /// coarse, or a test's.
@@ -66,12 +65,6 @@ struct Rules {
     own: Vec<OwnLimit>,
 }
 
-#[derive(Clone, Debug)]
-struct OwnLimit {
-    client: String,
-    replacement: Override,
-}
-
 impl fmt::Debug for App {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("App").field("limiter", &self.limiter).finish_non_exhaustive()
@@ -92,12 +85,7 @@ impl App {
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
-            .observer(Watcher {
-                top: Arc::clone(&top),
-                uncovered: Arc::clone(&uncovered),
-                quiet_until: AtomicU64::new(0),
-                untold: AtomicU64::new(0),
-            })
+            .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
             .build()
@@ -321,60 +309,6 @@ impl App {
         Ok(())
     }
 
-    /// Whether a rule counts by client alone, so that its limit can be another for one client.
-    ///
-    /// # Errors
-    /// [`Error::UnknownRule`] if it does not, or there is none of this name.
-    pub(crate) fn per_client(&self, rule: &str) -> Result<(), Error> {
-        let known = is_per_client(&self.rules().file, rule);
-        if known { Ok(()) } else { Err(Error::UnknownRule { rule: rule.into() }) }
-    }
-
-    /// Whether the file has a rule of this name.
-    pub(crate) fn has_rule(&self, rule: &str) -> bool {
-        self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
-    }
-
-    /// Gives one client other limits than the rule's, from now on and until the server stops.
-    ///
-    /// # Errors
-    /// [`Error::UnknownRule`] if the rule does not exist or does not count by client alone.
-    pub(crate) fn set_own_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
-        self.change_own(client, Some(rule), Some(limits))
-    }
-
-    /// Takes back what [`set_own_limit`](Self::set_own_limit) gave, for one rule or all.
-    pub(crate) fn clear_own_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
-        self.change_own(client, rule, None)
-    }
-
-    fn change_own(&self, client: &str, rule: Option<&str>, limits: Option<Limits>) -> Result<(), Error> {
-        let mut rules = self.rules();
-        if let Some(unknown) = rule.filter(|rule| !is_per_client(&rules.file, rule)) {
-            return Err(Error::UnknownRule { rule: unknown.into() });
-        }
-        let mut own = rules.own.clone();
-        let replaced = |own: &OwnLimit| {
-            own.client == client && rule.is_none_or(|rule| own.replacement.rule().as_str() == rule)
-        };
-        own.retain(|own| !replaced(own));
-        if let (Some(rule), Some(limits)) = (rule, limits) {
-            if own.len() >= OWN_LIMITS_MAX {
-                let reason = "fewer than that; what is to last belongs into the configuration";
-                return Err(Error::InvalidConfig {
-                    field: "own limits of clients",
-                    value: own.len().to_string(),
-                    reason,
-                });
-            }
-            let replacement = Override::new(rule, limits).exactly(CLIENT, client);
-            own.push(OwnLimit { client: client.into(), replacement });
-        }
-        self.limiter.set_rules(compose(&rules.file, &own, &self.fixed, &self.settings())?)?;
-        rules.own = own;
-        Ok(())
-    }
-
     fn rules(&self) -> MutexGuard<'_, Rules> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -386,45 +320,4 @@ fn compose(file: &RuleSet, own: &[OwnLimit], fixed: &Fixed, settings: &Settings)
     let overrides = own.iter().map(|own| &own.replacement).chain(file.overrides()).cloned();
     let brought = brought::rules(&fixed.addresses, settings.on_store_error);
     RuleSet::new(file.rules().iter().cloned().chain(brought))?.with_overrides(overrides)
-}
-
-fn is_per_client(rules: &RuleSet, name: &str) -> bool {
-    let is = |rule: &Rule| {
-        rule.name().as_str() == name && rule.key_attributes() == [CLIENT] && !rule.is_on_demand()
-    };
-    rules.rules().iter().any(is)
-}
-
-/// Sees every decision once, whatever protocol it was asked for in.
-struct Watcher {
-    top: Arc<Top>,
-    uncovered: Arc<AtomicU64>,
-    /// Failures come in thousands, and a line for each would be a failure of its own: until this moment they are only
-    /// counted.
-    quiet_until: AtomicU64,
-    untold: AtomicU64,
-}
-
-/// How often the store's failures are told at most.
-const QUIET: Duration = SECOND;
-
-impl Observer for Watcher {
-    fn decided(&self, request: &Request<'_>, decision: &Decision) {
-        self.top.count(request, decision);
-        if decision.limits().is_empty() {
-            self.uncovered.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn store_failed(&self, error: &StoreError) {
-        let (now, until) = (STOPWATCH.now(), self.quiet_until.load(Ordering::Relaxed));
-        let next = now.saturating_add(QUIET).as_nanos();
-        let told = now.as_nanos() >= until
-            && self.quiet_until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        let failures = self.untold.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if told {
-            self.untold.fetch_sub(failures, Ordering::Relaxed);
-            warn!(%error, failures, "the store failed; decisions follow on_store_error");
-        }
-    }
 }

@@ -1,0 +1,78 @@
+//! Limits that single clients are given while the server runs.
+
+use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleSet};
+
+use super::{App, compose};
+
+/// How many there can be.
+const OWN_LIMITS_MAX: usize = 10_000;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct OwnLimit {
+    client: String,
+    pub(super) replacement: Override,
+}
+
+impl App {
+    /// Whether a rule counts by client alone, so that its limit can be another for one client.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRule`] if it does not, or there is none of this name.
+    pub(crate) fn per_client(&self, rule: &str) -> Result<(), Error> {
+        let known = is_per_client(&self.rules().file, rule);
+        if known { Ok(()) } else { Err(Error::UnknownRule { rule: rule.into() }) }
+    }
+
+    /// Whether the file has a rule of this name.
+    pub(crate) fn has_rule(&self, rule: &str) -> bool {
+        self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
+    }
+
+    /// Gives one client other limits than the rule's, from now on and until the server stops.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRule`] if the rule does not exist or does not count by client alone.
+    pub(crate) fn set_own_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
+        self.change_own(client, Some(rule), Some(limits))
+    }
+
+    /// Takes back what [`set_own_limit`](Self::set_own_limit) gave, for one rule or all.
+    pub(crate) fn clear_own_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
+        self.change_own(client, rule, None)
+    }
+
+    fn change_own(&self, client: &str, rule: Option<&str>, limits: Option<Limits>) -> Result<(), Error> {
+        let mut rules = self.rules();
+        if let Some(unknown) = rule.filter(|rule| !is_per_client(&rules.file, rule)) {
+            return Err(Error::UnknownRule { rule: unknown.into() });
+        }
+        let mut own = rules.own.clone();
+        let replaced = |own: &OwnLimit| {
+            own.client == client && rule.is_none_or(|rule| own.replacement.rule().as_str() == rule)
+        };
+        own.retain(|own| !replaced(own));
+        if let (Some(rule), Some(limits)) = (rule, limits) {
+            if own.len() >= OWN_LIMITS_MAX {
+                let reason = "fewer than that; what is to last belongs into the configuration";
+                return Err(Error::InvalidConfig {
+                    field: "own limits of clients",
+                    value: own.len().to_string(),
+                    reason,
+                });
+            }
+            let replacement = Override::new(rule, limits).exactly(CLIENT, client);
+            own.push(OwnLimit { client: client.into(), replacement });
+        }
+        self.limiter.set_rules(compose(&rules.file, &own, &self.fixed, &self.settings())?)?;
+        rules.own = own;
+        Ok(())
+    }
+}
+
+pub(super) fn is_per_client(rules: &RuleSet, name: &str) -> bool {
+    let is = |rule: &Rule| {
+        rule.name().as_str() == name && rule.key_attributes() == [CLIENT] && !rule.is_on_demand()
+    };
+    rules.rules().iter().any(is)
+}
