@@ -41,6 +41,8 @@ pub(crate) async fn decide(
     now: Timestamp,
 ) -> Result<Reply, StoreError> {
     let groups = groups(lines);
+    // Who only asks needs nothing undone.
+    let op = if op == Op::Take && lines.iter().all(|line| line.cost == 0) { Op::Peek } else { op };
     let replies = match op {
         Op::Take | Op::Reserve { .. } => all_or_nothing(shared, op, &groups, now).await?,
         _ => {

@@ -88,6 +88,24 @@ fn b11_a_reservation_gives_back_nothing_that_a_smaller_limit_has_cut_off() {
 }
 
 #[test]
+fn b11_a_limit_that_is_gone_in_between_is_not_forgotten() {
+    let (second, hour) = (Limit::fixed_window(10, SECOND), Limit::fixed_window(20, HOUR));
+    let both = RuleSet::new([Rule::new("r", [second, hour]).key(["client"])]).unwrap();
+    let one = RuleSet::new([Rule::new("r", second).key(["client"])]).unwrap();
+    // Asking, being denied, and being admitted under the shorter list.
+    for cost in [0, 100, 1] {
+        let (limiter, clock) = on(MemoryStore::new(), both.clone());
+        assert!(limiter.check(Request::client("a").cost(10)).unwrap().allowed());
+        clock.advance(SECOND);
+        limiter.set_rules(one.clone()).unwrap();
+        let _ = limiter.check(Request::client("a").cost(cost)).unwrap();
+        limiter.set_rules(both.clone()).unwrap();
+        let left = block_on(limiter.peek("a")).unwrap().limits()[1].outcome.remaining;
+        assert_eq!(left, 10, "after a cost of {cost}");
+    }
+}
+
+#[test]
 fn e4_waiting_and_reserving_without_the_store_take_from_the_local_share() {
     let store = Arc::new(FaultyStore::new(MemoryStore::new()));
     let rule = per_client(Limit::fixed_window(8, HOUR)).on_store_error(FailurePolicy::Local);

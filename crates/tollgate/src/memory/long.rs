@@ -166,8 +166,13 @@ impl MemoryStore {
         }
         let mut kept: u64 = 0;
         for (((group, found), mut cells), index) in groups.iter().zip(&found).zip(cells).zip(0..) {
-            if op.is_request() && op != Op::Peek || op == Op::Reset {
-                cells.truncate(group.limits.len());
+            // A list may have become shorter, and longer again tomorrow.
+            let surplus_is_over = |cells: &Cells| {
+                cells.len() > group.limits.len()
+                    && (op == Op::Reset || cells.last().is_some_and(|cell| cell.is_idle(now)))
+            };
+            while surplus_is_over(&cells) {
+                cells.pop();
             }
             if room == Room::None && is_new(index) {
                 continue;
