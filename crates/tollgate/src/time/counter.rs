@@ -82,7 +82,7 @@ impl Corrected {
     #[inline]
     fn show(&self, count: u64, truth: impl FnOnce() -> (u64, u64)) -> u64 {
         // One that is before that has started again.
-        if count.wrapping_sub(self.found_at.load(Ordering::Relaxed)) <= TRUSTED {
+        if count.wrapping_sub(self.found_at.load(Ordering::Acquire)) <= TRUSTED {
             return slow(count).saturating_add(self.late_by.load(Ordering::Relaxed));
         }
         self.ask(count, truth())
@@ -102,13 +102,17 @@ impl Corrected {
             self.shown.fetch_max(shown, Ordering::Relaxed);
             return real.max(shown);
         }
-        self.correct(real, later);
-        slow(count).saturating_add(self.late_by.load(Ordering::Relaxed))
+        // If it has jumped just now, the next who asks finds out.
+        if slow(later).saturating_add(late_by) <= real.saturating_add(WRONG) {
+            self.correct(real, later);
+        }
+        slow(count).saturating_add(self.late_by.load(Ordering::Relaxed)).min(real)
     }
 
     fn correct(&self, real: u64, count: u64) {
         self.late_by.fetch_max(real.saturating_sub(slow(count)), Ordering::Relaxed);
-        self.found_at.store(count, Ordering::Relaxed);
+        // Whoever sees this sees the other too.
+        self.found_at.store(count, Ordering::Release);
     }
 }
 
@@ -187,6 +191,17 @@ mod tests {
     fn b7_a_counter_that_ran_on_while_time_stood_still_is_not_shown() {
         shows_the_time_although(|real| real + 8 * 3_600_000_000_000);
         shows_the_time_although(|real| real + 200_000);
+    }
+
+    #[test]
+    fn b7_a_counter_that_jumps_while_it_is_asked_is_not_shown() {
+        const JUMP: u64 = 8 * 3_600_000_000_000;
+        let corrected = Corrected::default();
+        corrected.correct(1_000_000_000, 0);
+        let shown = corrected.show(10_000_000, || (1_010_000_000, 10_000_000 + JUMP));
+        assert!(shown <= 1_010_000_000, "{shown}");
+        let later = corrected.show(10_100_000 + JUMP, || (1_010_100_000, 10_100_000 + JUMP));
+        assert!((shown..=1_010_100_000 + WRONG).contains(&later), "{later}");
     }
 
     #[test]
