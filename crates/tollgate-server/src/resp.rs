@@ -4,7 +4,8 @@
 //! What came in one read is answered in one write, its checks decided as one batch. While a client
 //! does not take its replies nothing more is read from it, so nobody costs more than two bounded
 //! buffers. A connection may be silent between commands for as long as it likes, as clients that
-//! keep a pool of them expect; half a command, or never a whole one, is dropped after the time-out.
+//! keep a pool of them expect; half a command, half a transaction, or
+//! never a whole command, is dropped after the time-out.
 
 use std::io;
 use std::pin::pin;
@@ -63,7 +64,7 @@ pub(crate) async fn speak(
                     return linger(stream).await;
                 }
                 if std::mem::replace(&mut tick, now.tick) != now.tick {
-                    let is_stuck = !bytes.is_empty() || session.commands == 0;
+                    let is_stuck = !bytes.is_empty() || session.commands == 0 || session.queue.is_some();
                     let stuck_now = is_stuck.then_some(session.commands);
                     if stuck_now.is_some() && stuck_now == stuck_at {
                         return Err(io::ErrorKind::TimedOut.into());

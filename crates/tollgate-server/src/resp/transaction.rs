@@ -3,12 +3,16 @@
 //! What comes in between is kept, and done when `EXEC` comes, as a pipeline would be: in order, its
 //! checks as one batch. Others are not kept waiting for it, which no check could tell.
 
-use super::frame::{FRAME_BYTES_MAX, Frame};
+use super::frame::Frame;
 use super::hello;
 use super::reply::Replies;
 
-/// The most commands of a transaction.
+/// The most commands of a transaction, and how many bytes they may be: whoever connects may have one.
 const COMMANDS_MAX: usize = 1_024;
+const BYTES_MAX: usize = 128 << 10;
+
+/// What has long answers, and no place in a transaction: they would all be kept until the last.
+const LONG: [&[u8]; 4] = [b"command", b"info", b"hello", b"toll.rules"];
 
 /// What is not kept, but done at once.
 const AT_ONCE: [&[u8]; 6] = [b"multi", b"exec", b"discard", b"watch", b"reset", b"quit"];
@@ -35,13 +39,19 @@ impl Queue {
             self.spoilt = true;
             return false;
         }
-        if self.commands >= COMMANDS_MAX || self.bytes.len().saturating_add(bytes.len()) > FRAME_BYTES_MAX {
-            self.spoilt = true;
-            let most = format_args!(
-                "a transaction has at most {COMMANDS_MAX} commands and {FRAME_BYTES_MAX} bytes; \
+        let refusal = if LONG.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+            Some("this command has no place in a transaction".to_owned())
+        } else if self.commands >= COMMANDS_MAX || self.bytes.len().saturating_add(bytes.len()) > BYTES_MAX {
+            Some(format!(
+                "a transaction has at most {COMMANDS_MAX} commands and {BYTES_MAX} bytes; \
                  send a pipeline without one"
-            );
-            replies.error("ERR", most);
+            ))
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            self.spoilt = true;
+            replies.error("ERR", refusal);
             return true;
         }
         self.bytes.extend_from_slice(bytes);

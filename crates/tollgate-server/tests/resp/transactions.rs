@@ -51,7 +51,7 @@ fn a_transaction_is_bounded() {
     let mut wire = Wire::connect(&server);
     let long = command([b"CL.THROTTLE".as_slice(), &[b'k'; 60_000], b"2", b"1", b"3600"]);
     let short = format!("{THROTTLE}\r\n").into_bytes();
-    for (one, kept) in [(short, 1_024), (long, 17)] {
+    for (one, kept) in [(short, 1_024), (long, 2)] {
         wire.send("MULTI\r\n");
         assert_eq!(wire.line(), "+OK");
         for number in 1..=kept + 1 {
@@ -62,6 +62,21 @@ fn a_transaction_is_bounded() {
         }
         assert!(wire.ask("EXEC").starts_with("-EXECABORT "));
     }
+    assert_eq!(wire.ask("MULTI"), "+OK");
+    assert_eq!(wire.ask("COMMAND"), "-ERR this command has no place in a transaction");
+    assert!(wire.ask("EXEC").starts_with("-EXECABORT "));
     wire.send("CL.THROTTLE k 2 1 3600 0\r\n");
     assert_eq!(wire.five()[..3], [0, 3, 3]);
+}
+
+#[test]
+fn half_a_transaction_is_not_waited_for() {
+    let file = directory("resp-half-transaction").join("tollgate.toml");
+    fs::write(&file, "[server]\ntimeout = \"100ms\"\n").unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let [mut idle, mut half] = [(); 2].map(|()| Wire::connect(&server));
+    assert_eq!(idle.ask("PING"), "+PONG");
+    assert_eq!([half.ask("MULTI"), half.ask(THROTTLE)], ["+OK", "+QUEUED"]);
+    assert_eq!(half.rest(), "", "it ends because the server hangs up");
+    assert_eq!(idle.ask("PING"), "+PONG", "who has finished may be silent");
 }
