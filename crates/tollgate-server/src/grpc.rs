@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use http_body_util::Limited;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -47,6 +48,9 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 
 /// The largest request.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// How much one call of any other service may send.
+const OTHER_BYTES_MAX: usize = 256 << 10;
 
 /// How many calls one connection may have under way.
 const STREAMS_MAX: u32 = 256;
@@ -141,11 +145,10 @@ impl Grpc {
 
     /// What is asked most takes the short way around the router.
     async fn dispatch(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let request = request.map(|body| Bounded::new(body, &self.on_their_way));
         if request.uri().path() == SHOULD_RATE_LIMIT {
-            self.rate_limits.call(request).await
+            self.rate_limits.call(request.map(|body| Bounded::new(body, &self.on_their_way))).await
         } else {
-            self.others.call(request.map(Body::new)).await
+            self.others.call(request.map(|body| Body::new(Limited::new(body, OTHER_BYTES_MAX)))).await
         }
     }
 }
