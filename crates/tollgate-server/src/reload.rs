@@ -30,24 +30,25 @@ const QUIET_TIMES_MAX: usize = 20;
 /// What keeps signals from being noticed.
 pub(crate) fn start(app: &Arc<App>) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
-    let on_hangup = Arc::clone(app);
+    let changed = Arc::new(Notify::new());
+    let (on_hangup, told) = (Arc::clone(app), Arc::clone(&changed));
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             reload(&on_hangup).await;
+            told.notify_one();
         }
     });
-    if let Err(error) = watch(app) {
+    if let Err(error) = watch(app, changed) {
         warn!(%error, "the configuration is not watched, so changes to it wait for SIGHUP");
     }
     Ok(())
 }
 
 /// Directories are watched, not files: editors, and Kubernetes, put another file in a file's place.
-fn watch(app: &Arc<App>) -> notify::Result<()> {
+fn watch(app: &Arc<App>, changed: Arc<Notify>) -> notify::Result<()> {
     if app.watched().next().is_none() {
         return Ok(());
     }
-    let changed = Arc::new(Notify::new());
     let told = Arc::clone(&changed);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
         if event.map_or(true, |event| is_change(&event)) {
@@ -71,10 +72,10 @@ fn watch(app: &Arc<App>) -> notify::Result<()> {
             // Others' files change too.
             if app.has_changed() {
                 reload(&app).await;
-                // It may have said that there are files elsewhere now.
-                if let Err(error) = watch_all(&app, &mut watcher, &mut watched) {
-                    warn!(%error, "not all of the configuration is watched, so changes wait for SIGHUP");
-                }
+            }
+            // It may say, now or since a signal came, that there are files elsewhere.
+            if let Err(error) = watch_all(&app, &mut watcher, &mut watched) {
+                warn!(%error, "not all of the configuration is watched, so changes wait for SIGHUP");
             }
         }
     });
