@@ -163,13 +163,13 @@ impl App {
         answer
     }
 
-    /// Forgets what a client has in use, under every rule that counts by client alone.
+    /// Forgets what a client has in use, under every rule that counts by client alone, and by
+    /// `CL.THROTTLE`, which needs none.
     ///
     /// # Errors
-    /// As [`Limiter::reset`].
+    /// As [`Limiter::reset`]. If no rule counts by client, that is told, and the rest is done.
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
         let [own, throttled] = brought::own(client);
-        // Even if no rule counts by client.
         let own = self.timed(self.limiter.reset(own)).await;
         own.and(brought::if_known(self.timed(self.limiter.reset(throttled)).await))
     }
@@ -177,11 +177,11 @@ impl App {
     /// Keeps a client out until then, under the same.
     ///
     /// # Errors
-    /// As [`Limiter::block`].
+    /// As of [`reset`](Self::reset).
     pub(crate) async fn block(&self, client: &str, until: Timestamp) -> Result<(), Error> {
         let [own, throttled] = brought::own(client);
-        self.timed(self.limiter.block(own, until)).await?;
-        brought::if_known(self.timed(self.limiter.block(throttled, until)).await)
+        let own = self.timed(self.limiter.block(own, until)).await;
+        own.and(brought::if_known(self.timed(self.limiter.block(throttled, until)).await))
     }
 
     /// What can change while the server runs.

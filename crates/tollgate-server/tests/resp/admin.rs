@@ -140,7 +140,10 @@ fn c5_nobody_is_told_that_a_client_is_kept_out_if_no_rule_counts_by_client() {
     assert_eq!((blocked.status, &blocked.json()["code"]), (404, &json!("not_covered")));
     assert_eq!(server.admin("DELETE", "/v1/clients/alice", None).status, 404);
     let throttle = "CL.THROTTLE alice 0 1 3600";
-    assert_eq!(numbers(&cli(&server, "-2", throttle))[0], 0, "and nothing was done");
+    assert_eq!(numbers(&cli(&server, "-2", throttle))[0], 0);
+    let bob = server.admin("PUT", "/v1/clients/bob/block", Some(&json!({"for": "1h"})));
+    assert_eq!(bob.status, 404);
+    assert_eq!(numbers(&cli(&server, "-2", "CL.THROTTLE bob 9 1 3600"))[0], 1, "which needs no rule");
     let auth = format!("AUTH {TOKEN}");
     assert_eq!(session(&server, "-2", &[&auth, "TOLL.RESET alice", throttle])[..2], ["OK", "OK"]);
 }
