@@ -188,8 +188,8 @@ fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
         stream
     };
     let answered = |stream: &mut TcpStream| stream.read(&mut [0; 1024]).unwrap() > 0;
-    let (mut one, two) = (open(), open());
-    assert!(answered(&mut one));
+    let (mut one, mut two) = (open(), open());
+    assert!(answered(&mut one) && answered(&mut two));
     let mut three = open();
     three.set_nonblocking(true).unwrap();
     for _ in 0..100 {
