@@ -4,8 +4,8 @@
 //! What came in one read is answered in one write, its checks decided as one batch. While a client
 //! does not take its replies nothing more is read from it, so nobody costs more than two bounded
 //! buffers. A connection may be silent between commands for as long as it likes, as clients that
-//! keep a pool of them expect; half a command, half a transaction, or
-//! never a whole command, is dropped after the time-out.
+//! keep a pool of them expect; half a command, half a transaction, or never anything whole, is dropped
+//! after the time-out.
 
 use std::io;
 use std::pin::pin;

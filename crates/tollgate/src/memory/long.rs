@@ -166,12 +166,12 @@ impl MemoryStore {
         }
         let mut kept: u64 = 0;
         for (((group, found), mut cells), index) in groups.iter().zip(&found).zip(cells).zip(0..) {
-            // A list may have become shorter, and longer again tomorrow.
-            let surplus_is_over = |cells: &Cells| {
-                cells.len() > group.limits.len()
-                    && (op == Op::Reset || cells.last().is_some_and(|cell| cell.is_idle(now)))
+            // A list may have become shorter, and longer again tomorrow: what is in use is not dropped.
+            let mut is_over = |cell: &mut Cell| {
+                cell.roll(now);
+                op == Op::Reset || cell.is_idle(now)
             };
-            while surplus_is_over(&cells) {
+            while cells.len() > group.limits.len() && cells.last_mut().is_some_and(&mut is_over) {
                 cells.pop();
             }
             if room == Room::None && is_new(index) {
