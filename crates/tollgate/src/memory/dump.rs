@@ -203,6 +203,26 @@ mod tests {
     }
 
     #[test]
+    fn b11_a_limit_that_is_gone_is_kept_while_it_is_in_use_and_no_longer() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let (minute, hour) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(20, HOUR));
+        let rules =
+            |limits: &[Limit]| RuleSet::new([Rule::new("r", limits.to_vec()).key(["client"])]).unwrap();
+        let limiter = Limiter::builder(rules(&[minute, hour])).clock(clock.clone()).build().unwrap();
+        assert!(limiter.check("a").unwrap().allowed());
+        limiter.set_rules(rules(&[minute])).unwrap();
+        for (limits, passes) in [(2, HOUR), (1, MINUTE)] {
+            assert!(limiter.check("a").unwrap().allowed());
+            let mut dump = Vec::new();
+            limiter.store().dump(&mut dump).unwrap();
+            let key: Value =
+                serde_json::from_slice(dump.split(|byte| *byte == b'\n').nth(1).unwrap()).unwrap();
+            assert_eq!(key["limits"].as_array().unwrap().len(), limits, "{key}");
+            clock.advance(passes);
+        }
+    }
+
+    #[test]
     fn what_is_not_a_whole_dump_is_refused_with_its_line() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);
