@@ -23,7 +23,7 @@ use crate::OpenError;
 use crate::medium::{Traffic, Watched};
 
 /// The version of the format that is written, and the newest that is understood.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 const PAGES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -45,6 +45,8 @@ pub(crate) struct Pages {
     /// There until it is dropped.
     database: Option<Database>,
     seed: [u64; 2],
+    /// The version that wrote it last.
+    version: u64,
     sums: Sums,
     traffic: Arc<Traffic>,
     /// How large it was after it was last made smaller: there is no use in trying again soon.
@@ -94,6 +96,7 @@ impl Pages {
         Self {
             database: Some(database),
             seed,
+            version: VERSION,
             sums: Sums::default(),
             traffic: Arc::clone(traffic),
             compacted: 0,
@@ -144,10 +147,15 @@ impl Pages {
         if let Some(version) = version.filter(|version| *version > VERSION) {
             return Err(OpenError::Newer { dir: path.parent().unwrap_or(path).to_owned(), version });
         }
-        let [_, one, other, count, checksums, bytes] = numbers(&about).ok_or_else(damaged)?;
-        pages.seed = [one, other];
+        let [version, one, other, count, checksums, bytes] = numbers(&about).ok_or_else(damaged)?;
+        (pages.seed, pages.version) = ([one, other], version);
         pages.sums = Sums { pages: count, checksums, bytes };
         Ok(pages)
+    }
+
+    /// Whether an older version wrote it: then it is read once, and written anew.
+    pub(crate) const fn is_old(&self) -> bool {
+        self.version < VERSION
     }
 
     pub(crate) const fn seed(&self) -> [u64; 2] {

@@ -206,7 +206,7 @@ impl Builder {
     pub(crate) fn open_on(mut self, medium: Medium, lock: Option<Lock>) -> Result<DiskStore, OpenError> {
         let traffic = Arc::new(Traffic::default());
         let tell = Arc::clone(&self.on_progress);
-        let pages = medium.open(&traffic, move |share| tell(Progress::Checking { share }))?;
+        let mut pages = medium.open(&traffic, move |share| tell(Progress::Checking { share }))?;
         self.memory = self.memory.seeded(pages.seed());
         let (mut done, of) = (0, pages.count());
         let mut loader = self.memory.loader();
@@ -217,6 +217,12 @@ impl Builder {
             Ok(())
         })?;
         self.memory.follow(true);
+        if pages.is_old() {
+            self.memory.all_pages_changed();
+            pages
+                .write(true, |each| self.memory.changed_pages(each))
+                .map_err(|error| OpenError::inaccessible(medium.path())(io::Error::other(error)))?;
+        }
         self.start(pages, medium, traffic, lock)
     }
 
@@ -328,7 +334,7 @@ impl Drop for DiskStore {
 impl Store for DiskStore {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let applied = self.shared.memory.apply_now(op, charges, now)?;
-        if self.durability == Durability::Strict && op.changes(charges, &applied.answers) {
+        if self.durability == Durability::Strict && applied.changed {
             self.shared.saved().await?;
         }
         Ok(applied)

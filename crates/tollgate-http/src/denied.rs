@@ -196,8 +196,9 @@ fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> 
         let detail = format!("rate limit exceeded; window resets at {reset_at}");
         (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail)
     };
-    let violated = enforcing(decision).filter(|report| !report.outcome.allowed());
-    let members = Denied { numbers, violated_policies: violated.map(policy_name).collect() };
+    let violated = enforcing(decision).into_iter().filter(|report| !report.outcome.allowed());
+    let members =
+        Denied { numbers, violated_policies: violated.map(|report| policy_name(&report)).collect() };
     Problem::new(status, kind, detail, members)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
-use tollgate::{Decision, MAX_COUNT, Report};
+use tollgate::{Decision, MAX_COUNT, Report, Reports};
 
 /// The IETF draft's fields, which [`HeaderStyle::Standard`] and [`HeaderStyle::Trio`] write.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -96,7 +96,7 @@ impl Headers {
 
     fn write_standard(&self, decision: &Decision, headers: &mut HeaderMap) {
         let (mut policies, mut left) = (Members::default(), Members::default());
-        for report in enforcing(decision) {
+        for report in &enforcing(decision) {
             policies.member(report);
             policies.integer(b";q=", report.limit.capacity());
             policies.integer(b";w=", seconds(report.limit.period()).max(1));
@@ -127,10 +127,10 @@ impl Members {
             self.0.extend_from_slice(b", ");
         }
         self.string(&report.rule);
-        if report.place > 0 {
+        if report.index > 0 {
             self.0.pop();
             self.0.push(b'.');
-            self.number(u64::from(report.place) + 1);
+            self.number(u64::from(report.index) + 1);
             self.0.push(b'"');
         }
     }
@@ -176,7 +176,7 @@ fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
     let (limit, window) = (report.limit.capacity(), seconds(report.limit.period()).max(1));
     headers.insert(RATELIMIT_LIMIT, limit.into());
     headers.insert(RATELIMIT_REMAINING, report.outcome.remaining.into());
-    headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, report).into());
+    headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, &report).into());
     if let Ok(policy) = HeaderValue::try_from(format!("{limit};w={window}")) {
         headers.insert(RATELIMIT_POLICY, policy);
     }
@@ -186,7 +186,7 @@ fn write_x(decision: &Decision, headers: &mut HeaderMap, reset: impl Fn(&Report)
     let Some(report) = decision.deciding() else { return };
     headers.insert(X_LIMIT, report.limit.capacity().into());
     headers.insert(X_REMAINING, report.outcome.remaining.into());
-    headers.insert(X_RESET, reset(report).into());
+    headers.insert(X_RESET, reset(&report).into());
 }
 
 /// The header fields of a decision, in the standard style.
@@ -204,31 +204,33 @@ pub fn retry_after(decision: &Decision) -> Option<u64> {
     if decision.allowed() {
         return None;
     }
-    let growth = decision.deciding().map_or(0, |report| seconds_until_growth(decision, report));
+    let growth = decision.deciding().map_or(0, |report| seconds_until_growth(decision, &report));
     Some(seconds(decision.retry_after()?).max(growth).max(1))
 }
 
 /// What a limit is called: its rule's name, and from the rule's second limit on its number.
 #[must_use]
 pub fn policy_name(report: &Report) -> String {
-    match report.place {
+    match report.index {
         0 => report.rule.to_string(),
-        place => format!("{}.{}", report.rule, u32::from(place) + 1),
+        index => format!("{}.{}", report.rule, u32::from(index) + 1),
     }
 }
 
 /// The limits that have a say. Of one that several budgets were decided by together, the budget with
 /// the least left: a name is there once.
-pub(crate) fn enforcing(decision: &Decision) -> impl Iterator<Item = &Report> {
+pub(crate) fn enforcing(decision: &Decision) -> Reports {
     let limits = decision.limits();
-    limits.iter().enumerate().filter(|(_, report)| !report.shadow).filter_map(|(index, report)| {
+    let has_least_left = |(index, report): &(usize, &Report)| {
         let left = |(index, report): (usize, &Report)| (report.outcome.remaining, index);
         let mut same = limits
             .iter()
             .enumerate()
-            .filter(|(_, other)| !other.shadow && other.place == report.place && other.rule == report.rule);
-        same.all(|other| left((index, report)) <= left(other)).then_some(report)
-    })
+            .filter(|(_, other)| !other.shadow && other.index == report.index && other.rule == report.rule);
+        same.all(|other| left((*index, report)) <= left(other))
+    };
+    let enforcing = limits.iter().enumerate().filter(|(_, report)| !report.shadow);
+    enforcing.filter(has_least_left).map(|(_, report)| *report).collect()
 }
 
 fn seconds_until_growth(decision: &Decision, report: &Report) -> u64 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use tollgate::{Answer, Applied, Charge, Limits, Timestamp, Verdict};
+use tollgate::{Answer, Applied, Charge, Timestamp, Verdict};
 
 /// How many denials are remembered: some 200 bytes each.
 const MOST: usize = 131_072;
@@ -49,7 +49,6 @@ struct Denial {
 /// What is remembered of one charge.
 #[derive(Debug)]
 struct Line {
-    limits: Limits,
     /// The counter of a budget that denied.
     changes: Option<u64>,
     answer: Answer,
@@ -84,21 +83,21 @@ impl Denials {
         for charge in charges {
             let key = self.hashed(charge);
             changes.push(self.counter(key).load(Ordering::Acquire));
-            // Keys are hashed under a secret, so that nobody can aim; how they are put together need not be secret too.
+            // Keys and limits are hashed under a secret, so that nobody can aim; how they are put
+            // together need not be secret too.
+            let limit = u128::from(self.hashers[0].hash_one(charge.limit));
             let cost = u128::from(charge.cost) << 1 | u128::from(charge.shadow);
-            identity = (identity ^ key).wrapping_mul(MIXER).rotate_left(61) ^ cost;
+            identity = (identity ^ key ^ limit).wrapping_mul(MIXER).rotate_left(61) ^ cost;
         }
         Asked { identity, changes }
     }
 
     /// The answer to a request, if it is known to be denied still.
-    pub(crate) fn find(&self, asked: &Asked, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
+    pub(crate) fn find(&self, asked: &Asked, now: Timestamp) -> Option<Applied> {
         let denial = self.kept.get(&asked.identity)?;
-        let holds = |((line, charge), changes): ((&Line, &Charge<'_>), &u64)| {
-            line.limits == charge.limits && line.changes.is_none_or(|then| then == *changes)
-        };
-        let lines = denial.lines.iter().zip(charges).zip(&asked.changes);
-        if now < denial.asked || now >= denial.until || !lines.into_iter().all(holds) {
+        let holds = |(line, changes): (&Line, &u64)| line.changes.is_none_or(|then| then == *changes);
+        let mut lines = denial.lines.iter().zip(&asked.changes);
+        if now < denial.asked || now >= denial.until || !lines.all(holds) {
             return None;
         }
         self.served.fetch_add(1, Ordering::Relaxed);
@@ -126,11 +125,10 @@ impl Denials {
         };
         let denials = both().filter(|(charge, answer)| denies(charge, answer));
         let Some(holds_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return false };
-        if holds_for.is_zero() || charges.iter().any(|charge| charge.limit().counts_denied()) {
+        if holds_for.is_zero() || charges.iter().any(|charge| charge.limit.counts_denied()) {
             return false;
         }
         let line = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| Line {
-            limits: charge.limits,
             changes: denies(charge, answer).then_some(*changes),
             answer: *answer,
         };
@@ -194,10 +192,11 @@ impl Denial {
                 *retry_after = retry_after.saturating_sub(passed);
             }
             // What is whole already is so at any later time too.
+            answer.outcome.now = now;
             answer.outcome.reset_at = answer.outcome.reset_at.max(now);
             answer.outcome.grows_at = answer.outcome.grows_at.max(now);
             answer
         };
-        Applied { now, answers: self.lines.iter().map(later).collect() }
+        Applied { now, answers: self.lines.iter().map(later).collect(), changed: false, converted: 0 }
     }
 }

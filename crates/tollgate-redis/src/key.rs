@@ -1,12 +1,14 @@
-//! The name of a budget in Redis: `tollgate:{alice}:per-client:0`.
+//! The name of a budget in Redis: `tollgate:{alice}:per-client:0`, or
+//! `tollgate:{alice}[path=/login]:per-client:0` for the budget of an override that matches on a path.
 //!
-//! Printable, so that an operator can read it, and injective, so that no client can spell another's. The braces are the
-//! hash tag: a Cluster keeps all budgets of one subject in one slot, where one script decides them together. Budgets of
-//! everyone have the subject `*`, which no client can spell, and share a slot too.
+//! Printable, so that an operator can read it, and injective, so that no client can spell another's.
+//! The braces are the hash tag: a Cluster keeps all budgets of one subject in one slot, where one
+//! script decides them together. Budgets of everyone have the subject `*`, which no client can
+//! spell, and share a slot too.
 
 use std::fmt::Write as _;
 
-use tollgate::Key;
+use tollgate::{Budget, Key};
 
 /// How many slots a Cluster has.
 pub(crate) const SLOTS: u16 = 16_384;
@@ -27,7 +29,15 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
         name.push('*');
     }
     let slot = slot_of(&name.as_bytes()[tag_start..]);
-    let _ = write!(name, "}}:{}:{}", key.rule().as_str(), key.place());
+    name.push('}');
+    match key.budget() {
+        // A rule whose limits come with requests has no other budget by that name.
+        Budget::Rule | Budget::InlineTime => {}
+        budget => {
+            let _ = write!(name, "[{budget}]");
+        }
+    }
+    let _ = write!(name, ":{}:{}", key.rule().as_str(), key.index());
     (name, slot)
 }
 

@@ -16,6 +16,16 @@ pub(crate) struct Text<'a>(pub(crate) &'a Limit);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.algorithm(), self.0.inline_longest()) {
+            (Algorithm::FixedWindow { limit, period, .. }, Some(_)) => {
+                return write!(f, "w {limit} {}", period.as_micros());
+            }
+            (Algorithm::TokenBucket(bucket), Some(longest)) => {
+                let Tokens { capacity, token, parts, .. } = Tokens::of(bucket);
+                return write!(f, "t {capacity} {token} {parts} {}", longest.as_micros());
+            }
+            _ => {}
+        }
         match self.0.algorithm() {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 let (aligned, counts) = (u8::from(aligned), u8::from(count_denied));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
 use tollgate::{
-    Answer, Charge, HoldId, Limit, Limits, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Verdict,
+    Answer, Cause, Charge, HoldId, Limit, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Until, Verdict,
 };
 
 use crate::limit::Text;
@@ -22,6 +22,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/sliding_log.lua"),
     include_str!("script/token_bucket.lua"),
     include_str!("script/reserve.lua"),
+    include_str!("script/inline.lua"),
     include_str!("script/cell.lua"),
     include_str!("script/transact.lua"),
 );
@@ -62,8 +63,7 @@ pub(crate) enum Time {
 pub(crate) struct Line {
     pub(crate) key: String,
     pub(crate) slot: u16,
-    pub(crate) limits: Limits,
-    pub(crate) place: u16,
+    pub(crate) limit: Limit,
     pub(crate) cost: u64,
     /// The rule's number in this request, from 1.
     pub(crate) rule: usize,
@@ -73,12 +73,8 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn new(prefix: &str, charge: &Charge<'_>, rule: usize) -> Self {
         let (key, slot) = crate::key::name_of(prefix, &charge.key);
-        let Charge { limits, cost, shadow, .. } = *charge;
-        Self { key, slot, limits, place: charge.key.place(), cost, rule, shadow }
-    }
-
-    pub(crate) fn limit(&self) -> &'static Limit {
-        &self.limits.as_slice()[usize::from(self.place)]
+        let Charge { limit, cost, shadow, .. } = *charge;
+        Self { key, slot, limit: *limit, cost, rule, shadow }
     }
 }
 
@@ -86,6 +82,10 @@ impl Line {
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) now: Timestamp,
+    /// How many states were converted from a limit that was replaced.
+    pub(crate) converted: u64,
+    /// Whether anything has changed.
+    pub(crate) changed: bool,
     pub(crate) answers: SmallVec<[Answer; 4]>,
     /// For each charge of a [`Verb::Try`], what undoes it: nothing if it drew nothing.
     pub(crate) tickets: Vec<String>,
@@ -116,13 +116,14 @@ pub(crate) fn command(
     };
     for line in lines {
         let rule = i64::try_from(line.rule).unwrap_or(i64::MAX);
-        command.arg(Text(line.limit()).to_string()).arg(line.cost.min(DEAREST));
+        command.arg(Text(&line.limit).to_string()).arg(line.cost.min(DEAREST));
         command.arg(if line.shadow { -rule } else { rule });
     }
     match verb {
-        Verb::Op(Op::Block { until }) => command.arg(span(until, now)),
-        Verb::Op(Op::Reserve { hold: HoldId(hold), expires_at, firm }) => {
-            command.arg(format!("{hold:x}")).arg(span(expires_at, now)).arg(u8::from(firm))
+        Verb::Op(Op::Block { until: Until::Date(until) }) => command.arg(micros_ceil(until)).arg(1),
+        Verb::Op(Op::Block { until: Until::After(span) }) => command.arg(span_micros(span)).arg(0),
+        Verb::Op(Op::Reserve { hold: HoldId(hold), holder, ttl, firm }) => {
+            command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(firm))
         }
         Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
         Verb::Undo => command.arg(tickets),
@@ -156,11 +157,14 @@ pub(crate) fn micros(at: Timestamp) -> u64 {
     (at.as_nanos() / 1_000).min(LATEST)
 }
 
-/// How long from `now` to `until`, in microseconds, rounded up. Sent as a span because the server's clock may differ.
-fn span(until: Timestamp, now: Timestamp) -> u64 {
-    let until = until.as_nanos().div_ceil(1_000);
-    let most = u64::try_from(MAX_SPAN.as_micros()).unwrap_or(u64::MAX);
-    until.saturating_sub(now.as_nanos() / 1_000).min(most)
+/// The same, rounded up: a block does not end early.
+fn micros_ceil(at: Timestamp) -> u64 {
+    at.as_nanos().div_ceil(1_000).min(LATEST)
+}
+
+/// A span in microseconds, rounded up.
+fn span_micros(span: Duration) -> u64 {
+    u64::try_from(span.min(MAX_SPAN).as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 fn millis(span: Duration) -> u64 {
@@ -180,24 +184,28 @@ pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, 
     let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
     let ticketed = if verb == Verb::Try { lines.len() } else { 0 };
     let (values, tickets) = values.split_at(values.len().saturating_sub(ticketed));
-    let numbers: Option<SmallVec<[i64; 25]>> = values.iter().map(number).collect();
+    let numbers: Option<SmallVec<[i64; 31]>> = values.iter().map(number).collect();
     let tickets: Option<Vec<String>> = tickets.iter().map(ticket).collect();
-    let numbers = numbers.as_deref().and_then(<[i64]>::split_first);
-    let Some((now, (rest, []))) = numbers.map(|(now, rest)| (now, rest.as_chunks::<6>())) else {
+    let numbers = numbers.as_deref().and_then(<[i64]>::split_first_chunk);
+    let Some(([now, converted, changed], (rest, []))) =
+        numbers.map(|(head, rest)| (*head, rest.as_chunks::<7>()))
+    else {
         return Err(StoreError::Unavailable { reason: format!("the script answered {value:?}") });
     };
     if rest.len() != lines.len() {
         let reason = format!("the script answered {} of {} charges", rest.len(), lines.len());
         return Err(StoreError::Unavailable { reason });
     }
-    let answer = |(numbers, line): (&[i64; 6], &Line)| {
-        let [wait, remaining, reset_at, grows_at, units, held] = *numbers;
+    let now = moment(now);
+    let answer = |(numbers, line): (&[i64; 7], &Line)| {
+        let [wait, remaining, reset_at, grows_at, units, held, blocked] = *numbers;
         let verdict = match u64::try_from(wait) {
             Ok(0) => Verdict::Allowed,
             Ok(wait) => Verdict::Denied { retry_after: Duration::from_micros(wait) },
             Err(_) => Verdict::Never,
         };
         let outcome = Outcome {
+            now,
             verdict,
             remaining: remaining.unsigned_abs(),
             reset_at: moment(reset_at),
@@ -205,10 +213,13 @@ pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, 
         };
         // What a settlement lacks includes what the script was not even asked for.
         let beyond = if held == 1 { line.cost.saturating_sub(DEAREST) } else { 0 };
-        Answer { outcome, units: units.unsigned_abs().saturating_add(beyond), held: held == 1 }
+        let cause = if blocked > 0 { Cause::Block { until: moment(blocked) } } else { Cause::Limit };
+        Answer { outcome, units: units.unsigned_abs().saturating_add(beyond), held: held == 1, cause }
     };
     Ok(Reply {
-        now: moment(*now),
+        now,
+        converted: converted.unsigned_abs(),
+        changed: changed > 0,
         answers: rest.iter().zip(lines).map(answer).collect(),
         tickets: tickets.unwrap_or_default(),
     })

@@ -26,7 +26,7 @@ impl Group {
 
     /// Whether an attempt counts even if it is denied.
     fn counts(&self) -> bool {
-        self.lines.iter().any(|line| line.limit().counts_denied())
+        self.lines.iter().any(|line| line.limit.counts_denied())
     }
 
     fn denies(&self, reply: &Reply) -> bool {
@@ -108,7 +108,7 @@ async fn undo(
         return shared.run(Verb::Undo, &group.lines, &reply.tickets, now).await;
     };
     // What counts denied attempts keeps this one.
-    let cost = |line: &Line| if line.limit().counts_denied() { line.cost } else { 0 };
+    let cost = |line: &Line| if line.limit.counts_denied() { line.cost } else { 0 };
     let free: Vec<Line> = group.lines.iter().map(|line| Line { cost: cost(line), ..line.clone() }).collect();
     shared.run(Verb::Op(Op::Settle { hold }), &free, &[], now).await?;
     shared.run(Verb::Op(Op::Peek), &group.lines, &[], now).await
@@ -131,10 +131,17 @@ fn together(groups: &[Group], replies: &[Reply], charges: usize) -> Reply {
         };
         for (place, answer) in group.places.iter().zip(&reply.answers) {
             let mut answer = *answer;
+            answer.outcome.now = first;
             answer.outcome.reset_at = moved(answer.outcome.reset_at);
             answer.outcome.grows_at = moved(answer.outcome.grows_at);
             answers[*place] = Some(answer);
         }
     }
-    Reply { now: first, answers: answers.into_iter().flatten().collect(), tickets: Vec::new() }
+    Reply {
+        now: first,
+        converted: replies.iter().map(|reply| reply.converted).sum(),
+        changed: replies.iter().any(|reply| reply.changed),
+        answers: answers.into_iter().flatten().collect(),
+        tickets: Vec::new(),
+    }
 }

@@ -215,7 +215,7 @@ impl Store for RedisStore {
         let shared = &*self.shared;
         let Some(denials) = &shared.denials else { return Box::pin(shared.decide(op, charges, now)).await };
         let asked = (op == Op::Take).then(|| denials.identify(charges));
-        if let Some(denied) = asked.as_ref().and_then(|asked| denials.find(asked, charges, now)) {
+        if let Some(denied) = asked.as_ref().and_then(|asked| denials.find(asked, now)) {
             return Ok(denied);
         }
         // Whatever becomes of it, given up on the way included: Redis may have done it.
@@ -240,35 +240,17 @@ impl Store for RedisStore {
 impl Shared {
     /// Decides by asking Redis.
     async fn decide(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
-        let (lines, line_of) = self.lines(charges);
-        let one_slot = lines.iter().all(|line| line.slot == lines[0].slot);
-        let Reply { now, answers, .. } = if self.cluster && !one_slot {
+        let rule_of =
+            |charge: &Charge<'_>| charges.iter().position(|other| other.key.rule() == charge.key.rule());
+        let line = |charge: &Charge<'_>| Line::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
+        let lines: SmallVec<[Line; 4]> = charges.iter().map(line).collect();
+        let one_slot = lines.windows(2).all(|pair| pair[0].slot == pair[1].slot);
+        let Reply { now, answers, converted, changed, .. } = if self.cluster && !one_slot {
             slots::decide(self, op, &lines, now).await?
         } else {
             self.run(Verb::Op(op), &lines, &[], now).await?
         };
-        Ok(Applied { now, answers: line_of.iter().map(|line| answers[*line]).collect() })
-    }
-
-    /// The request's keys, each once with the larger cost, and which of them each charge became.
-    fn lines(&self, charges: &[Charge<'_>]) -> (SmallVec<[Line; 4]>, SmallVec<[usize; 4]>) {
-        let mut merged: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
-        let mut line_of: SmallVec<[usize; 4]> = SmallVec::new();
-        for charge in charges {
-            let line = merged.iter().position(|other| other.key == charge.key).unwrap_or(merged.len());
-            match merged.get_mut(line) {
-                Some(same) => {
-                    same.cost = same.cost.max(charge.cost);
-                    same.shadow &= charge.shadow;
-                }
-                None => merged.push(*charge),
-            }
-            line_of.push(line);
-        }
-        let rule_of =
-            |charge: &Charge<'_>| merged.iter().position(|other| other.key.rule() == charge.key.rule());
-        let line = |charge: &Charge<'_>| Line::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
-        (merged.iter().map(line).collect(), line_of)
+        Ok(Applied { now, answers, changed, converted })
     }
 
     /// Runs the script over keys of one slot. A server that does not have it is sent it whole.

@@ -10,8 +10,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tollgate::{
-    Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND,
-    Timestamp, TokioClock,
+    Cause, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, Override, Request, Rule, RuleSet,
+    SECOND, Timestamp, TokioClock,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
@@ -194,11 +194,41 @@ fn the_time_is_the_servers_whatever_the_callers_clock_says() {
     assert!(first.allowed() && second.allowed() && !third.allowed());
     assert!(first.now() <= second.now() && second.now() <= third.now());
     assert!(third.now().since(first.now()) < MINUTE);
-    // A block is for so long, and until a time only by the server's clock.
-    run(astray.block("b", wrong.now().saturating_add(HOUR))).unwrap();
-    let blocked = run(right.peek("b")).unwrap();
-    let wait = blocked.verdict().retry_after().unwrap();
-    assert!(wait > HOUR - MINUTE && wait <= HOUR, "{wait:?}");
+    // A block is for so long, or until a date, both by the server's clock.
+    run(astray.block("b", HOUR)).unwrap();
+    run(astray.block("c", first.now().saturating_add(HOUR))).unwrap();
+    for client in ["b", "c"] {
+        let wait = run(right.peek(client)).unwrap().retry_after().unwrap();
+        assert!(wait > HOUR - MINUTE && wait <= HOUR, "{wait:?}");
+    }
+}
+
+#[test]
+fn what_an_older_version_wrote_is_read() {
+    let redis = Redis::start(&[]);
+    let rules = RuleSet::new([
+        Rule::new("per-client", Limit::fixed_window(10, HOUR)).key(["client"]),
+        Rule::inline("inline").key(["client"]),
+    ]);
+    let store = RedisStore::builder(&redis.url()).unwrap().callers_clock().build().unwrap();
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let limiter = Limiter::builder(rules.unwrap()).store(store).clock(clock).deadline(HOUR).build().unwrap();
+    // A block, and a reservation that did not say whose it was.
+    let window =
+        "f 10 3600000000 0 0|1800000000000000 6|1800000060000000|7f:2:1800000030000000:1800003600000000:0:0";
+    redis.cli(&["set", "tollgate:{a}:per-client:0", window]);
+    let blocked = run(limiter.peek("a")).unwrap();
+    assert_eq!(blocked.cause(), Cause::Block { until: Timestamp::from_secs(1_800_000_060) });
+    run(limiter.settle(tollgate::HoldId(0x7f), Request::client("a").cost(0))).unwrap();
+    run(limiter.block("a", Timestamp::EPOCH)).unwrap();
+    assert_eq!(run(limiter.peek("a")).unwrap().remaining(), 6);
+    // What came with a request was tagged with it.
+    redis.cli(&["set", "tollgate:{a}:inline:0", "b 60 60000000000 1000 0|1800000600000000 0"]);
+    let limit = limiter.inline(Limit::per_hour(60)).unwrap();
+    assert_eq!(
+        run(limiter.check_async(Request::client("a").under("inline", &limit))).unwrap().remaining(),
+        49
+    );
 }
 
 #[test]
@@ -208,7 +238,11 @@ fn names_in_redis_are_readable_and_no_two_budgets_share_one() {
         Rule::new("global", Limit::per(100, HOUR)),
         Rule::new("per client", [Limit::per(10, HOUR), Limit::fixed_window(20, HOUR)]).key(["client"]),
         Rule::new("both", Limit::per(10, HOUR)).key(["client", "path"]),
+        Rule::inline("inline").key(["client"]),
     ]);
+    let elsewhere =
+        Override::new("both", Limit::per(5, HOUR)).matching("method", "POST]").matching("path", "/x*");
+    let rules = rules.unwrap().with_overrides([elsewhere]);
     let store = RedisStore::open(&redis.url()).unwrap();
     let limiter = Limiter::builder(rules.unwrap())
         .store(store)
@@ -219,6 +253,12 @@ fn names_in_redis_are_readable_and_no_two_budgets_share_one() {
     for (client, path) in [("*", "/"), ("a,b", "c"), ("a", "b,c"), ("2001:db8::/64", "/x")] {
         let attributes = [("client", client), ("path", path)];
         assert!(!run(limiter.check_async(Request::new(&attributes))).unwrap().degraded());
+    }
+    let post = [("client", "p"), ("path", "/x"), ("method", "POST]")];
+    assert!(run(limiter.check_async(Request::new(&post).only("both"))).unwrap().allowed());
+    for limit in [Limit::per_hour(10), Limit::fixed_window(10, HOUR)] {
+        let limit = limiter.inline(limit).unwrap();
+        assert!(run(limiter.check_async(Request::client("i").under("inline", &limit))).unwrap().allowed());
     }
     let names = redis.cli(&["keys", "tollgate:*:*:[0-9]"]);
     let mut names: Vec<&str> = names.lines().collect();
@@ -237,6 +277,9 @@ fn names_in_redis_are_readable_and_no_two_budgets_share_one() {
         "tollgate:{a,b%2Cc}:both:0",
         "tollgate:{a}:per client:0",
         "tollgate:{a}:per client:1",
+        "tollgate:{i}:inline:0",
+        "tollgate:{i}[inline hour]:inline:0",
+        "tollgate:{p,/x}[method=POST%5D,path=/x*]:both:0",
     ];
     assert_eq!(names, expected);
 }

@@ -9,12 +9,12 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, Timestamp, TokioClock};
+use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, Timestamp, TokioClock, Until};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
-use crate::brought::{self, Brought};
 use crate::config::{Config, Faults, Fixed, Origin, Settings};
+use crate::inline;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
@@ -41,8 +41,6 @@ pub struct App {
     pub(crate) top: Arc<Top>,
     /// Requests that no rule covered.
     pub(crate) uncovered: Arc<AtomicU64>,
-    pub(crate) throttles: Brought,
-    pub(crate) overrides: Brought,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
@@ -88,6 +86,7 @@ impl App {
             .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
+            .longest_inline_refill(fixed.store.longest_inline_refill)
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self {
@@ -97,8 +96,6 @@ impl App {
             metrics: Metrics::default(),
             top,
             uncovered,
-            throttles: Brought::default(),
-            overrides: Brought::default(),
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
             mask: Secret::random()?,
@@ -169,19 +166,19 @@ impl App {
     /// # Errors
     /// As [`Limiter::reset`]. If no rule counts by client, that is told, and the rest is done.
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
-        let [own, throttled] = brought::own(client);
+        let [own, throttled] = inline::own(client);
         let own = self.timed(self.limiter.reset(own)).await;
-        own.and(brought::if_known(self.timed(self.limiter.reset(throttled)).await))
+        own.and(inline::if_known(self.timed(self.limiter.reset(throttled)).await))
     }
 
     /// Keeps a client out until then, under the same.
     ///
     /// # Errors
     /// As of [`reset`](Self::reset).
-    pub(crate) async fn block(&self, client: &str, until: Timestamp) -> Result<(), Error> {
-        let [own, throttled] = brought::own(client);
+    pub(crate) async fn block(&self, client: &str, until: Until) -> Result<(), Error> {
+        let [own, throttled] = inline::own(client);
         let own = self.timed(self.limiter.block(own, until)).await;
-        own.and(brought::if_known(self.timed(self.limiter.block(throttled, until)).await))
+        own.and(inline::if_known(self.timed(self.limiter.block(throttled, until)).await))
     }
 
     /// What can change while the server runs.
@@ -318,6 +315,6 @@ impl App {
 /// which count first.
 fn compose(file: &RuleSet, own: &[OwnLimit], fixed: &Fixed, settings: &Settings) -> Result<RuleSet, Error> {
     let overrides = own.iter().map(|own| &own.replacement).chain(file.overrides()).cloned();
-    let brought = brought::rules(&fixed.addresses, settings.on_store_error);
-    RuleSet::new(file.rules().iter().cloned().chain(brought))?.with_overrides(overrides)
+    let inline = inline::rules(&fixed.addresses, settings.on_store_error, fixed.store.inline_keys());
+    RuleSet::new(file.rules().iter().cloned().chain(inline))?.with_overrides(overrides)
 }

@@ -204,8 +204,12 @@ impl Origin {
                 Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
             settings.domains = Arc::new(read.unwrap_or_default());
         }
-        let about =
-            rules::About { store: &backend, domains: &settings.domains, policy: settings.on_store_error };
+        let about = rules::About {
+            store: &backend,
+            settings: &fixed.store,
+            domains: &settings.domains,
+            policy: settings.on_store_error,
+        };
         let rules = rules::read(source, &mut root, self.flags.limit, &about);
         root.finish();
         let mut warnings = self.misspelt(source);

@@ -8,13 +8,13 @@
 mod app;
 pub mod ask;
 mod backend;
-mod brought;
 pub mod cli;
 pub mod config;
 mod connection;
 mod envoy;
 mod grpc;
 mod http;
+mod inline;
 mod latency;
 mod loading;
 mod log;

@@ -343,7 +343,7 @@ fn b10_cl_throttle_is_the_library_s_bucket_in_whole_seconds_rounded_up() {
     let server = Server::start("throttle");
     let mut connection =
         redis::Client::open(format!("redis://{}", server.resp)).unwrap().get_connection().unwrap();
-    let rule = Rule::new("throttled", Limit::per_second(1)).key(["client"]).on_demand();
+    let rule = Rule::inline("throttled").key(["client"]);
     let own = clock();
     let library = Limiter::builder(RuleSet::new([rule]).unwrap()).clock(own.clone()).build().unwrap();
     let mut dice = Dice(7);
@@ -370,8 +370,8 @@ fn b10_cl_throttle_is_the_library_s_bucket_in_whole_seconds_rounded_up() {
             interval: Duration::from_secs(period),
             stepped: false,
         };
-        let limit = Limit::new(tollgate::Algorithm::TokenBucket(bucket)).unwrap();
-        let request = Request::client(&key).cost(quantity).under("throttled", limit.into());
+        let limit = library.inline(Limit::new(tollgate::Algorithm::TokenBucket(bucket)).unwrap()).unwrap();
+        let request = Request::client(&key).cost(quantity).under("throttled", &limit);
         // Nothing is a peek.
         let decision = if quantity == 0 { block_on(library.peek(request)) } else { library.check(request) };
         let decision = decision.unwrap();

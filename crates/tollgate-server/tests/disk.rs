@@ -136,7 +136,7 @@ fn a_dump_moves_the_state_of_a_directory() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!((lines.len(), &lines[0]["version"], &lines[3]["end"]), (4, &json!(1), &json!(2)));
+    assert_eq!((lines.len(), &lines[0]["version"], &lines[3]["end"]), (4, &json!(2), &json!(2)));
 
     let restored = restore(&new, &dump.stdout);
     assert!(restored.status.success(), "{}", stderr(&restored));

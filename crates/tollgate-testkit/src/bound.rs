@@ -28,24 +28,29 @@ fn most_of(bucket: &Bucket, span: Duration) -> u128 {
     u128::from(bucket.capacity) + refill
 }
 
-/// The most that `limit` may admit while a clock runs forward by `forward` in all and steps back
-/// `wild_steps` times by more than a second. Windows that are aligned may cost one more of the
-/// whole limit for each of those: the clock may come to their edge again.
-#[must_use]
-pub fn most_on_path(limit: &Limit, forward: Duration, wild_steps: usize) -> u128 {
-    let aligned = matches!(
-        limit.algorithm(),
-        Algorithm::FixedWindow { aligned: true, .. } | Algorithm::SlidingWindow { .. }
-    );
-    let wild_steps = u128::try_from(wild_steps).expect("a count fits");
-    most(limit, forward) + if aligned { u128::from(limit.capacity()) * wild_steps } else { 0 }
-}
-
-/// When how much was admitted, oldest first.
+/// The time and cost of every admission, in order of arrival. The times may go back.
 pub(crate) type Admitted = Vec<(Timestamp, u64)>;
 
+/// Checks a history against law B1, in any window and any span of the times that the clock showed.
+pub(crate) fn check_history(limit: &Limit, admitted: &Admitted) -> Result<(), String> {
+    check_windows(limit, admitted)?;
+    let mut sorted = admitted.clone();
+    sorted.sort_unstable();
+    for (from, (start, _)) in sorted.iter().enumerate() {
+        let mut sum = 0;
+        for (at, cost) in &sorted[from..] {
+            sum += u128::from(*cost);
+            let bound = most(limit, at.since(*start));
+            if sum > bound {
+                return Err(format!("{limit}: {sum} of at most {bound} from {start:?} to {at:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Checks a history against the windows of its limit, one by one.
-pub(crate) fn check_windows(limit: &Limit, admitted: &Admitted) -> Result<(), String> {
+fn check_windows(limit: &Limit, admitted: &Admitted) -> Result<(), String> {
     let sum = |from: Timestamp, period: Duration| -> u64 {
         let inside = |(at, _): &&(Timestamp, u64)| from <= *at && at.since(from) < period;
         admitted.iter().filter(inside).map(|(_, cost)| cost).sum()
@@ -58,12 +63,15 @@ pub(crate) fn check_windows(limit: &Limit, admitted: &Admitted) -> Result<(), St
         let period = u64::try_from(period.as_nanos()).expect("a period fits");
         Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % period)
     };
-    let mut opened: Option<Timestamp> = None;
-    admitted.iter().filter(|(_, cost)| *cost > 0).try_for_each(|(at, _)| match limit.algorithm() {
-        Algorithm::FixedWindow { limit, period, aligned: false, .. } => {
-            let open = opened.filter(|open| at.since(*open) < period).unwrap_or(*at);
-            opened = Some(open);
-            within(limit, open, period)
+    let mut opened: Option<(Timestamp, u64)> = None;
+    admitted.iter().filter(|(_, cost)| *cost > 0).try_for_each(|(at, cost)| match limit.algorithm() {
+        Algorithm::FixedWindow { limit: most, period, aligned: false, .. } => {
+            let (open, used) = opened.filter(|(open, _)| at.since(*open) < period).unwrap_or((*at, 0));
+            opened = Some((open, used + cost));
+            if *at < open {
+                return Err(format!("{limit}: admitted at {at:?}, before its window opened at {open:?}"));
+            }
+            if used + cost > most { Err(format!("{limit}: {} in one window", used + cost)) } else { Ok(()) }
         }
         Algorithm::FixedWindow { limit, period, .. } => within(limit, aligned(at, period), period),
         Algorithm::SlidingWindow { limit, period, .. } => {

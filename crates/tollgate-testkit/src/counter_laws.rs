@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tollgate::{Counter, CounterStore, HOUR, Limit, ManualClock, Request, Rule};
 
-use crate::bound::{Admitted, check_windows};
+use crate::bound::{Admitted, check_history};
 use crate::laws::{CASES, property, race};
 use crate::oracle::{Oracle, Verb};
 use crate::world::{CLIENTS, START, World, runtime};
@@ -49,7 +49,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
             });
             admitted
                 .iter()
-                .try_for_each(|history| check_windows(&limit, history))
+                .try_for_each(|history| check_history(&limit, history))
                 .map_err(TestCaseError::fail)
         });
     }

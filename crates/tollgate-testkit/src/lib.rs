@@ -27,10 +27,10 @@ pub mod oracle;
 mod scenario;
 mod world;
 
-pub use bound::{most, most_on_path};
+pub use bound::most;
 pub use counter::MapCounter;
 pub use counter_laws::CounterLaws;
 pub use faulty::{Fault, FaultyStore};
 pub use laws::Laws;
-pub use scenario::{Step, any_limit, steps};
+pub use scenario::{Step, any_limit, replacements, steps};
 pub use world::{World, run};

@@ -69,3 +69,42 @@ pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
     ];
     algorithm.prop_map(|algorithm| Limit::new(algorithm).expect("small numbers are in range"))
 }
+
+/// A limit and others that may replace it: often of the same algorithm, with another count or
+/// another period.
+pub fn replacements(tick: Duration) -> impl Strategy<Value = Vec<Limit>> {
+    let ticks = u64::try_from(tick.as_nanos()).expect("a tick fits");
+    let change = (
+        1..20_u64,
+        prop_oneof![2 => Just((1_u64, 1_u64)), 1 => Just((1, 2)), 1 => Just((3, 2)), 1 => Just((2, 1))],
+    );
+    let like = move |limit: &Limit, (count, (times, by)): (u64, (u64, u64))| {
+        let scaled = |span: Duration| {
+            let nanos = u64::try_from(span.as_nanos()).expect("a span fits");
+            Duration::from_nanos((nanos * times / by / ticks).max(1) * ticks)
+        };
+        let bucket = |bucket: Bucket| Bucket { capacity: count, interval: scaled(bucket.interval), ..bucket };
+        let other = match limit.algorithm() {
+            Algorithm::FixedWindow { period, aligned, count_denied, .. } => {
+                Algorithm::FixedWindow { limit: count, period: scaled(period), aligned, count_denied }
+            }
+            Algorithm::SlidingWindow { period, count_denied, .. } => {
+                Algorithm::SlidingWindow { limit: count, period: scaled(period), count_denied }
+            }
+            Algorithm::SlidingLog { period, .. } => {
+                Algorithm::SlidingLog { limit: count, period: scaled(period) }
+            }
+            Algorithm::TokenBucket(only) => Algorithm::TokenBucket(bucket(only)),
+            Algorithm::Reserve { sustained, reserve } => {
+                Algorithm::Reserve { sustained: bucket(sustained), reserve: bucket(reserve) }
+            }
+            other => unreachable!("an algorithm that is not known here: {other:?}"),
+        };
+        Limit::new(other).expect("small numbers are in range")
+    };
+    let others = prop::collection::vec((change, prop::option::weighted(0.3, any_limit(tick))), 1..4);
+    (any_limit(tick), others).prop_map(move |(first, others)| {
+        let other = others.into_iter().map(|(change, other)| other.unwrap_or_else(|| like(&first, change)));
+        std::iter::once(first).chain(other.collect::<Vec<_>>()).collect()
+    })
+}

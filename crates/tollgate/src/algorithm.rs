@@ -1,19 +1,22 @@
-//! The five algorithms: pure integer arithmetic, one file each.
+//! The algorithms: pure integer arithmetic, one file each.
 //!
 //! Everything tollgate promises about a single limit follows from the answers to a few questions,
-//! and an algorithm is whatever answers them ([`Arithmetic`]): how much is left, when will there be
-//! more, take some, give some back. Admission, peeking, refunds, retry times and composition are
+//! and an algorithm is whatever answers them ([`Arithmetic`]): how much is in use, when will there
+//! be more, take some, give some back. Admission, peeking, refunds, retry times and composition are
 //! written once, in terms of these, by [`Meter`](crate::Meter).
 //!
-//! Nothing here reads a clock, allocates (the sliding log's ring aside) or panics. Times are raw
-//! nanoseconds since the epoch, at most [`Timestamp::MAX`](crate::Timestamp::MAX); counts are at
-//! most [`MAX_COUNT`](crate::MAX_COUNT) and spans at most [`MAX_SPAN`](crate::MAX_SPAN), which
-//! keeps every sum inside 64 bits and every product inside 128. Arithmetic that is written as
-//! saturating never saturates within those bounds.
+//! Nothing here reads a clock, allocates (the sliding log's ring aside) or panics. Reading a state
+//! never changes it: what has lapsed is dropped when something is next taken, so that a clock that
+//! goes back and forward again finds what it left. Times are raw nanoseconds since the epoch, at
+//! most [`Timestamp::MAX`](crate::Timestamp::MAX); counts are at most
+//! [`MAX_COUNT`](crate::MAX_COUNT) and spans at most [`MAX_SPAN`](crate::MAX_SPAN), which keeps
+//! every sum inside 64 bits and every product inside 128. Arithmetic that is written as saturating
+//! never saturates within those bounds.
 
 use std::fmt::Debug;
 
 pub(crate) mod fixed_window;
+pub(crate) mod inline;
 pub(crate) mod reserve;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
@@ -21,9 +24,10 @@ pub(crate) mod token_bucket;
 
 /// What an algorithm knows about a client.
 ///
-/// Every method but [`roll`](Self::roll) expects a state that was rolled to the same `now`.
+/// Every method that takes a `now` expects one that is not before
+/// [`written_at`](Self::written_at).
 pub(crate) trait Arithmetic: Sized {
-    /// What is remembered of one client. The default is a client never seen.
+    /// The state of one client. The default is a client never seen.
     type State: Clone + Debug + Default + PartialEq;
 
     /// How many 64-bit words the state packs into; none if it does not, as a log's ring does not.
@@ -38,27 +42,37 @@ pub(crate) trait Arithmetic: Sized {
     /// How many units the limit admits when nothing has been taken.
     fn capacity(&self) -> u64;
 
-    /// Brings a stored state to `now`: drops what has lapsed.
-    ///
-    /// A state further ahead of `now` than this limit could have put it was written at a later
-    /// reading of the clock. If it would be within reach [`LATE`] from now, this reading merely
-    /// lost a race, and counts as that later one: every other method treats a `now` before the
-    /// state's own time as that time. If not, the clock has gone back: the state then counts as
-    /// exactly empty as of now, so that one wild reading locks nobody out for longer than one
-    /// full refill.
-    fn roll(&self, state: &mut Self::State, now: u64);
+    /// How long the whole limit takes to come back: a window's period, a bucket's full refill.
+    fn period(&self) -> u64;
 
-    /// How many units could be taken right now.
-    fn available(&self, state: &Self::State, now: u64) -> u64;
+    /// The earliest moment at which the state can have been written: 0 if nothing is in use.
+    fn written_at(&self, state: &Self::State) -> u64;
 
-    /// The first moment at which `units` (at most the capacity) could be taken if nothing else
+    /// How many units are in use. More than the capacity if denied attempts count, or if a smaller
+    /// limit replaced the one that admitted them.
+    fn used(&self, state: &Self::State, now: u64) -> u64;
+
+    /// How many units can be taken.
+    #[inline]
+    fn available(&self, state: &Self::State, now: u64) -> u64 {
+        self.capacity().saturating_sub(self.used(state, now))
+    }
+
+    /// Whether `cost` can be taken. Algorithms override it where the answer needs no division, or
+    /// where more can be in use than would ever be admitted.
+    #[inline]
+    fn fits(&self, state: &Self::State, now: u64, cost: u64) -> bool {
+        cost <= self.available(state, now)
+    }
+
+    /// The first moment at which `units` (at most the capacity) can be taken if nothing else
     /// happens: `now` if they can be already.
     fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64;
 
-    /// When a state that packs, just as it is stored, has nothing in use any more.
+    /// When nothing is in use any more.
     fn idle_at(&self, state: &Self::State) -> u64;
 
-    /// Draws `units`, which are available. (Windows that count denied attempts also draw what is
+    /// Takes `units`, which are available. (Windows that count denied attempts also take what is
     /// not.)
     fn take(&self, state: &mut Self::State, now: u64, units: u64);
 
@@ -74,50 +88,46 @@ pub(crate) trait Arithmetic: Sized {
         }
     }
 
-    /// Whether attempts count even when they are denied.
-    fn counts_denied(&self) -> bool {
-        false
-    }
+    /// A client who took `used` units just now: all of them where the count lapses as a whole, the
+    /// capacity at most where it would be a debt.
+    fn with_used(&self, now: u64, used: u64) -> Self::State;
 
     /// The state under this limit of a client whose state under `old`, a limit of the same
-    /// algorithm, was `state`: as many units in use, as far as the new capacity goes.
-    /// Algorithms override it to also keep what units alone do not say: where a window started,
-    /// when entries lapse, the part of a token that has already trickled in.
+    /// algorithm that this one replaces, was `state`: as many units in use. Algorithms override it
+    /// to keep what units alone do not say: where a window started, when entries lapse, the part
+    /// of a token that has already trickled in.
     fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {
         self.with_used(now, old.used(state, now))
     }
 
-    /// How many units are in use.
-    fn used(&self, state: &Self::State, now: u64) -> u64 {
-        self.capacity().saturating_sub(self.available(state, now))
-    }
-
-    /// A client who has just taken `used` units, or everything if that is more.
-    fn with_used(&self, now: u64, used: u64) -> Self::State {
-        let mut state = Self::State::default();
-        let used = used.min(self.capacity());
-        if used > 0 {
-            self.take(&mut state, now, used);
-        }
-        state
+    /// A state that was written at a wild reading of the clock, as of now: exactly empty.
+    fn rebase(&self, state: &Self::State, now: u64) -> Self::State {
+        let _ = state;
+        self.with_used(now, self.capacity())
     }
 }
+
+/// How far behind another a reading of the clock may be and still be one that merely came late: two
+/// threads read it and then reach the same key in the opposite order, or two machines do.
+pub(crate) const LATE: u64 = 1_000_000_000;
 
 /// The words of a packed state, none of which is missing.
 pub(crate) fn exactly<const N: usize>(words: &[u64]) -> [u64; N] {
     words.first_chunk().copied().unwrap_or([0; N])
 }
 
-/// How far behind another a reading of the clock may be and still be one that merely came late: two
-/// threads read it and then reach the same key in the opposite order. (A bucket's state does not
-/// tell when it was written: a store that hands in readings in order spares it the part of a token
-/// that a late one would not see yet.)
-pub(crate) const LATE: u64 = 1_000_000_000;
-
 /// The start of the aligned period that `now` lies in. (A period of zero does not exist; it answers
 /// `now`.)
 pub(crate) fn aligned_start(now: u64, period: u64) -> u64 {
     now.saturating_sub(now.checked_rem(period).unwrap_or(0))
+}
+
+/// The first multiple of the period that is not before `at`.
+pub(crate) fn aligned_end(at: u64, period: u64) -> u64 {
+    match aligned_start(at, period) {
+        start if start < at => start.saturating_add(period),
+        start => start,
+    }
 }
 
 /// `a + b`, which the bounds above keep inside 64 bits.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{aligned_start, narrow, product};
-use crate::store::{Answer, Applied, Charge, Op, Store, StoreError};
+use crate::algorithm::aligned_start;
+use crate::store::{Answer, Applied, Cause, Charge, Op, Store, StoreError};
 use crate::time::nanos_of;
-use crate::{Algorithm, Error, Key, Limit, Outcome, Timestamp, Verdict};
+use crate::{Algorithm, Error, Key, Limit, Meter, Outcome, Timestamp};
 
 /// A named number that can be added to.
 pub trait Counter: Send + Sync {
@@ -49,9 +49,14 @@ impl<C: Counter> Store for CounterStore<C> {
         }
         let mut answers = SmallVec::new();
         for charge in charges {
-            answers.push(Answer { outcome: self.count(charge, now).await?, units: 0, held: false });
+            answers.push(Answer {
+                outcome: self.count(charge, now).await?,
+                units: 0,
+                held: false,
+                cause: Cause::Limit,
+            });
         }
-        Ok(Applied { now, answers })
+        Ok(Applied { now, answers, changed: true, converted: 0 })
     }
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
@@ -68,35 +73,23 @@ impl<C: Counter> Store for CounterStore<C> {
 
 impl<C: Counter> CounterStore<C> {
     async fn count(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Outcome, StoreError> {
-        let Some((period, sliding)) = window(charge.limit()) else {
+        let Some((period, sliding)) = window(charge.limit) else {
             return Err(StoreError::Unsupported { verb: "keep this limit" });
         };
-        let capacity = charge.limit().capacity();
+        let fits_at_all = charge.cost <= charge.limit.capacity();
         let start = aligned_start(now.as_nanos(), period);
         let ttl = Duration::from_nanos(period.saturating_mul(2));
-        let fits_at_all = charge.cost <= capacity;
         let added = if fits_at_all { charge.cost } else { 0 };
-        let used = self.0.add(&name(charge.key, start), added, ttl).await?;
-        let weight = match start.checked_sub(period).filter(|_| sliding) {
+        let current = self.0.add(&name(charge.key, start), added, ttl).await?;
+        let previous = match start.checked_sub(period).filter(|_| sliding) {
+            Some(before) => self.0.add(&name(charge.key, before), 0, ttl).await?,
             None => 0,
-            Some(before) => {
-                let previous = self.0.add(&name(charge.key, before), 0, ttl).await?;
-                let covered = period.saturating_sub(now.as_nanos().saturating_sub(start));
-                narrow(product(previous, covered).checked_div(u128::from(period)).unwrap_or(0))
-            }
         };
-        let estimate = used.saturating_add(weight);
-        let end = start.saturating_add(period);
-        let verdict = if !fits_at_all {
-            Verdict::Never
-        } else if estimate <= capacity || charge.cost == 0 {
-            Verdict::Allowed
-        } else {
-            // Not before the period's end, when what was counted lapses or begins to fade.
-            Verdict::Denied { retry_after: Duration::from_nanos(end.saturating_sub(now.as_nanos())) }
-        };
-        let end = Timestamp::from_nanos(end);
-        Ok(Outcome { verdict, remaining: capacity.saturating_sub(estimate), reset_at: end, grows_at: end })
+        let state = [start, current, previous];
+        let meter = Meter::load(*charge.limit, if sliding { &state } else { &state[..2] });
+        // It was added before it was looked at.
+        let allowed = charge.cost == 0 || fits_at_all && meter.used(now) <= charge.limit.capacity();
+        Ok(meter.outcome(now, charge.cost, allowed))
     }
 }
 

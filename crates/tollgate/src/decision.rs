@@ -1,62 +1,89 @@
 //! The answer to a request: what every limit said, merged.
+//!
+//! A decision is small and lazy. It carries the state that was left behind, and works its numbers
+//! out when somebody asks for them: most callers only want to know whether to go ahead.
 
+use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::{Limit, Limits, Outcome, Rule, RuleName, Timestamp, Verdict};
+use crate::algorithm::inline::{InlineBucket, InlineWindow};
+use crate::algorithm::token_bucket::TokenBucket;
+use crate::key::Budget;
+use crate::limit::Kind;
+use crate::rule::Tag;
+use crate::store::Cause;
+use crate::{Limit, Meter, Outcome, RuleName, Timestamp, Verdict};
 
 /// What one limit said to a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     /// The rule it belongs to.
     pub rule: RuleName,
-    /// Which of the rule's limits, counted from 0.
-    pub place: u16,
+    /// Which of the rule's budgets.
+    pub budget: Budget,
+    /// Which of the budget's limits, counted from 0.
+    pub index: u16,
     /// The limit that applied.
-    pub limit: &'static Limit,
+    pub limit: Limit,
     /// What the rule charges for each unit of a request's cost.
     pub unit_cost: u64,
     /// Whether the rule only watches.
     pub shadow: bool,
     /// Its verdict and numbers.
     pub outcome: Outcome,
+    /// What a denial is due to.
+    pub cause: Cause,
 }
 
 impl Report {
-    fn new(rule: &Rule, place: u16, limit: &'static Limit, outcome: Outcome) -> Self {
-        Self {
-            rule: rule.name(),
-            place,
-            limit,
-            unit_cost: rule.unit_cost(),
-            shadow: rule.is_shadow(),
-            outcome,
-        }
-    }
-
     /// How many more requests of cost 1 this limit has room for.
-    #[inline]
     fn requests_left(&self) -> u64 {
-        match self.unit_cost {
-            // Nearly always, and a division costs as much as all the rest.
-            1 => self.outcome.remaining,
-            cost => self.outcome.remaining.checked_div(cost).unwrap_or(0),
-        }
+        self.outcome.remaining.checked_div(self.unit_cost).unwrap_or(0)
     }
+}
+
+/// What each limit said that covered a request, in the order of the rules.
+pub type Reports = SmallVec<[Report; 4]>;
+
+/// The numbers of a decision, all at once: for whoever writes them into an answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Allowed, denied for a while, or never.
+    pub verdict: Verdict,
+    /// How many more requests like this one, of cost 1, would be admitted right now. [`u64::MAX`]
+    /// if no limit enforces anything on it.
+    pub remaining: u64,
+    /// The limit that decided: of those that enforce, the one with the longest wait; on an
+    /// admission, the least left.
+    pub deciding: Option<Report>,
 }
 
 /// The answer to a request, with the numbers of every limit that covered it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 #[must_use = "a decision that nobody looks at limits nothing"]
 pub struct Decision {
     now: Timestamp,
-    verdict: Verdict,
-    deciding: Option<u16>,
-    remaining: u64,
+    /// The request's cost.
+    cost: u64,
+    allowed: bool,
     degraded: Degraded,
-    limits: SmallVec<[Report; 4]>,
+    detail: Detail,
 }
+
+/// What the numbers are worked out from.
+#[derive(Clone)]
+enum Detail {
+    /// The states that were left, of rules that enforce.
+    Left { tags: [Option<Tag>; TAGS_MAX], words: [u64; WORDS_MAX] },
+    /// What each limit said, where a state alone does not tell.
+    Told(Box<(Summary, Reports)>),
+}
+
+/// The most budgets whose states a decision carries, and the most words of all of them.
+pub(crate) const TAGS_MAX: usize = 4;
+pub(crate) const WORDS_MAX: usize = 8;
 
 /// Whether the store had a say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,92 +96,65 @@ pub(crate) enum Degraded {
 }
 
 impl Decision {
-    /// Merges what the limits said: all that enforce have to admit. On a denial the limit with the
-    /// longest wait decides, on an admission the one with the least left; the first of them on
-    /// a tie.
+    /// What the states that are left of some budgets amount to. The states follow each other in
+    /// `words`; that of an inline limit is followed by the limit.
+    #[inline(always)]
+    pub(crate) const fn of_states(
+        now: Timestamp,
+        cost: u64,
+        allowed: bool,
+        tags: [Option<Tag>; TAGS_MAX],
+        words: [u64; WORDS_MAX],
+    ) -> Self {
+        Self { now, cost, allowed, degraded: Degraded::No, detail: Detail::Left { tags, words } }
+    }
+
+    /// Merges what the limits said.
     pub(crate) fn merge(
         now: Timestamp,
         degraded: Degraded,
         limits: impl IntoIterator<Item = Report>,
     ) -> Self {
-        let mut decision = Self {
-            now,
-            verdict: Verdict::Allowed,
-            deciding: None,
-            remaining: u64::MAX,
-            degraded,
-            limits: SmallVec::new(),
-        };
-        for (index, report) in (0..).zip(limits) {
-            if !report.shadow && decision.is_outweighed_by(&report) {
-                decision.verdict = report.outcome.verdict;
-                decision.deciding = Some(index);
-            }
-            if !report.shadow {
-                decision.remaining = decision.remaining.min(report.requests_left());
-            }
-            decision.limits.push(report);
-        }
-        decision
-    }
-
-    /// Whether a limit has more of a say than those before it.
-    fn is_outweighed_by(&self, report: &Report) -> bool {
-        match (self.verdict, report.outcome.verdict) {
-            (Verdict::Allowed, Verdict::Allowed) => {
-                self.deciding.is_none() || report.requests_left() < self.remaining
-            }
-            (before, now) => self.deciding.is_none() || wait(now) > wait(before),
-        }
-    }
-
-    /// What the one limit of the one rule that covers a request, and enforces, said.
-    #[inline]
-    pub(crate) fn of_limit(now: Timestamp, rule: &Rule, limit: &'static Limit, outcome: Outcome) -> Self {
-        let report = Report::new(rule, 0, limit, outcome);
-        let mut limits = SmallVec::new();
-        limits.push(report);
-        Self {
-            now,
-            verdict: outcome.verdict,
-            deciding: Some(0),
-            remaining: report.requests_left(),
-            degraded: Degraded::No,
-            limits,
-        }
-    }
-
-    /// What the limits of the one rule that covers a request, and enforces, said.
-    pub(crate) fn of_limits(now: Timestamp, rule: &Rule, limits: Limits, outcomes: &[Outcome]) -> Self {
-        let reports = (0..).zip(limits).zip(outcomes);
-        let reports = reports.map(|((place, limit), outcome)| Report::new(rule, place, limit, *outcome));
-        Self::merge(now, Degraded::No, reports)
+        let reports: Reports = limits.into_iter().collect();
+        let summary = summarise(&reports);
+        let allowed = summary.verdict == Verdict::Allowed;
+        Self { now, cost: 0, allowed, degraded, detail: Detail::Told(Box::new((summary, reports))) }
     }
 
     /// Whether the request may go ahead.
     #[must_use]
-    pub fn allowed(&self) -> bool {
-        self.verdict == Verdict::Allowed
+    #[inline]
+    pub const fn allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// All of the numbers at once.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        match &self.detail {
+            Detail::Told(told) => told.0,
+            Detail::Left { .. } => summarise(&self.limits()),
+        }
     }
 
     /// Allowed, denied for a while, or never.
     #[must_use]
-    pub const fn verdict(&self) -> Verdict {
-        self.verdict
+    pub fn verdict(&self) -> Verdict {
+        if self.allowed { Verdict::Allowed } else { self.summary().verdict }
     }
 
     /// How long until the same request is admitted, if nothing else happens: zero if it was, `None`
     /// if it never will be.
     #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
-        self.verdict.retry_after()
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.verdict().retry_after()
     }
 
     /// How many more requests like this one, of cost 1, would be admitted right now. [`u64::MAX`]
     /// if no limit enforces anything on it.
     #[must_use]
-    pub const fn remaining(&self) -> u64 {
-        self.remaining
+    pub fn remaining(&self) -> u64 {
+        self.summary().remaining
     }
 
     /// The whole of the deciding limit. [`u64::MAX`] if no limit enforces anything.
@@ -178,14 +178,57 @@ impl Decision {
     /// The limit that decided: of those that enforce, the one with the longest wait; on an
     /// admission, the least left.
     #[must_use]
-    pub fn deciding(&self) -> Option<&Report> {
-        self.limits.get(usize::from(self.deciding?))
+    pub fn deciding(&self) -> Option<Report> {
+        self.summary().deciding
     }
 
     /// What each limit that covered the request said, in the order of the rules.
     #[must_use]
-    pub fn limits(&self) -> &[Report] {
-        &self.limits
+    pub fn limits(&self) -> Reports {
+        match &self.detail {
+            Detail::Told(told) => told.1.clone(),
+            Detail::Left { tags, words } => {
+                let (mut reports, mut words) = (Reports::new(), words.as_slice());
+                for tag in tags.iter().flatten() {
+                    self.report(*tag, &mut words, &mut reports);
+                }
+                reports
+            }
+        }
+    }
+
+    /// Adds what the limits of one budget say, whose states `words` begins with.
+    fn report(&self, tag: Tag, words: &mut &[u64], reports: &mut Reports) {
+        let inline;
+        let (budget, limits) = match (tag.budget, *words) {
+            (Budget::InlineTime, [_, _, _, capacity, token, parts, ..]) => {
+                let bucket = TokenBucket::reduced(*capacity, *token, *parts);
+                inline = Limit(Kind::InlineBucket(InlineBucket { bucket, longest: u64::MAX }));
+                (tag.budget, std::slice::from_ref(&inline))
+            }
+            (Budget::InlineCount(_), [_, _, limit, period, ..]) => {
+                inline = Limit(Kind::InlineWindow(InlineWindow { limit: *limit, period: *period }));
+                (Budget::InlineCount(Duration::from_nanos(*period)), std::slice::from_ref(&inline))
+            }
+            _ => (tag.budget, tag.limits.as_slice()),
+        };
+        let charge = self.cost.saturating_mul(tag.unit_cost);
+        for (index, limit) in (0..).zip(limits) {
+            let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
+            *words = rest;
+            let meter = Meter::load(*limit, state);
+            let allowed = self.allowed || meter.fits(self.now, charge);
+            reports.push(Report {
+                rule: tag.rule,
+                budget,
+                index,
+                limit: limit.plain(),
+                unit_cost: tag.unit_cost,
+                shadow: false,
+                outcome: meter.outcome(self.now, charge, allowed),
+                cause: Cause::Limit,
+            });
+        }
     }
 
     /// Whether the store failed, so that this answer follows the rules' failure policies.
@@ -199,6 +242,12 @@ impl Decision {
     #[must_use]
     pub const fn unavailable(&self) -> bool {
         matches!(self.degraded, Degraded::Closed)
+    }
+
+    /// What a denial is due to: the limit that decided, a block, or a table without room.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        if self.allowed { Cause::Limit } else { self.deciding().map_or(Cause::Limit, |report| report.cause) }
     }
 
     /// The time it was decided at.
@@ -219,12 +268,54 @@ impl Decision {
     }
 
     /// The same numbers, denied all the same: there may be enough, but others were there first.
-    pub(crate) fn overtaken(mut self) -> Self {
-        if self.allowed() {
-            self.verdict = Verdict::Denied { retry_after: Duration::ZERO };
+    pub(crate) fn overtaken(self) -> Self {
+        if !self.allowed {
+            return self;
         }
-        self
+        let mut denied = self.merged(self.limits());
+        denied.allowed = false;
+        if let Detail::Told(told) = &mut denied.detail {
+            told.0.verdict = Verdict::Denied { retry_after: Duration::ZERO };
+        }
+        denied
     }
+}
+
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        (self.now, self.allowed, self.degraded) == (other.now, other.allowed, other.degraded)
+            && self.summary() == other.summary()
+            && self.limits() == other.limits()
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("now", &self.now)
+            .field("verdict", &self.verdict())
+            .field("degraded", &self.degraded)
+            .field("limits", &self.limits())
+            .finish()
+    }
+}
+
+/// Merges what the limits said: all that enforce have to admit. On a denial the limit with the
+/// longest wait decides, on an admission the one with the least left; the first of them on a tie.
+fn summarise(reports: &[Report]) -> Summary {
+    let mut summary = Summary { verdict: Verdict::Allowed, remaining: u64::MAX, deciding: None };
+    for report in reports.iter().filter(|report| !report.shadow) {
+        let outweighs = match (summary.verdict, report.outcome.verdict) {
+            (Verdict::Allowed, Verdict::Allowed) => report.requests_left() < summary.remaining,
+            (before, now) => wait(now) > wait(before),
+        };
+        if summary.deciding.is_none() || outweighs {
+            summary.verdict = report.outcome.verdict;
+            summary.deciding = Some(*report);
+        }
+        summary.remaining = summary.remaining.min(report.requests_left());
+    }
+    summary
 }
 
 /// Orders verdicts by how long they keep a request waiting.
@@ -242,9 +333,17 @@ mod tests {
 
     fn report(rule: &str, verdict: Verdict, remaining: u64, unit_cost: u64) -> Report {
         let now = Timestamp::EPOCH;
-        let outcome = Outcome { verdict, remaining, reset_at: now, grows_at: now };
-        const LIMIT: &Limit = &Limit::per_second(100);
-        Report { rule: RuleName::intern(rule), place: 0, limit: LIMIT, unit_cost, shadow: false, outcome }
+        let outcome = Outcome { now, verdict, remaining, reset_at: now, grows_at: now };
+        Report {
+            rule: RuleName::intern(rule),
+            budget: Budget::Rule,
+            index: 0,
+            limit: Limit::per_second(100),
+            unit_cost,
+            shadow: false,
+            outcome,
+            cause: Cause::Limit,
+        }
     }
 
     fn merge(limits: &[Report]) -> Decision {

@@ -1,28 +1,33 @@
 //! The identity of one counted thing.
 //!
-//! A key is a rule's name, the place of a limit in that rule's list, and the values of the
-//! attributes that the rule counts by. Its encoding is injective: each part is preceded by its
-//! length, so `a` + `bc` and `ab` + `c` are different keys, and no value can imitate another rule.
-//! It says nothing about the limit's numbers, so a limit can change and keep its history.
+//! A key is a rule's name, which of the rule's budgets is meant, the index of a limit in that
+//! budget's list, and the values of the attributes that the rule counts by. Its encoding is
+//! injective: each part is preceded by its length, so `a` + `bc` and `ab` + `c` are different keys,
+//! and no value can imitate another rule. It says nothing about the limit's numbers, so a limit can
+//! be replaced and keep its history.
+
+use std::fmt;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::{Error, RuleName};
+use crate::{Error, RuleName, format_duration, parse_duration};
 
 /// The longest attribute value that can be part of a key.
 pub const MAX_VALUE_BYTES: usize = 1024;
 
-/// Which budget is meant.
+/// Which budget is meant, and which of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     rule: RuleName,
-    place: u16,
+    budget: Budget,
+    index: u16,
     subject: &'a [u8],
 }
 
 impl<'a> Key<'a> {
-    pub(crate) const fn new(rule: RuleName, place: u16, subject: &'a [u8]) -> Self {
-        Self { rule, place, subject }
+    pub(crate) const fn new(rule: RuleName, budget: Budget, index: u16, subject: &'a [u8]) -> Self {
+        Self { rule, budget, index, subject }
     }
 
     /// The rule whose budget it is.
@@ -31,15 +36,26 @@ impl<'a> Key<'a> {
         self.rule
     }
 
-    /// Which of the rule's limits, counted from 0.
+    /// Which of the rule's budgets for these values.
     #[must_use]
-    pub const fn place(&self) -> u16 {
-        self.place
+    pub const fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    /// Which of the budget's limits, counted from 0.
+    #[must_use]
+    pub const fn index(&self) -> u16 {
+        self.index
     }
 
     /// The encoded values.
     pub(crate) const fn subject(&self) -> &'a [u8] {
         self.subject
+    }
+
+    /// Whether it is another limit of the same budget.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.rule == other.rule && self.budget == other.budget && self.subject == other.subject
     }
 
     /// The attribute values that it is the budget of, in the order of the rule's key; none for a
@@ -55,14 +71,79 @@ impl<'a> Key<'a> {
     }
 
     /// Appends the encoding. Different keys have different encodings, and none is the beginning of
-    /// another's of the same rule and place with as many values.
+    /// another's of the same rule, budget and index with as many values.
     pub fn encode(&self, out: &mut impl Extend<u8>) {
-        let name = self.rule.as_str().as_bytes();
-        // Rule names are at most 128 bytes long.
-        out.extend(u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes());
-        out.extend(name.iter().copied());
-        out.extend(self.place.to_le_bytes());
+        let mut part = |bytes: &[u8]| {
+            // Rule names are at most 128 bytes long, and an override's name is a few conditions.
+            out.extend(u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_le_bytes());
+            out.extend(bytes.iter().copied());
+        };
+        part(self.rule.as_str().as_bytes());
+        match self.budget {
+            Budget::Rule => part(&[]),
+            Budget::Override(name) => part(name.as_bytes()),
+            inline => part(inline.to_string().as_bytes()),
+        }
+        out.extend(self.index.to_le_bytes());
         out.extend(self.subject.iter().copied());
+    }
+}
+
+/// One of the budgets that a rule has for the same attribute values. Budgets are islands: nothing
+/// drawn on one is drawn on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Budget {
+    /// The budget of the rule's own limits, and of overrides that match on nothing but the rule's
+    /// key: those replace its limits.
+    Rule,
+    /// The budget of an override that matches on anything else, by its name, which says what it
+    /// matches: `method=POST,path=/login`. The next request may match differently.
+    Override(&'static str),
+    /// The one time that is shared by all token buckets that come with requests.
+    InlineTime,
+    /// The count that is shared by all windows of this period that come with requests.
+    InlineCount(Duration),
+}
+
+impl Budget {
+    /// The budget that [`Display`](fmt::Display) wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(Self::Rule),
+            INLINE_TIME => Some(Self::InlineTime),
+            INLINE_COUNT => Some(Self::InlineCount(Duration::ZERO)),
+            _ if text.contains('=') => Some(Self::Override(RuleName::intern(text).as_str())),
+            _ => parse_duration(text.strip_prefix("inline ")?).ok().map(Self::InlineCount),
+        }
+    }
+
+    /// The budget's number, for hashing: the same in every process. The period of an inline count
+    /// is not part of it.
+    pub(crate) fn digest(&self, rule: RuleName) -> u64 {
+        let name = match self {
+            Self::Rule => return rule.digest(),
+            Self::Override(name) => name,
+            Self::InlineTime => INLINE_TIME,
+            Self::InlineCount(_) => INLINE_COUNT,
+        };
+        digest(rule.bytes().chain([0]).chain(name.bytes()))
+    }
+}
+
+const INLINE_TIME: &str = "inline";
+/// Of whatever period.
+const INLINE_COUNT: &str = "inline count";
+
+/// The budget's name among those of its rule: empty for the rule's own.
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule => Ok(()),
+            Self::Override(name) => f.write_str(name),
+            Self::InlineTime => f.write_str(INLINE_TIME),
+            Self::InlineCount(Duration::ZERO) => f.write_str(INLINE_COUNT),
+            Self::InlineCount(period) => write!(f, "inline {}", format_duration(*period)),
+        }
     }
 }
 
@@ -86,19 +167,33 @@ pub(crate) fn checked_value<'a>(attribute: &str, value: &'a str) -> Result<&'a s
     if (1..=MAX_VALUE_BYTES).contains(&value.len()) {
         return Ok(value);
     }
-    Err(Error::InvalidKey { attribute: attribute.into(), length: value.len() })
+    Err(invalid_key(attribute, value.len()))
+}
+
+#[cold]
+fn invalid_key(attribute: &str, length: usize) -> Error {
+    Error::InvalidKey { attribute: attribute.into(), length }
+}
+
+/// FNV-1a, 64 bits: the same in every process. Nobody gains by aiming for collisions where it is
+/// used.
+pub(crate) fn digest(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HOUR;
 
-    fn encoded(rule: &str, place: u16, values: &[&str]) -> Vec<u8> {
+    fn encoded(rule: &str, budget: Budget, index: u16, values: &[&str]) -> Vec<u8> {
         let mut subject = SmallVec::new();
         for value in values {
             push_value(&mut subject, "client", value).unwrap();
         }
-        let key = Key::new(RuleName::intern(rule), place, &subject);
+        let key = Key::new(RuleName::intern(rule), budget, index, &subject);
         assert_eq!(key.values().collect::<Vec<_>>(), values.iter().map(|v| v.as_bytes()).collect::<Vec<_>>());
         let mut out = Vec::new();
         key.encode(&mut out);
@@ -108,20 +203,33 @@ mod tests {
     #[test]
     fn b5_keys_that_look_alike_are_different_keys() {
         let alike = [
-            encoded("r", 0, &["a", "bc"]),
-            encoded("r", 0, &["ab", "c"]),
-            encoded("r", 0, &["abc"]),
-            encoded("r", 1, &["abc"]),
-            encoded("ra", 0, &["bc"]),
-            encoded("r", 0, &["\u{1}\0a", "b"]),
-            encoded("r", 0, &["\u{1}", "\0ab"]),
-            encoded("r", 0, &[]),
+            encoded("r", Budget::Rule, 0, &["a", "bc"]),
+            encoded("r", Budget::Rule, 0, &["ab", "c"]),
+            encoded("r", Budget::Rule, 0, &["abc"]),
+            encoded("r", Budget::Rule, 1, &["abc"]),
+            encoded("ra", Budget::Rule, 0, &["bc"]),
+            encoded("r", Budget::Rule, 0, &["\u{1}\0a", "b"]),
+            encoded("r", Budget::Rule, 0, &["\u{1}", "\0ab"]),
+            encoded("r", Budget::Rule, 0, &[]),
+            encoded("r", Budget::Override("path=/x"), 0, &["abc"]),
+            encoded("r", Budget::InlineTime, 0, &["abc"]),
+            encoded("r", Budget::InlineCount(HOUR), 0, &["abc"]),
         ];
         for (i, one) in alike.iter().enumerate() {
             for other in &alike[i + 1..] {
                 assert_ne!(one, other);
             }
         }
+    }
+
+    #[test]
+    fn a_budget_s_name_says_which_it_is() {
+        let budgets =
+            [Budget::Rule, Budget::Override("path=/x"), Budget::InlineTime, Budget::InlineCount(HOUR)];
+        for budget in budgets {
+            assert_eq!(Budget::parse(&budget.to_string()), Some(budget));
+        }
+        assert_eq!(Budget::parse("nonsense"), None);
     }
 
     #[test]

@@ -81,18 +81,18 @@ mod time;
 
 pub use block_on::block_on;
 pub use counter::{Counter, CounterStore};
-pub use decision::{Decision, Report};
+pub use decision::{Decision, Report, Reports, Summary};
 pub use error::Error;
-pub use key::{Key, MAX_VALUE_BYTES};
+pub use key::{Budget, Key, MAX_VALUE_BYTES};
 pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
 pub use limiter::{Limiter, LimiterBuilder, Observer, Reservation, Settlement, Together};
 pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
-pub use request::{AsRequest, CLIENT, KeyPart, Request};
+pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request};
 pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
 pub use stats::{Counts, Stats};
-pub use store::{Answer, Applied, Charge, HoldId, Op, Store, StoreError};
+pub use store::{Answer, Applied, Cause, Charge, HoldId, Op, Store, StoreError, Until};
 #[cfg(feature = "tokio")]
 pub use time::TokioClock;
 pub use time::{Clock, CoarseClock, DAY, HOUR, MINUTE, ManualClock, SECOND, Sleep, SystemClock, Timestamp};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
@@ -66,6 +67,8 @@ pub(crate) enum Kind {
     /// A token bucket whose token is not a whole number of nanoseconds.
     FractionalBucket(TokenBucket<Parts>),
     Reserve(Reserve),
+    InlineBucket(InlineBucket),
+    InlineWindow(InlineWindow),
 }
 
 /// A limit spelled out: what [`Limit::new`] checks and [`Limit::algorithm`] shows.
@@ -316,6 +319,8 @@ impl Limit {
             Kind::TokenBucket(bucket) => bucket.capacity,
             Kind::FractionalBucket(bucket) => bucket.capacity,
             Kind::Reserve(both) => both.sustained.capacity.saturating_add(both.reserve.capacity),
+            Kind::InlineBucket(inline) => inline.bucket.capacity,
+            Kind::InlineWindow(window) => window.limit,
         }
     }
 
@@ -327,6 +332,59 @@ impl Limit {
             Kind::SlidingWindow(window) => window.count_denied,
             _ => false,
         }
+    }
+
+    /// This limit as one that comes with a request, whose state does not depend on it: a token bucket
+    /// that refills evenly, or a window that opens at the first request. `longest` is the longest
+    /// full refill that may come with any request.
+    pub(crate) fn inline(self, longest: Duration) -> Option<Self> {
+        let longest = crate::time::nanos_of(longest);
+        Some(Self(match self.0 {
+            Kind::TokenBucket(bucket) if !bucket.stepped => {
+                Kind::InlineBucket(InlineBucket { bucket: bucket.in_parts(), longest })
+            }
+            Kind::FractionalBucket(bucket) if !bucket.stepped => {
+                Kind::InlineBucket(InlineBucket { bucket, longest })
+            }
+            Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false }) => {
+                Kind::InlineWindow(InlineWindow { limit, period })
+            }
+            Kind::InlineBucket(InlineBucket { bucket, .. }) => {
+                Kind::InlineBucket(InlineBucket { bucket, longest })
+            }
+            Kind::InlineWindow(_) => self.0,
+            _ => return None,
+        }))
+    }
+
+    /// If it came with a request: the longest full refill that may. The state of such a limit is
+    /// read as it is under whatever limit comes, and does not need to know which one wrote it.
+    #[must_use]
+    pub const fn inline_longest(&self) -> Option<Duration> {
+        match self.0 {
+            Kind::InlineBucket(InlineBucket { longest, .. }) => Some(Duration::from_nanos(longest)),
+            Kind::InlineWindow(InlineWindow { period, .. }) => Some(Duration::from_nanos(period)),
+            _ => None,
+        }
+    }
+
+    /// The same limit, wherever it came from.
+    pub(crate) fn plain(self) -> Self {
+        Self(match self.0 {
+            Kind::InlineBucket(InlineBucket { bucket, .. }) => match bucket.whole() {
+                Some(whole) => Kind::TokenBucket(whole),
+                None => Kind::FractionalBucket(bucket),
+            },
+            Kind::InlineWindow(InlineWindow { limit, period }) => {
+                Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false })
+            }
+            plain => plain,
+        })
+    }
+
+    /// Whether a state that `other` wrote has to be converted to be read under this limit.
+    pub(crate) fn replaces(&self, other: &Self) -> bool {
+        self != other && !(self.inline_longest().is_some() && other.inline_longest().is_some())
     }
 
     /// The limit spelled out.
@@ -346,6 +404,11 @@ impl Limit {
             Kind::FractionalBucket(bucket) => Algorithm::TokenBucket(Bucket::of(&bucket)),
             Kind::Reserve(Reserve { sustained, reserve }) => {
                 Algorithm::Reserve { sustained: Bucket::of(&sustained), reserve: Bucket::of(&reserve) }
+            }
+            Kind::InlineBucket(inline) => Algorithm::TokenBucket(Bucket::of(&inline.bucket)),
+            Kind::InlineWindow(InlineWindow { limit, period }) => {
+                let period = Duration::from_nanos(period);
+                Algorithm::FixedWindow { limit, period, aligned: false, count_denied: false }
             }
         }
     }

@@ -9,28 +9,32 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::decision::Degraded;
-use crate::rule::check_limits;
 use crate::stats::{Stats, Tally};
-use crate::store::{Applied, Charge, Op, Store, StoreError};
-use crate::time::Clock;
-use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, RuleSet, Timestamp};
+use crate::store::{Applied, Charge, Op, Store, StoreError, Until};
+use crate::time::AnyClock;
+use crate::{
+    AsRequest, Decision, Error, InlineLimit, Limit, MemoryStore, Request, Rule, RuleSet, Timestamp,
+    format_duration,
+};
 
-mod active;
 mod builder;
+mod check;
 mod failure;
 mod plan;
+mod prepared;
 mod reservation;
-mod short;
-mod together;
 mod wait;
 
-use active::Current;
 pub use builder::LimiterBuilder;
+pub use check::Together;
 use failure::Share;
 use plan::Plan;
+use prepared::{Current, Prepared};
 pub use reservation::{Reservation, Settlement};
-pub use together::Together;
 use wait::Queues;
+
+const NO_LIMIT: &str = "its limits come with requests; bring one, with Request::under";
+const NOT_INLINE: &str = "it has limits of its own; limits come with requests under a Rule::inline";
 
 /// Decides requests.
 ///
@@ -50,14 +54,16 @@ pub struct Limiter<S = MemoryStore> {
 struct Shared<S> {
     rules: Current,
     store: S,
-    clock: Box<dyn Clock>,
+    clock: AnyClock,
     observer: Option<Box<dyn Observer>>,
     deadline: Duration,
+    longest_inline_refill: Duration,
     /// Decides under [`FailurePolicy::Local`](crate::FailurePolicy::Local) while the store is away.
     local: MemoryStore,
     local_share: Share,
     total: Tally,
     store_errors: AtomicU64,
+    converted: AtomicU64,
     queues: Queues,
 }
 
@@ -108,7 +114,7 @@ impl<S: Store> Limiter<S> {
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
         let (plan, cost) = self.plan(&request)?;
         let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
-        self.shared.observe(&request, &decision, &plan);
+        self.shared.observe(&request, &decision);
         Ok(decision)
     }
 
@@ -144,13 +150,14 @@ impl<S: Store> Limiter<S> {
         self.shared.act_units(Op::Penalise, &plan, cost).await
     }
 
-    /// Denies the client everything until a time: a past one lifts the block. Global budgets are
-    /// left alone, as by [`penalise`](Self::penalise).
+    /// Denies the client everything for a [`Duration`], or until a [`Timestamp`]: a past one lifts
+    /// the block. Global budgets are left alone, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to remember it.
-    pub async fn block(&self, request: impl AsRequest, until: Timestamp) -> Result<(), Error> {
+    pub async fn block(&self, request: impl AsRequest, until: impl Into<Until>) -> Result<(), Error> {
         let (plan, cost) = self.own_plan(&request)?;
+        let until = until.into();
         self.shared.act_units(Op::Block { until }, &plan, cost).await.map(|_| ())
     }
 
@@ -171,7 +178,7 @@ impl<S: Store> Limiter<S> {
     /// What the store has against one of the limits. Then nothing changes.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), Error> {
         check_accepted(&self.shared.store, &rules)?;
-        self.shared.rules.replace(&rules);
+        self.shared.rules.replace(rules, self.shared.store.as_memory());
         Ok(())
     }
 
@@ -184,13 +191,13 @@ impl<S: Store> Limiter<S> {
     /// What has been decided so far. Reading it takes none of the locks that requests take.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let active = self.shared.rules.load();
-        let rules = active.rules.rules().iter().zip(&active.tallies);
+        let prepared = self.shared.rules.load();
         Stats {
             total: self.shared.total.counts(),
-            rules: rules.map(|(rule, tally)| (rule.name(), tally.counts())).collect(),
+            rules: prepared.tallies().map(|(rule, tally)| (rule, tally.counts())).collect(),
             live_keys: self.shared.store.live_keys(),
             store_errors: self.shared.store_errors.load(Ordering::Relaxed),
+            converted: self.shared.converted.load(Ordering::Relaxed),
         }
     }
 
@@ -205,23 +212,32 @@ impl<S: Store> Limiter<S> {
         &self.shared.store
     }
 
-    /// The charges of a request, and its cost.
-    fn plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
-        request.with_request(|request| {
-            let mut plan = Plan::empty();
-            self.add(&mut plan, &request, 1)?;
-            Ok((plan, request.checked_cost()?))
-        })
+    /// Makes a limit one that can come with requests, by [`Request::under`]: a token bucket that
+    /// refills evenly, or a window that opens at the first request.
+    ///
+    /// # Errors
+    /// [`Error::InvalidLimit`] if it is another, if a full refill takes longer than
+    /// [may come with a request](LimiterBuilder::longest_inline_refill), or if the store cannot keep
+    /// it.
+    pub fn inline(&self, limit: Limit) -> Result<InlineLimit, Error> {
+        let longest = self.shared.longest_inline_refill;
+        let Some(inline) = limit.inline(longest) else {
+            let reason =
+                "a token bucket that refills evenly, or a fixed window that opens at the first request";
+            return Err(Error::InvalidLimit { field: "algorithm", value: limit.to_string(), reason });
+        };
+        if limit.period() > longest {
+            let value = format_duration(limit.period());
+            let reason = "at most `longest_inline_refill`";
+            return Err(Error::InvalidLimit { field: "full refill", value, reason });
+        }
+        self.shared.store.accepts(&inline)?;
+        Ok(InlineLimit(inline))
     }
 
-    /// Adds the charges of a request.
-    fn add(&self, plan: &mut Plan, request: &Request<'_>, times: u64) -> Result<(), Error> {
-        let active = self.shared.rules.load();
-        if let Some(only) = request.only_rule().filter(|only| active.rules.index(only).is_none()) {
-            return Err(Error::UnknownRule { rule: only.into() });
-        }
-        check_own_limits(&self.shared.store, request)?;
-        plan.add(&active.rules, request, times)
+    /// The charges of a request, and its cost.
+    fn plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
+        request.with_request(|request| self.shared.plan(&self.shared.rules.load(), &request))
     }
 
     /// The same for what is done to a client: only to budgets of its own, unless a rule is named.
@@ -234,6 +250,40 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Shared<S> {
+    /// The charges of a request, and its cost.
+    fn plan(&self, prepared: &Prepared, request: &Request<'_>) -> Result<(Plan, u64), Error> {
+        let mut plan = Plan::empty();
+        self.add(&mut plan, prepared, request, 1)?;
+        Ok((plan, request.checked_cost()?))
+    }
+
+    /// Adds the charges of a request.
+    fn add(
+        &self,
+        plan: &mut Plan,
+        prepared: &Prepared,
+        request: &Request<'_>,
+        times: u64,
+    ) -> Result<(), Error> {
+        if let Some(only) = request.only_rule().filter(|only| prepared.rules.index(only).is_none()) {
+            return Err(Error::UnknownRule { rule: only.into() });
+        }
+        let rule = request.only_rule().and_then(|only| prepared.rules.index(only));
+        let is_inline = rule.and_then(|index| prepared.rules.rules().get(index)).map(Rule::is_inline);
+        match (is_inline, request.inline_limit()) {
+            (Some(true), None) if !request.is_own() => {
+                let (rule, reason) = (request.only_rule().unwrap_or_default().into(), NO_LIMIT.into());
+                return Err(Error::InvalidRule { rule, field: "limit", reason });
+            }
+            (Some(false), Some(_)) => {
+                let (rule, reason) = (request.only_rule().unwrap_or_default().into(), NOT_INLINE.into());
+                return Err(Error::InvalidRule { rule, field: "limit", reason });
+            }
+            _ => {}
+        }
+        plan.add(prepared, request, times)
+    }
+
     /// Decides a request, by the rules' failure policies if the store does not.
     ///
     /// # Errors
@@ -253,7 +303,12 @@ impl<S: Store> Shared<S> {
         now: Timestamp,
     ) -> Result<Decision, Error> {
         match applied {
-            Ok(Applied { now, answers }) => Ok(plan.decision(now, Degraded::No, &answers)),
+            Ok(Applied { now, answers, converted, .. }) => {
+                if converted > 0 {
+                    self.converted.fetch_add(converted, Ordering::Relaxed);
+                }
+                Ok(plan.decision(now, Degraded::No, &answers))
+            }
             Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
             Err(error) => {
                 self.failed(&error);
@@ -278,7 +333,7 @@ impl<S: Store> Shared<S> {
     /// does not answer at once.
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         if charges.is_empty() {
-            return Ok(Applied { now, answers: Default::default() });
+            return Ok(Applied::nothing(now));
         }
         let mut answer = pin!(self.store.apply(op, charges, now));
         let mut out_of_time = None;
@@ -304,19 +359,19 @@ impl<S: Store> Shared<S> {
     }
 
     /// Counts a decision, once, and tells whoever observes.
-    fn observe(&self, request: &impl AsRequest, decision: &Decision, plan: &Plan) {
-        self.count(decision, plan);
+    fn observe(&self, request: &impl AsRequest, decision: &Decision) {
+        self.count(decision, &self.rules.load());
         self.tell(request, decision);
     }
 
-    fn count(&self, decision: &Decision, plan: &Plan) {
-        self.total.count(decision);
-        let active = self.rules.load();
-        let lines = plan.lines();
-        for (index, line) in lines.iter().enumerate() {
-            let counted = lines.iter().take(index).any(|earlier| earlier.rule == line.rule);
-            let tally = if counted { None } else { active.tally(line.rule_index, line.rule) };
-            tally.inspect(|tally| tally.count_rule(decision, line.rule));
+    fn count(&self, decision: &Decision, prepared: &Prepared) {
+        let reports = decision.limits();
+        self.total.count(decision, &reports);
+        for (index, report) in reports.iter().enumerate() {
+            let counted = reports.iter().take(index).any(|earlier| earlier.rule == report.rule);
+            if let Some(tally) = prepared.tally(report.rule).filter(|_| !counted) {
+                tally.count_rule(decision, &reports, report.rule);
+            }
         }
     }
 
@@ -327,23 +382,15 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Whether the limits that a request brought along can be kept.
-#[inline]
-fn check_own_limits<S: Store>(store: &S, request: &Request<'_>) -> Result<(), Error> {
-    let Some(limits) = request.own_limits() else { return Ok(()) };
-    check_limits(&limits).map_err(|reason| {
-        let rule = request.only_rule().unwrap_or_default().into();
-        Error::InvalidRule { rule, field: "limit", reason }
-    })?;
-    limits.iter().try_for_each(|limit| store.accepts(limit))
-}
-
 fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {
-    rules.all_limits().try_for_each(|(rule, limit)| {
-        store.accepts(&limit).map_err(|error| Error::InvalidRule {
-            rule: rule.to_string(),
-            field: "limit",
-            reason: format!("{limit}: {error}"),
-        })
-    })
+    for rule in rules.rules() {
+        for limit in rules.limited(rule).flat_map(|(_, limits)| limits) {
+            store.accepts(limit).map_err(|error| Error::InvalidRule {
+                rule: rule.name().to_string(),
+                field: "limit",
+                reason: format!("{limit}: {error}"),
+            })?;
+        }
+    }
+    Ok(())
 }

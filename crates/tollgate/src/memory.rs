@@ -10,81 +10,52 @@
 //! request. Only what does not pack, which is rare, is gone through at once.
 //!
 //! Two threads may read the clock and then reach a shard in the opposite order. A shard therefore
-//! takes a reading that is a little older than its newest ([`LATE`]) for that newest one.
+//! takes a reading that is a little older than its newest for that newest one.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::LATE;
 use crate::store::{Applied, Charge, Op, Store, StoreError};
 use crate::sync::Spin;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{Algorithm, Error, Limit, Timestamp};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Algorithm, Error, Limit, RuleName, Timestamp};
 
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "places and counts within one allocation; none comes near the width of its integer"
-)]
-mod changes;
+macro_rules! places {
+    ($($module:ident),*) => {$(
+        #[expect(
+            clippy::arithmetic_side_effects,
+            reason = "places and counts within one allocation; none comes near the width of its integer"
+        )]
+        mod $module;
+    )*};
+}
+
+mod apply;
 #[cfg(feature = "dump")]
 mod dump;
-mod fast;
 mod hash;
-mod lone;
-mod long;
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "places and counts within one allocation; none comes near the width of its integer"
-)]
-mod pages;
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "places and counts within one allocation; none comes near the width of its integer"
-)]
-mod shard;
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "places and counts within one allocation; none comes near the width of its integer"
-)]
-mod sweep;
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "places and counts within one allocation; none comes near the width of its integer"
-)]
-mod table;
+mod legacy;
+mod room;
+places!(changes, pages, shard, sweep, table, take);
 
-pub(crate) use fast::{Aim, Subject};
 use hash::Secrets;
-use lone::Lone;
-use long::{Group, Room};
 pub use pages::Loader;
+pub use room::OnFull;
+use room::Room;
 use shard::{Shard, Views};
+pub(crate) use take::{Aim, Subject, Target};
 
+/// Shards for keys by their hash.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
 
-/// How long to go on denying newcomers before searching for idle keys again: a millisecond.
-const BETWEEN_SEARCHES: u64 = 1_000_000;
+/// Shards for the budgets of everyone, which every request goes for.
+const GLOBALS: usize = if cfg!(shuttle) { 1 } else { 16 };
 
-/// How many slots the arrival of a new key looks at for ones that turned idle, before a table
-/// grows.
-const SWEPT_BY_NEW: usize = 16;
-
-/// How many slots each request goes through while a sweep is under way.
-const SWEPT_BY_EACH: usize = 8;
+const ALL_SHARDS: usize = SHARDS + GLOBALS;
 
 /// How many slots are gone through under one lock by whoever does nothing else.
 const SWEPT_AT_ONCE: usize = 256;
-
-/// What a new key gets when every slot is busy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFull {
-    /// A denial.
-    #[default]
-    Deny,
-    /// A share in one budget for all new keys of the rule.
-    Pool,
-}
 
 /// The in-memory store.
 ///
@@ -101,16 +72,10 @@ pub enum OnFull {
 pub struct MemoryStore {
     shards: Box<[Padded]>,
     views: Arc<Views>,
-    lones: Box<[Lone]>,
-    secrets: Secrets,
-    /// Keys in the tables, and room promised to requests under way.
-    live: AtomicU64,
-    /// When all shards were last searched for idle keys because there was no room.
-    searched_at: AtomicU64,
-    reclaimed: AtomicU64,
-    refused: AtomicU64,
-    pooled: AtomicU64,
-    max_keys: u64,
+    secrets: Arc<Secrets>,
+    room: Room,
+    /// Whether anything that version 1 wrote may be left.
+    has_legacy: AtomicBool,
     on_full: OnFull,
     log_ceiling: u64,
     sweep_interval: Duration,
@@ -145,23 +110,14 @@ impl MemoryStore {
     /// A store for a million keys, and sliding logs of up to ten thousand entries.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_secrets(Secrets::random())
-    }
-
-    fn with_secrets(secrets: Secrets) -> Self {
-        let views = Arc::new(Views::new());
-        let shard = |index| Padded(Spin::new(Shard::new(index, Arc::clone(&views))));
+        let secrets = Arc::new(Secrets::random());
+        let (shards, views) = shards(&secrets);
         Self {
-            shards: (0..SHARDS).map(shard).collect(),
+            shards,
             views,
-            lones: (0..lone::LONES).map(|_| Lone::new()).collect(),
             secrets,
-            live: AtomicU64::new(0),
-            searched_at: AtomicU64::new(0),
-            reclaimed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            pooled: AtomicU64::new(0),
-            max_keys: 1_000_000,
+            room: Room::new(1_000_000),
+            has_legacy: AtomicBool::new(false),
             on_full: OnFull::default(),
             log_ceiling: 10_000,
             sweep_interval: Duration::from_secs(60),
@@ -169,12 +125,21 @@ impl MemoryStore {
         }
     }
 
+    /// Makes identities with this seed, so that pages can be loaded that were written under it. For a
+    /// store that nothing was asked of yet.
+    #[must_use]
+    pub fn seeded(mut self, seed: [u64; 2]) -> Self {
+        self.secrets = Arc::new(Secrets::from_seed(seed));
+        (self.shards, self.views) = shards(&self.secrets);
+        self
+    }
+
     /// Keeps at most this many keys: combinations of a rule and what it counts by. A table full of
     /// busy keys denies or pools new ones; it never forgets a busy key. The one budget of a
     /// rule that counts by nothing comes on top, so that a flood of clients cannot crowd it out.
     #[must_use]
-    pub const fn max_keys(mut self, keys: u64) -> Self {
-        self.max_keys = keys;
+    pub fn max_keys(self, keys: u64) -> Self {
+        self.room.all.bound(keys);
         self
     }
 
@@ -204,88 +169,17 @@ impl MemoryStore {
     #[must_use]
     pub fn memory_stats(&self) -> MemoryStats {
         MemoryStats {
-            live: self.live.load(Ordering::Relaxed),
-            reclaimed: self.reclaimed.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            pooled: self.pooled.load(Ordering::Relaxed),
+            live: self.room.all.live(),
+            reclaimed: self.room.reclaimed.load(Ordering::Relaxed),
+            refused: self.room.refused.load(Ordering::Relaxed),
+            pooled: self.room.pooled.load(Ordering::Relaxed),
         }
     }
 
-    /// What [`Store::apply`] does, at once.
-    ///
-    /// # Errors
-    /// [`StoreError::Full`] if a block needs a new key and there is no room. Requests are denied or
-    /// pooled instead.
-    pub fn apply_now(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
-        let pools = self.on_full == OnFull::Pool;
-        if pools && op == Op::Refund {
-            return self.apply_pooled(op, charges, now, |group| self.is_unknown(group));
-        }
-        let groups = self.groups(charges, |_| false);
-        if let Some(mut applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
-            if pools && matches!(op, Op::Settle { .. }) && applied.answers.iter().any(|answer| !answer.held) {
-                // It may have been made in a pool, when there was no room.
-                let pooled = self.apply_pooled(op, charges, now, |_| true)?;
-                for (answer, pooled) in applied.answers.iter_mut().zip(pooled.answers) {
-                    *answer = if answer.held { *answer } else { pooled };
-                }
-            }
-            return Ok(applied);
-        }
-        if self.search_is_due(now) {
-            self.reclaim(now);
-            if let Some(applied) = self.apply_groups(op, &groups, now, Room::Bounded) {
-                return Ok(applied);
-            }
-        }
-        let count = |counter: &AtomicU64| counter.fetch_add(u64::from(op != Op::Peek), Ordering::Relaxed);
-        match self.on_full {
-            _ if matches!(op, Op::Block { .. } | Op::Penalise) => Err(StoreError::Full),
-            OnFull::Pool => {
-                count(&self.pooled);
-                self.apply_pooled(op, charges, now, |group| self.is_unknown(group))
-            }
-            OnFull::Deny => {
-                count(&self.refused);
-                self.apply_groups(op, &groups, now, Room::None).ok_or(StoreError::Full)
-            }
-        }
-    }
-
-    /// The same with some of the keys replaced by their rules' pools.
-    fn apply_pooled(
-        &self,
-        op: Op,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        pools: impl Fn(&Group) -> bool,
-    ) -> Result<Applied, StoreError> {
-        let groups = self.groups(charges, pools);
-        self.apply_groups(op, &groups, now, Room::Unbounded).ok_or(StoreError::Full)
-    }
-
-    /// Whether to go through all shards for idle keys once more: in a flood of newcomers, at most
-    /// once in a while.
-    fn search_is_due(&self, now: Timestamp) -> bool {
-        let now = now.as_nanos();
-        let searched_at = self.searched_at.load(Ordering::Relaxed);
-        let due = now.abs_diff(searched_at) >= BETWEEN_SEARCHES;
-        if due {
-            self.searched_at.store(now, Ordering::Relaxed);
-        }
-        due
-    }
-
-    /// Forgets every idle key, a shard at a time, and says how many there were.
-    pub fn reclaim(&self, now: Timestamp) -> u64 {
-        let freed = self.shards.iter().enumerate().map(|(index, shard)| {
-            let mut shard = shard.0.lock();
-            self.take_all_home(index, &mut shard);
-            let freed = shard.reclaim(now, &self.secrets);
-            self.forgot(freed);
-            freed
-        });
-        freed.fold(0, u64::saturating_add)
+    /// How many keys each rule has in use.
+    #[must_use]
+    pub fn live_by_rule(&self) -> Vec<(RuleName, u64)> {
+        self.room.by_rule()
     }
 
     /// Goes on with every sweep that is due, to its end, and says how many keys were forgotten.
@@ -305,28 +199,16 @@ impl MemoryStore {
         self.shards.iter().map(sweep).fold(0, u64::saturating_add)
     }
 
-    /// Makes room for `keys` more keys, if there is any for the `bounded` ones among them.
-    fn promise(&self, keys: u64, bounded: u64) -> bool {
-        if keys == 0 {
-            return true;
-        }
-        let fits = |live: u64| {
-            let has_room = bounded == 0 || live.saturating_add(bounded) <= self.max_keys;
-            live.checked_add(keys).filter(|_| has_room)
-        };
-        self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    /// Bounds the keys of a rule.
+    pub(crate) fn bound(&self, rule: RuleName, keys: Option<u64>) {
+        self.room.of(rule).bound(keys.unwrap_or(u64::MAX));
     }
+}
 
-    fn has_room_for(&self, keys: u64) -> bool {
-        keys == 0 || self.live.load(Ordering::Relaxed).saturating_add(keys) <= self.max_keys
-    }
-
-    fn forgot(&self, keys: u64) {
-        if keys > 0 {
-            self.live.fetch_sub(keys, Ordering::Relaxed);
-            self.reclaimed.fetch_add(keys, Ordering::Relaxed);
-        }
-    }
+fn shards(secrets: &Arc<Secrets>) -> (Box<[Padded]>, Arc<Views>) {
+    let views = Arc::new(Views::new());
+    let shard = |index| Padded(Spin::new(Shard::new(index, Arc::clone(secrets), Arc::clone(&views))));
+    ((0..ALL_SHARDS).map(shard).collect(), views)
 }
 
 impl Store for MemoryStore {
@@ -351,23 +233,11 @@ impl Store for MemoryStore {
     }
 
     fn live_keys(&self) -> Option<u64> {
-        Some(self.live.load(Ordering::Relaxed))
+        Some(self.room.all.live())
     }
 
     #[inline]
     fn as_memory(&self) -> Option<&MemoryStore> {
         Some(self)
     }
-}
-
-/// Of two readings of the clock, the one that counts: the newest, if the other merely came late.
-#[inline]
-fn in_order(newest: Timestamp, now: Timestamp) -> Timestamp {
-    let late = newest.as_nanos().saturating_sub(now.as_nanos());
-    if late <= LATE { now.max(newest) } else { now }
-}
-
-/// The top bits: the tables use the lower half.
-fn shard_of(home: u64) -> usize {
-    usize::try_from(home >> 56).unwrap_or(0) % SHARDS
 }

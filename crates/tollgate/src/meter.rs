@@ -1,11 +1,16 @@
 //! One limit and what has been drawn on it: the decision core, without a store, a key or a clock.
 
+use std::borrow::Cow;
+
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
-use crate::algorithm::{Arithmetic, fixed_window, reserve, sliding_log, sliding_window, token_bucket};
+use crate::algorithm::{
+    Arithmetic, LATE, fixed_window, inline, reserve, sliding_log, sliding_window, token_bucket,
+};
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};
 
@@ -37,6 +42,8 @@ enum Drawn {
     TokenBucket(TokenBucket<Whole>, token_bucket::State<()>),
     FractionalBucket(TokenBucket<Parts>, token_bucket::State<u64>),
     Reserve(Reserve, reserve::State),
+    InlineBucket(InlineBucket, inline::Time),
+    InlineWindow(InlineWindow, inline::Count),
 }
 
 /// Asks whatever algorithm a meter has.
@@ -49,12 +56,14 @@ macro_rules! ask {
             Drawn::TokenBucket($algorithm, $state) => $answer,
             Drawn::FractionalBucket($algorithm, $state) => $answer,
             Drawn::Reserve($algorithm, $state) => $answer,
+            Drawn::InlineBucket($algorithm, $state) => $answer,
+            Drawn::InlineWindow($algorithm, $state) => $answer,
         }
     };
 }
 
 mod outcome;
-mod packed;
+pub(crate) mod packed;
 
 pub(crate) use outcome::Numbers;
 pub use outcome::{Outcome, Verdict};
@@ -70,6 +79,8 @@ impl Meter {
             Kind::TokenBucket(bucket) => Drawn::TokenBucket(bucket, Default::default()),
             Kind::FractionalBucket(bucket) => Drawn::FractionalBucket(bucket, Default::default()),
             Kind::Reserve(both) => Drawn::Reserve(both, Default::default()),
+            Kind::InlineBucket(inline) => Drawn::InlineBucket(inline, Default::default()),
+            Kind::InlineWindow(inline) => Drawn::InlineWindow(inline, Default::default()),
         })
     }
 
@@ -83,43 +94,62 @@ impl Meter {
             Drawn::TokenBucket(bucket, _) => Kind::TokenBucket(bucket),
             Drawn::FractionalBucket(bucket, _) => Kind::FractionalBucket(bucket),
             Drawn::Reserve(both, _) => Kind::Reserve(both),
+            Drawn::InlineBucket(inline, _) => Kind::InlineBucket(inline),
+            Drawn::InlineWindow(inline, _) => Kind::InlineWindow(inline),
         })
     }
 
     /// Takes `cost` if it fits. What does not fit changes nothing, so a client cannot deepen its
     /// own hole (unless the limit counts denied attempts).
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Outcome {
-        ask!(&mut self.0, |algorithm, state| decide(algorithm, state, now, cost)).into()
+        let seen = self.seen(now);
+        let (allowed, at, behind) = (seen.fits(cost), seen.at, seen.behind);
+        let rebased = if let Cow::Owned(rebased) = seen.meter { Some(rebased) } else { None };
+        let counts = rebased.is_none();
+        if cost > 0 && !behind {
+            if let Some(rebased) = rebased {
+                *self = rebased;
+            }
+            if allowed {
+                self.take(at, cost);
+            } else if counts {
+                self.refuse(at, cost);
+            }
+        }
+        self.outcome(now, cost, allowed)
     }
 
     /// What [`decide`](Self::decide) would say, taking nothing: the numbers are those before the
     /// request.
     #[must_use]
     pub fn peek(&self, now: Timestamp, cost: u64) -> Outcome {
-        let mut copy = self.clone();
-        copy.roll(now);
-        copy.outcome(now, cost, cost <= copy.available(now))
+        let seen = self.seen(now);
+        seen.outcome(cost, seen.fits(cost))
+    }
+
+    /// The numbers after a request that was `allowed` or not.
+    pub(crate) fn outcome(&self, now: Timestamp, cost: u64, allowed: bool) -> Outcome {
+        self.seen(now).outcome(cost, allowed)
     }
 
     /// Gives back up to `units`, the most recently drawn first, never beyond the limit.
     pub fn give(&mut self, now: Timestamp, units: u64) {
-        self.roll(now);
-        ask!(&mut self.0, |algorithm, state| algorithm.give(state, now.as_nanos(), units));
+        let at = self.not_before(now).as_nanos();
+        ask!(&mut self.0, |algorithm, state| algorithm.give(state, at, units));
     }
 
     /// Takes up to `units`, stops at empty, and says how many it took.
     pub fn penalise(&mut self, now: Timestamp, units: u64) -> u64 {
-        self.roll(now);
-        let taken = units.min(self.available(now));
-        self.take(now, taken);
+        let seen = self.seen(now);
+        let (taken, at) = (units.min(seen.available()), seen.at);
+        self.take(at, taken);
         taken
     }
 
-    /// Goes on under another limit. Units in use stay in use, unit for unit, as far as the new
-    /// limit goes.
+    /// Goes on under a limit that replaces this one. Units in use stay in use, unit for unit: a
+    /// window and a log keep their whole count, a bucket is cut to exactly empty.
     pub fn retune(&mut self, limit: Limit, now: Timestamp) {
-        self.roll(now);
-        let at = now.as_nanos();
+        let at = self.not_before(now).as_nanos();
         let used = ask!(&self.0, |algorithm, state| algorithm.used(state, at));
         let mut next = Self::new(limit);
         match (&self.0, &mut next.0) {
@@ -143,6 +173,12 @@ impl Meter {
                 *state = new.adopt(old, was, at);
             }
             (Drawn::Reserve(old, was), Drawn::Reserve(new, state)) => *state = new.adopt(old, was, at),
+            (Drawn::InlineBucket(old, was), Drawn::InlineBucket(new, state)) => {
+                *state = new.adopt(old, was, at);
+            }
+            (Drawn::InlineWindow(old, was), Drawn::InlineWindow(new, state)) => {
+                *state = new.adopt(old, was, at);
+            }
             (_, new) => ask!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
         }
         *self = next;
@@ -151,68 +187,174 @@ impl Meter {
     /// Whether nothing is in use, so that forgetting this meter changes no later outcome.
     #[must_use]
     pub fn is_idle(&self, now: Timestamp) -> bool {
-        self.peek(now, 0).remaining == self.limit().capacity()
+        self.idle_at() <= now.as_nanos()
     }
 
-    pub(crate) fn roll(&mut self, now: Timestamp) {
-        ask!(&mut self.0, |algorithm, state| algorithm.roll(state, now.as_nanos()));
+    /// Where the state stands to a reading of the clock.
+    pub(crate) fn standing(&self, now: Timestamp) -> Standing {
+        let (now, period) = (now.as_nanos(), ask!(&self.0, |algorithm, _state| algorithm.period()));
+        match self.written_at().as_nanos().saturating_sub(now) {
+            0 => Standing::Current,
+            ahead if ahead <= LATE => Standing::Late,
+            ahead if ahead <= period => Standing::Behind,
+            _ => Standing::Wild,
+        }
+    }
+
+    /// The earliest moment at which the state can have been written.
+    pub(crate) fn written_at(&self) -> Timestamp {
+        Timestamp::from_nanos(ask!(&self.0, |algorithm, state| algorithm.written_at(state)))
+    }
+
+    /// `now`, or the state's own time if that is later.
+    pub(crate) fn not_before(&self, now: Timestamp) -> Timestamp {
+        now.max(self.written_at())
+    }
+
+    /// The meter as a reading of the clock finds it.
+    fn seen(&self, now: Timestamp) -> Seen<'_> {
+        let standing = self.standing(now);
+        let meter = match standing {
+            Standing::Wild => Cow::Owned(self.rebased(now)),
+            _ => Cow::Borrowed(self),
+        };
+        let at = if standing == Standing::Late { self.written_at() } else { now };
+        Seen { meter, at, behind: standing == Standing::Behind }
+    }
+
+    /// The meter exactly empty as of `now`.
+    pub(crate) fn rebased(&self, now: Timestamp) -> Self {
+        let mut rebased = Self::new(self.limit());
+        match (&self.0, &mut rebased.0) {
+            (Drawn::FixedWindow(algorithm, was), Drawn::FixedWindow(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::SlidingWindow(algorithm, was), Drawn::SlidingWindow(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::SlidingLog(algorithm, was), Drawn::SlidingLog(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::TokenBucket(algorithm, was), Drawn::TokenBucket(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::FractionalBucket(algorithm, was), Drawn::FractionalBucket(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::Reserve(algorithm, was), Drawn::Reserve(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::InlineBucket(algorithm, was), Drawn::InlineBucket(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            (Drawn::InlineWindow(algorithm, was), Drawn::InlineWindow(_, state)) => {
+                *state = algorithm.rebase(was, now.as_nanos());
+            }
+            _ => {}
+        }
+        rebased
     }
 
     /// Gives back what is still in use of a reservation; see [`Arithmetic::give_held`].
     pub(crate) fn give_held(&mut self, now: Timestamp, units: u64, lapses_at: u64) {
-        self.roll(now);
-        ask!(&mut self.0, |algorithm, state| algorithm.give_held(state, now.as_nanos(), units, lapses_at));
+        let at = self.not_before(now).as_nanos();
+        ask!(&mut self.0, |algorithm, state| algorithm.give_held(state, at, units, lapses_at));
     }
 
+    /// How many units are in use, as of a time that is not before [`written_at`](Self::written_at).
+    pub(crate) fn used(&self, now: Timestamp) -> u64 {
+        ask!(&self.0, |algorithm, state| algorithm.used(state, now.as_nanos()))
+    }
+
+    /// Whether `cost` can be taken, as of such a time. (Not even a cost of 0 can be where more is in
+    /// use than the whole limit would be.)
+    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        ask!(&self.0, |algorithm, state| algorithm.fits(state, now.as_nanos(), cost))
+    }
+
+    /// How many units can be taken, as of such a time.
     pub(crate) fn available(&self, now: Timestamp) -> u64 {
         ask!(&self.0, |algorithm, state| algorithm.available(state, now.as_nanos()))
     }
 
+    /// When `units` can be taken, from such a time on.
     pub(crate) fn available_at(&self, now: Timestamp, units: u64) -> u64 {
         ask!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
     }
 
-    /// When, by the state just as it is stored, nothing is in use any more.
-    pub(crate) fn lapses_at(&self) -> u64 {
+    /// When `units` can be taken, from a reading that the state is far ahead of: it counts as
+    /// exactly empty until a reading is merely late.
+    pub(crate) fn available_at_from_behind(&self, units: u64) -> u64 {
+        let written_at = self.written_at();
+        match self.available_at(written_at, units) {
+            at if at > written_at.as_nanos() => at,
+            at => at.saturating_sub(LATE),
+        }
+    }
+
+    /// When nothing is in use any more.
+    pub(crate) fn idle_at(&self) -> u64 {
         ask!(&self.0, |algorithm, state| algorithm.idle_at(state))
     }
 
-    /// Takes what is known to be available. Nothing is nothing: a cost of 0 changes no state.
+    /// Takes what is known to be available, at a time that is not before
+    /// [`written_at`](Self::written_at). A cost of 0 changes no state.
     pub(crate) fn take(&mut self, now: Timestamp, cost: u64) {
         if cost > 0 {
             ask!(&mut self.0, |algorithm, state| algorithm.take(state, now.as_nanos(), cost));
         }
     }
 
-    /// Counts a denied attempt, if this limit does that. What can never fit never counts.
-    pub(crate) fn refuse(&mut self, now: Timestamp, cost: u64) {
-        let counts = ask!(&self.0, |algorithm, _state| algorithm.counts_denied());
-        if counts && cost <= self.limit().capacity() {
+    /// Counts a denied attempt, if this limit does that, and says whether it did. What can never
+    /// fit never counts.
+    pub(crate) fn refuse(&mut self, now: Timestamp, cost: u64) -> bool {
+        let counts = self.limit().counts_denied() && cost > 0 && cost <= self.limit().capacity();
+        if counts {
             self.take(now, cost);
         }
-    }
-
-    fn outcome(&self, now: Timestamp, cost: u64, allowed: bool) -> Outcome {
-        let numbers = (self.available(now), self.limit().capacity());
-        Numbers::new(now, cost, allowed, numbers, |units| self.available_at(now, units)).into()
+        counts
     }
 }
 
-/// The decision.
-#[inline(always)]
-fn decide<A: Arithmetic>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u64) -> Numbers {
-    let at = now.as_nanos();
-    algorithm.roll(state, at);
-    let mut available = algorithm.available(state, at);
-    let allowed = cost <= available;
-    let counted = !allowed && algorithm.counts_denied() && cost <= algorithm.capacity();
-    if (allowed || counted) && cost > 0 {
-        algorithm.take(state, at, cost);
-        available = available.saturating_sub(cost);
+/// Where a state stands to a reading of the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The state is not ahead.
+    Current,
+    /// The state is ahead by at most a second: the request is decided at the state's own time.
+    Late,
+    /// The state is further ahead: it counts as exactly empty and is left as it is.
+    Behind,
+    /// The state is ahead by more than a period: a check that it denies re-bases it.
+    Wild,
+}
+
+/// A meter as a reading of the clock finds it.
+struct Seen<'a> {
+    /// Owned if it had to be re-based.
+    meter: Cow<'a, Meter>,
+    /// The time to decide at.
+    at: Timestamp,
+    behind: bool,
+}
+
+impl Seen<'_> {
+    fn available(&self) -> u64 {
+        if self.behind { 0 } else { self.meter.available(self.at) }
     }
-    Numbers::new(now, cost, allowed, (available, algorithm.capacity()), |units| {
-        algorithm.available_at(state, at, units)
-    })
+
+    fn fits(&self, cost: u64) -> bool {
+        if self.behind { cost == 0 } else { self.meter.fits(self.at, cost) }
+    }
+
+    fn outcome(&self, cost: u64, allowed: bool) -> Outcome {
+        let numbers = (self.available(), self.meter.limit().capacity());
+        let available_at = |units| match self.behind {
+            true => self.meter.available_at_from_behind(units),
+            false => self.meter.available_at(self.at, units),
+        };
+        Numbers::new(self.at, cost, allowed, numbers, available_at).into()
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
-use crate::{Error, Limits, MAX_COUNT};
+use crate::key::digest;
+use crate::{Error, Limit, MAX_COUNT};
 
 /// The attribute that a bare key, such as `limiter.check("alice")`, sets.
 pub const CLIENT: &str = "client";
@@ -34,13 +36,21 @@ enum Scope<'a> {
     Only(&'a str),
     Own,
     OwnOnly(&'a str),
-    Under(&'a str, Limits),
+    Under(&'a str, &'a InlineLimit),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attributes<'a> {
     Client(&'a str),
+    Number(&'a Digits),
     Listed(&'a [(&'a str, &'a str)]),
+}
+
+/// A client, if nothing else is known of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client<'a> {
+    Named(&'a str),
+    Numbered(u64),
 }
 
 impl<'a> Request<'a> {
@@ -76,26 +86,27 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Looks at no rule but the one of this name, and holds the request to these limits instead of
-    /// the rule's: for limits that come with a request, from a plan in a database, say. When they
-    /// change for a key, what is in use stays in use, as when a rule's limits change.
+    /// Looks at no rule but this [inline](crate::Rule::inline) one, and holds the request to this
+    /// limit: for limits that come with a request, from a plan in a database, say. It is a token
+    /// bucket that refills evenly, or a window that opens at the first request.
     ///
-    /// Every different list of limits is kept for as long as the process lives: there should be
-    /// hundreds of them, not one for each client.
+    /// The next request for the same client may bring another limit. Nothing asked under one gives
+    /// back or hastens what is in use under another: all buckets share one time, of which 1 a day,
+    /// asked first, uses up more than 1000 a second has, and all windows of one period share a
+    /// count.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
     ///
-    /// let by_plan = Rule::new("by-plan", Limit::per_minute(10)).key(["client"]).on_demand();
-    /// let limiter = Limiter::builder(RuleSet::new([by_plan])?).build()?;
-    /// let gold = Limit::per_minute(600).into();
-    /// assert_eq!(limiter.check(Request::client("alice").under("by-plan", gold))?.remaining(), 599);
-    /// assert_eq!(limiter.check(Request::client("alice"))?.limits(), [], "nobody named the rule");
+    /// let limiter = Limiter::builder(RuleSet::new([Rule::inline("by-plan").key(["client"])])?).build()?;
+    /// let gold = limiter.inline(Limit::per_minute(600))?;
+    /// assert_eq!(limiter.check(Request::client("alice").under("by-plan", &gold))?.remaining(), 599);
+    /// assert_eq!(limiter.check(Request::client("alice"))?.limits().len(), 0, "nobody named the rule");
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]
-    pub const fn under(mut self, rule: &'a str, limits: Limits) -> Self {
-        self.scope = Scope::Under(rule, limits);
+    pub const fn under(mut self, rule: &'a str, limit: &'a InlineLimit) -> Self {
+        self.scope = Scope::Under(rule, limit);
         self
     }
 
@@ -130,6 +141,7 @@ impl<'a> Request<'a> {
     pub fn get(&self, name: &str) -> Option<&'a str> {
         match self.attributes {
             Attributes::Client(client) => (name == CLIENT).then_some(client),
+            Attributes::Number(digits) => (name == CLIENT).then(|| digits.as_str()),
             Attributes::Listed(list) => {
                 list.iter().find(|(listed, _)| *listed == name).map(|(_, value)| *value)
             }
@@ -138,13 +150,27 @@ impl<'a> Request<'a> {
 
     /// The client, if nothing else is known.
     #[inline]
-    pub(crate) const fn only_client(&self) -> Option<&'a str> {
+    pub(crate) const fn only_client(&self) -> Option<Client<'a>> {
         match self.attributes {
-            Attributes::Client(client) => Some(client),
+            Attributes::Client(client) => Some(Client::Named(client)),
+            Attributes::Number(digits) => Some(Client::Numbered(digits.number)),
             Attributes::Listed(_) => None,
         }
     }
 
+    /// Who reserves, as a number: the client, or all attributes if there is none.
+    pub(crate) fn holder(&self) -> u64 {
+        match (self.get(CLIENT), self.attributes) {
+            (Some(client), _) => digest(client.bytes()),
+            (None, Attributes::Listed(list)) => {
+                let parts = list.iter().flat_map(|(name, value)| [*name, *value]);
+                digest(parts.flat_map(|part| part.bytes().chain([0])))
+            }
+            (None, Attributes::Client(_) | Attributes::Number(_)) => 0,
+        }
+    }
+
+    #[inline]
     pub(crate) fn checked_cost(&self) -> Result<u64, Error> {
         if self.cost > MAX_COUNT { Err(Error::InvalidCost { value: self.cost }) } else { Ok(self.cost) }
     }
@@ -166,12 +192,29 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The limits that it brought along.
-    pub(crate) const fn own_limits(&self) -> Option<Limits> {
+    /// The limit that came with it.
+    pub(crate) const fn inline_limit(&self) -> Option<&'a Limit> {
         match self.scope {
-            Scope::Under(_, limits) => Some(limits),
+            Scope::Under(_, limit) => Some(&limit.0),
             Scope::All | Scope::Only(_) | Scope::Own | Scope::OwnOnly(_) => None,
         }
+    }
+}
+
+/// A limit that comes with a request, made by [`Limiter::inline`](crate::Limiter::inline).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InlineLimit(pub(crate) Limit);
+
+/// A number, and its digits if anyone asks for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Digits {
+    number: u64,
+    text: OnceLock<String>,
+}
+
+impl Digits {
+    fn as_str(&self) -> &str {
+        self.text.get_or_init(|| self.number.to_string())
     }
 }
 
@@ -220,7 +263,13 @@ impl<const N: usize> AsRequest for &[(&str, &str); N] {
 impl<P: KeyPart> AsRequest for P {
     #[inline]
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        self.with_text(|text| f(Request::client(text)))
+        match self.number() {
+            Some(number) => {
+                let digits = Digits { number, text: OnceLock::new() };
+                f(Request { attributes: Attributes::Number(&digits), cost: 1, scope: Scope::All })
+            }
+            None => self.with_text(|text| f(Request::client(text))),
+        }
     }
 }
 
@@ -228,6 +277,12 @@ impl<P: KeyPart> AsRequest for P {
 pub trait KeyPart {
     /// Hands `f` the text. Different values of one type have different texts.
     fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R;
+
+    /// The number whose decimal digits are the text, if it is one: nobody has to write them then.
+    #[inline]
+    fn number(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl KeyPart for &str {
@@ -250,6 +305,11 @@ macro_rules! digits {
             #[inline]
             fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
                 f(itoa::Buffer::new().format(*self))
+            }
+
+            #[inline]
+            fn number(&self) -> Option<u64> {
+                (*self).try_into().ok()
             }
         }
     )*};

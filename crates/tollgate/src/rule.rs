@@ -11,11 +11,16 @@ use crate::{CLIENT, Error, Limit, MAX_COUNT, Request};
 
 mod limits;
 mod name;
+mod overrides;
 mod set;
+mod tag;
 
 pub use limits::Limits;
 pub use name::RuleName;
+pub use overrides::Override;
+pub(crate) use set::Covered;
 pub use set::RuleSet;
+pub(crate) use tag::Tag;
 
 /// The most attributes that a rule can count by.
 pub(crate) const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -59,6 +64,8 @@ pub struct Rule {
     cost: u64,
     shadow: bool,
     on_demand: bool,
+    inline: bool,
+    max_keys: Option<u64>,
     on_store_error: FailurePolicy,
 }
 
@@ -75,8 +82,20 @@ impl Rule {
             cost: 1,
             shadow: false,
             on_demand: false,
+            inline: false,
+            max_keys: None,
             on_store_error: FailurePolicy::default(),
         }
+    }
+
+    /// A rule whose limits come with requests, by [`Request::under`]. It covers no other request.
+    ///
+    /// For each combination of values of its key there is one time, which all token buckets that
+    /// come along share, and one count for each period of the windows that do: see
+    /// [`Budget`](crate::Budget).
+    #[must_use]
+    pub fn inline(name: &str) -> Self {
+        Self { inline: true, on_demand: true, ..Self::new(name, Vec::new()) }
     }
 
     /// Gives each combination of values of these attributes a budget of its own.
@@ -112,6 +131,14 @@ impl Rule {
     #[must_use]
     pub const fn on_demand(mut self) -> Self {
         self.on_demand = true;
+        self
+    }
+
+    /// At most this many keys in a store that is bounded by a number of keys, however much room there
+    /// is: whoever can name keys freely cannot take the others' room.
+    #[must_use]
+    pub const fn max_keys(mut self, keys: u64) -> Self {
+        self.max_keys = Some(keys);
         self
     }
 
@@ -164,16 +191,28 @@ impl Rule {
         self.on_demand
     }
 
+    /// Whether its limits come with requests.
+    #[must_use]
+    pub const fn is_inline(&self) -> bool {
+        self.inline
+    }
+
+    /// How many keys it can have at most, if fewer than all.
+    #[must_use]
+    pub const fn key_bound(&self) -> Option<u64> {
+        self.max_keys
+    }
+
     /// What it does when the store fails.
     #[must_use]
     pub const fn failure_policy(&self) -> FailurePolicy {
         self.on_store_error
     }
 
-    /// The value that it counts by, if that is the client of a request that says nothing else.
+    /// Whether it counts by the client and nothing else.
     #[inline]
-    pub(crate) fn only_value<'a>(&self, request: &Request<'a>) -> Option<&'a str> {
-        if self.by_client { request.only_client() } else { None }
+    pub(crate) const fn is_by_client(&self) -> bool {
+        self.by_client
     }
 
     /// Appends the encoded values that it counts by.
@@ -216,74 +255,10 @@ impl Rule {
         if self.key.iter().any(String::is_empty) {
             return invalid("key", "an attribute has no name; name it or leave it out".into());
         }
-        check_limits(&self.limits).or_else(|reason| invalid("limit", reason))?;
-        check_matches(&self.matches).or_else(|reason| invalid("match", reason))
-    }
-}
-
-/// Other limits for some of the requests that a rule covers: a plan, a tier, a partner.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Override {
-    rule: RuleName,
-    matches: Vec<Match>,
-    limits: Limits,
-}
-
-impl Override {
-    /// Other limits for the rule of this name. They take the places of the rule's own, one by one,
-    /// so what is in use stays in use.
-    #[must_use]
-    pub fn new(rule: &str, limits: impl Into<Limits>) -> Self {
-        Self { rule: RuleName::intern(rule), matches: Vec::new(), limits: limits.into() }
-    }
-
-    /// Applies only to requests whose `attribute` is `value`, or begins with it if `value` ends in
-    /// `*`.
-    ///
-    /// Match on what stays the same for a client: its name, its plan. On what changes from one
-    /// request to the next, such as a path, one budget would have two limits in turn, and what
-    /// is in use beyond the smaller is forgotten whenever a request is decided under it: write
-    /// a second rule for that.
-    #[must_use]
-    pub fn matching(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Match::new(attribute, value));
-        self
-    }
-
-    /// Applies only to requests whose `attribute` is exactly `value`, even if that ends in `*`.
-    #[must_use]
-    pub fn exactly(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Match { attribute: attribute.into(), value: value.into(), prefix: false });
-        self
-    }
-
-    /// The rule whose limits it replaces.
-    #[must_use]
-    pub const fn rule(&self) -> RuleName {
-        self.rule
-    }
-
-    /// What it matches on, as of a [`Rule`].
-    pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
-        self.matches.iter().map(Match::written)
-    }
-
-    /// The limits that apply instead.
-    #[must_use]
-    pub const fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let invalid = |field, reason| Err(Error::InvalidRule { rule: self.rule.to_string(), field, reason });
-        if self.matches.is_empty() {
-            return invalid(
-                "override",
-                "it matches everything; say which requests, or change the rule itself".into(),
-            );
+        if !self.inline {
+            check_limits(&self.limits).or_else(|reason| invalid("limit", reason))?;
         }
-        check_limits(&self.limits).or_else(|reason| invalid("override", reason))?;
-        check_matches(&self.matches).or_else(|reason| invalid("override", reason))
+        check_matches(&self.matches).or_else(|reason| invalid("match", reason))
     }
 }
 

@@ -4,9 +4,9 @@
 //! threads do not fight over a line. Reading adds the stripes up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use crate::{Decision, RuleName};
+use crate::{Decision, Report, RuleName};
 
 /// What a limiter has decided since it was built.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +20,9 @@ pub struct Stats {
     pub live_keys: Option<u64>,
     /// How often the store failed or did not answer in time.
     pub store_errors: u64,
+    /// How many states were converted because their limit had been replaced: zero in a fleet that
+    /// agrees about its limits.
+    pub converted: u64,
 }
 
 /// How many decisions of each kind. For one rule: how often it admitted, denied, or would have
@@ -69,31 +72,31 @@ struct Stripe {
 
 impl Tally {
     /// Counts one decision.
-    pub(crate) fn count(&self, decision: &Decision) {
-        let shadow_denied = decision.limits().iter().any(|report| report.shadow && !report.outcome.allowed());
+    pub(crate) fn count(&self, decision: &Decision, reports: &[Report]) {
+        let shadow_denied = reports.iter().any(|report| report.shadow && !report.outcome.allowed());
         self.add(decision.allowed(), shadow_denied, decision.degraded());
     }
 
-    /// Counts one decision here and, if one rule that enforces made it, in that rule's counts too.
+    /// Counts one decision that is not degraded, by rules that enforce, and says where this thread
+    /// counts.
     #[inline]
-    pub(crate) fn count_with(&self, rule: Option<&Arc<Self>>, allowed: bool) {
+    pub(crate) fn count_one(&self, allowed: bool) -> usize {
         let index = stripe_index();
-        self.count_one(index, allowed);
-        if let Some(rule) = rule {
-            rule.count_one(index, allowed);
-        }
+        self.count_at(index, allowed);
+        index
     }
 
+    /// The same where this thread counts.
     #[inline]
-    fn count_one(&self, index: usize, allowed: bool) {
+    pub(crate) fn count_at(&self, index: usize, allowed: bool) {
         if let Some(stripe) = self.0.get(index) {
             increment(index, if allowed { &stripe.allowed } else { &stripe.denied });
         }
     }
 
-    /// Counts what one rule, of which `reports` are all, said.
-    pub(crate) fn count_rule(&self, decision: &Decision, rule: RuleName) {
-        let mut reports = decision.limits().iter().filter(|report| report.rule == rule);
+    /// Counts what one rule said.
+    pub(crate) fn count_rule(&self, decision: &Decision, reports: &[Report], rule: RuleName) {
+        let mut reports = reports.iter().filter(|report| report.rule == rule);
         let denied = reports.clone().any(|report| !report.outcome.allowed());
         let shadow = reports.any(|report| report.shadow);
         self.add(!denied || shadow, denied && shadow, decision.degraded());

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::{Error, Key, Limit, Limits, MemoryStore, Outcome, Timestamp};
+use crate::rule::Tag;
+use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 
 /// Keeps what has been drawn on every key, and applies whole requests to it.
 ///
@@ -106,18 +108,21 @@ pub enum Op {
     Penalise,
     /// Forget the keys: nothing in use, no block, no reservation.
     Reset,
-    /// Deny everything before this time; a time that is past lifts the block.
+    /// Deny everything until then; a date that is past lifts the block.
     Block {
         /// When the block ends.
-        until: Timestamp,
+        until: Until,
     },
     /// As [`Take`](Self::Take), remembering what was drawn under `hold` until it is settled or
-    /// `expires_at` has come: then it is given back, or, if it is `firm`, kept.
+    /// `ttl` has passed: then it is given back, or, if it is `firm`, kept. A cost of 0 holds
+    /// nothing.
     Reserve {
         /// The reservation.
         hold: HoldId,
-        /// When it can no longer be settled.
-        expires_at: Timestamp,
+        /// Whose it is, as a number: one holder cannot use up the places that others need.
+        holder: u64,
+        /// How long it can be settled.
+        ttl: Duration,
         /// Whether what is not settled by then stays drawn.
         firm: bool,
     },
@@ -130,31 +135,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether a request is decided, under the limit that applies to it. What is done to a client
-    /// leaves its limit as it is.
-    pub(crate) const fn is_request(&self) -> bool {
-        matches!(self, Self::Take | Self::Reserve { .. } | Self::Peek)
-    }
-
-    /// Whether anything that is kept may have changed by this, going by the answers: a store that writes
-    /// state down need not do so for a denial, unless a limit counts those.
-    #[must_use]
-    pub fn changes(&self, charges: &[Charge<'_>], answers: &[Answer]) -> bool {
-        match self {
-            Self::Peek => false,
-            // A cost of 0 changes nothing, unless it is held.
-            Self::Take if charges.iter().all(|charge| charge.cost == 0) => false,
-            Self::Take | Self::Reserve { .. } => {
-                let mut both = charges.iter().zip(answers);
-                both.all(|(charge, answer)| charge.shadow || answer.outcome.allowed())
-                    || charges.iter().any(|charge| charge.limit().counts_denied())
-            }
-            Self::Refund | Self::Penalise => answers.iter().any(|answer| answer.units > 0),
-            Self::Settle { .. } => answers.iter().any(|answer| answer.held),
-            Self::Reset | Self::Block { .. } => true,
-        }
-    }
-
     /// What it is called in messages.
     #[must_use]
     pub const fn verb(&self) -> &'static str {
@@ -171,32 +151,45 @@ impl Op {
     }
 }
 
+/// When a block ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// At this time.
+    Date(Timestamp),
+    /// After this long, whatever the clock shows now: if it turns out to have been wrong, the rest
+    /// of the time is counted anew.
+    After(Duration),
+}
+
+impl From<Timestamp> for Until {
+    fn from(date: Timestamp) -> Self {
+        Self::Date(date)
+    }
+}
+
+impl From<Duration> for Until {
+    fn from(span: Duration) -> Self {
+        Self::After(span)
+    }
+}
+
 /// Identifies a reservation: random, so that it cannot be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(pub u128);
 
-/// One budget that a request draws on.
+/// One limit of a budget that a request draws on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Charge<'a> {
-    /// Which budget.
+    /// Which.
     pub key: Key<'a>,
-    /// The limits of its rule, of which [`limit`](Self::limit) is the one that applies to it.
-    pub limits: Limits,
+    /// The limit that is in force.
+    pub limit: &'a Limit,
     /// How much.
     pub cost: u64,
     /// Whether it only watches.
     pub shadow: bool,
-}
-
-impl Charge<'_> {
-    /// The limit that applies: of its rule's, the one in the key's place.
-    ///
-    /// # Panics
-    /// If there is none in that place; a limiter makes no such charge.
-    #[must_use]
-    pub fn limit(&self) -> &'static Limit {
-        &self.limits.as_slice()[usize::from(self.key.place())]
-    }
+    /// The budget, and all limits that are in force for it.
+    pub(crate) tag: Tag,
 }
 
 /// What a store did.
@@ -206,6 +199,17 @@ pub struct Applied {
     pub now: Timestamp,
     /// An answer for each charge, in order.
     pub answers: SmallVec<[Answer; 4]>,
+    /// Whether anything that is kept has changed.
+    pub changed: bool,
+    /// How many states were converted from a limit that was replaced.
+    pub converted: u64,
+}
+
+impl Applied {
+    /// Nothing was asked for.
+    pub(crate) fn nothing(now: Timestamp) -> Self {
+        Self { now, answers: SmallVec::new(), changed: false, converted: 0 }
+    }
 }
 
 /// What became of one charge.
@@ -219,6 +223,24 @@ pub struct Answer {
     pub units: u64,
     /// For a settlement, whether the reservation was still there.
     pub held: bool,
+    /// What a denial is due to.
+    pub cause: Cause,
+}
+
+/// What a denial is due to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The limit.
+    #[default]
+    Limit,
+    /// A block, which denies everything until it ends.
+    Block {
+        /// When it ends.
+        until: Timestamp,
+    },
+    /// The store has no room for one more key that is in use.
+    StoreFull,
 }
 
 /// Why a store could not answer. For logs and metrics; clients never see it.

@@ -110,6 +110,36 @@ pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The clock of a limiter: the machine's, which is asked without going through a pointer, or
+/// another.
+#[derive(Debug)]
+pub(crate) enum AnyClock {
+    System,
+    Other(Box<dyn Clock>),
+}
+
+impl AnyClock {
+    pub(crate) fn new(clock: impl Clock + 'static) -> Self {
+        let any: &dyn std::any::Any = &clock;
+        if any.is::<SystemClock>() { Self::System } else { Self::Other(Box::new(clock)) }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Timestamp {
+        match self {
+            Self::System => SystemClock.now(),
+            Self::Other(clock) => clock.now(),
+        }
+    }
+
+    pub(crate) fn sleep_until(&self, until: Timestamp) -> Sleep {
+        match self {
+            Self::System => SystemClock.sleep_until(until),
+            Self::Other(clock) => clock.sleep_until(until),
+        }
+    }
+}
+
 /// A sleep under way; see [`Clock::sleep_until`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -116,7 +116,7 @@ fn c5_a_dropped_reservation_gives_everything_back_at_once() {
 }
 
 #[test]
-fn b11_who_administers_by_name_alone_leaves_a_plan_s_limits_as_they_are() {
+fn b12_who_administers_by_name_alone_reaches_all_budgets_of_the_client() {
     let plan = [Limit::fixed_window(1_000, MINUTE), Limit::fixed_window(5_000, MINUTE)];
     let rules = RuleSet::new([per_client(Limit::fixed_window(10, MINUTE))]).unwrap();
     let rules = rules.with_overrides([Override::new("per-client", plan).matching("plan", "gold")]).unwrap();
@@ -130,11 +130,11 @@ fn b11_who_administers_by_name_alone_leaves_a_plan_s_limits_as_they_are() {
     assert!(limiter.check(Request::new(&gold).cost(600)).unwrap().allowed());
     let own = Request::client("a").own();
     assert_eq!(block_on(limiter.penalise(own.cost(50))), Ok(50));
-    assert_eq!(left(), [350, 4_400], "the second limit is not the rule's own");
+    assert_eq!(left(), [350, 4_350], "a plan is a budget of the client's like any other");
     block_on(limiter.block(own, Timestamp::from_secs(2_000_000))).unwrap();
     assert!(!limiter.check(&gold).unwrap().allowed());
     block_on(limiter.block(own, Timestamp::EPOCH)).unwrap();
-    assert_eq!(left(), [350, 4_400]);
+    assert_eq!(left(), [350, 4_350]);
     assert_eq!(block_on(limiter.refund(own.cost(50))), Ok(50));
     assert_eq!(left(), [400, 4_400]);
 }

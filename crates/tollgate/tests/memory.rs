@@ -171,7 +171,8 @@ fn e5_a_budget_for_everyone_has_room_in_a_table_that_is_full() {
         );
         clock.advance(SECOND);
         let refused = limiter.check("new").unwrap();
-        let global = refused.limits().iter().find(|report| report.rule.as_str() == "global").unwrap();
+        let reports = refused.limits();
+        let global = reports.iter().find(|report| report.rule.as_str() == "global").unwrap();
         assert!(global.outcome.allowed(), "{on_full:?}: it is not the global budget that denies");
         assert_eq!(refused.allowed(), on_full == OnFull::Pool);
         assert!(limiter.stats().live_keys <= Some(102), "{:?}", limiter.stats());

@@ -40,30 +40,37 @@ fn c2_a_rule_on_demand_covers_only_requests_that_name_it() {
 }
 
 #[test]
-fn c4_limits_that_come_with_a_request_hold_instead_of_the_rule_s() {
-    let (limiter, clock) = limiter([on_demand("asked")]);
-    let check = |limit: Limit| limiter.check(Request::client("a").under("asked", limit.into())).unwrap();
+fn b12_windows_that_come_with_requests_share_a_count_by_period() {
+    let (limiter, clock) = limiter([Rule::inline("asked").key(["client"])]);
+    let inline = |limit| limiter.inline(limit).unwrap();
+    let check = |limit: Limit| limiter.check(Request::client("a").under("asked", &inline(limit))).unwrap();
     assert_eq!(check(window(10)).remaining(), 9);
     assert_eq!(check(window(10)).remaining(), 8);
-    // B11: what is in use stays in use.
-    assert_eq!(check(window(100)).remaining(), 97);
-    assert!(!check(window(2)).allowed(), "exactly empty, no debt");
-    assert_eq!(check(Limit::token_bucket(10, 10, MINUTE)).remaining(), 7, "another algorithm, as many used");
+    assert_eq!(check(window(100)).remaining(), 97, "what is in use is held against whatever comes");
+    assert!(!check(window(2)).allowed());
+    assert_eq!(check(window(100)).remaining(), 96, "and a denial takes nothing back");
+    assert_eq!(check(Limit::fixed_window(5, SECOND)).remaining(), 4, "another period is another count");
+    assert_eq!(check(Limit::per_minute(10)).remaining(), 9, "and a bucket has a time of its own");
     clock.advance(MINUTE);
     assert_eq!(check(window(10)).remaining(), 9);
-    let peeked = block_on(limiter.peek(Request::client("b").under("asked", window(7).into()))).unwrap();
+    let peeked = block_on(limiter.peek(Request::client("b").under("asked", &inline(window(7))))).unwrap();
     assert_eq!(peeked.remaining(), 7, "other verbs know them too");
 }
 
 #[test]
-fn d3_limits_that_no_store_could_keep_are_refused_with_the_request() {
-    let (limiter, _) = limiter([on_demand("asked")]);
-    let check = |rule, limits: Vec<Limit>| limiter.check(Request::client("a").under(rule, limits.into()));
-    assert_eq!(check("asked", vec![]).unwrap_err().code(), "invalid_rule");
-    let too_long = Limit::sliding_log(1_000_000, MINUTE);
-    assert_eq!(check("asked", vec![too_long]).unwrap_err().code(), "invalid_limit");
-    assert!(matches!(check("nobody", vec![window(1)]), Err(Error::UnknownRule { .. })));
+fn d3_limits_that_cannot_come_with_a_request_are_refused() {
+    let (limiter, _) = limiter([Rule::inline("asked").key(["client"])]);
+    let refused = |limit| limiter.inline(limit).unwrap_err();
+    assert_eq!(refused(Limit::sliding_log(10, MINUTE)).code(), "invalid_limit");
+    assert_eq!(refused(window(10).aligned()).code(), "invalid_limit");
+    let long = refused(Limit::token_bucket(1_000, 1, 24 * 60 * MINUTE)).to_string();
+    assert!(long.contains("longest_inline_refill"), "{long}");
+    let one = limiter.inline(window(1)).unwrap();
+    let check = |rule| limiter.check(Request::client("a").under(rule, &one));
+    assert!(matches!(check("nobody"), Err(Error::UnknownRule { .. })));
     assert_eq!(limiter.stats().total.allowed, 0);
+    assert!(check("asked").unwrap().allowed());
+    assert_eq!(check("asked").unwrap().limits()[0].limit, window(1), "as it came");
 }
 
 fn transfer<S: Store>(limiter: &Limiter<S>, costs: [u64; 2]) -> tollgate::Together {
@@ -139,33 +146,18 @@ fn e4_requests_together_follow_the_rules_policies_when_the_store_fails() {
 }
 
 #[test]
-fn b8_one_budget_has_one_list_of_limits_however_many_are_brought_along() {
-    let (limiter, _) = limiter([on_demand("asked")]);
-    let under = |limits: &[Limit]| Request::client("a").under("asked", limits.to_vec().into());
-    let both = [under(&[window(10)]), under(&[window(5), window(100)])];
-    let together = block_on(limiter.check_together(&both)).unwrap();
-    assert_eq!(together.each()[0], together.each()[1], "those of the first count");
-    assert_eq!((together.whole().limits().len(), together.whole().remaining()), (1, 9));
-    let reversed = [under(&[window(5), window(100)]), under(&[window(10)])];
-    let together = block_on(limiter.check_together(&reversed)).unwrap();
-    assert_eq!(together.whole().limits().len(), 2);
-    assert_eq!((together.whole().limit(), together.whole().remaining()), (5, 3));
-}
-
-#[test]
-fn e5_newcomers_that_share_a_pool_under_lists_of_different_lengths_are_limited() {
+fn e5_newcomers_that_share_a_pool_are_limited_together() {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
     let store = MemoryStore::new().max_keys(1).on_full(tollgate::OnFull::Pool);
-    let rules = RuleSet::new([on_demand("asked")]).unwrap();
+    let rules = RuleSet::new([Rule::new("r", [window(2), window(50)]).key(["client"])]).unwrap();
     let limiter = Limiter::builder(rules).store(store).clock(clock).build().unwrap();
-    let check = |clients: [(&'static str, &[Limit]); 2]| {
-        let both =
-            clients.map(|(client, limits)| Request::client(client).under("asked", limits.to_vec().into()));
-        block_on(limiter.check_together(&both)).unwrap().whole().allowed()
+    assert!(limiter.check("first").unwrap().allowed());
+    let check = |clients: [&'static str; 3]| {
+        let together = block_on(limiter.check_together(&clients.map(Request::client))).unwrap();
+        (together.whole().allowed(), together.each()[2].remaining())
     };
-    assert!(limiter.check(Request::client("first").under("asked", window(9).into())).unwrap().allowed());
-    let (short, long) = ([window(2)], [window(2), window(50)]);
-    let admitted = (0..10).filter(|_| check([("b", &short), ("c", &long)])).count();
-    assert!((1..=2).contains(&admitted), "{admitted}");
-    assert!(!check([("c", &long), ("b", &short)]));
+    assert_eq!(check(["b", "first", "c"]), (true, 1), "b and c draw on one pool, once");
+    assert_eq!(check(["c", "first", "b"]), (false, 1), "the first is at its end");
+    assert!(limiter.check("d").unwrap().allowed());
+    assert!(!limiter.check("e").unwrap().allowed());
 }

@@ -192,12 +192,6 @@ struct Ahead(MemoryStore);
 
 impl Store for Ahead {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
-        let op = match op {
-            Op::Reserve { hold, expires_at, firm } => {
-                Op::Reserve { hold, expires_at: expires_at.saturating_add(HOUR), firm }
-            }
-            op => op,
-        };
         self.0.apply(op, charges, now.saturating_add(HOUR)).await
     }
 }

@@ -20,37 +20,42 @@ makers.f = function()
     return format('%.0f %.0f', s.at, s.used)
   end
 
-  local function start(l, now)
-    return l.aligned and now - now % l.period or now
+  function A.written(l, s)
+    return s.at
   end
 
-  function A.roll(l, s, now)
-    if s.used == 0 then
-      s.at = 0
-    elseif s.at > now + LATE then
-      s.at, s.used = start(l, now), l.capacity
-    elseif now - s.at >= l.period then
-      s.at, s.used = 0, 0
-    end
-  end
-
-  function A.available(l, s)
-    return max(l.capacity - s.used, 0)
+  function A.used(l, s, now)
+    return now - s.at < l.period and s.used or 0
   end
 
   function A.available_at(l, s, now, units)
-    return units <= A.available(l, s) and now or s.at + l.period
+    return units <= A.available(l, s, now) and now or s.at + l.period
+  end
+
+  function A.idle(l, s)
+    return s.used > 0 and s.at + l.period or 0
+  end
+
+  function A.with_used(l, now, used)
+    if used == 0 then
+      return A.fresh()
+    end
+    return { at = l.aligned and now - now % l.period or now, used = used }
   end
 
   function A.take(l, s, now, units)
-    if s.used == 0 then
-      s.at = start(l, now)
+    local used = A.used(l, s, now)
+    if used == 0 then
+      s.at = l.aligned and now - now % l.period or now
     end
-    s.used = min(s.used + units, MOST)
+    s.used = min(used + units, MOST)
   end
 
   function A.give(l, s, now, units)
-    s.used = max(s.used - units, 0)
+    s.used = max(A.used(l, s, now) - units, 0)
+    if s.used == 0 then
+      s.at = 0
+    end
   end
 
   function A.ticket(l, s)
@@ -63,13 +68,14 @@ makers.f = function()
     end
   end
 
-  -- The window keeps its start, unless the new period would already have ended it: units in use stay in use.
+  -- The window keeps its start, unless the new period would already have ended it: units in use
+  -- stay in use.
   function A.adopt(l, old, s, now)
-    local adopted = A.with_used(l, now, old.capacity - A.available(old, s))
-    if adopted.used > 0 and not l.aligned and now - s.at < l.period then
-      adopted.at = s.at
+    local used = A.used(old, s, now)
+    if used > 0 and not l.aligned and now - s.at < l.period then
+      return { at = s.at, used = used }
     end
-    return adopted
+    return A.with_used(l, now, used)
   end
 
   return A

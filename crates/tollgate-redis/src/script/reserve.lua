@@ -1,4 +1,5 @@
--- Token bucket with a reserve: two buckets, the sustained one drawn on first, the other for what it does not have.
+-- Token bucket with a reserve: two buckets, the sustained one drawn on first, the other for what it
+-- does not have.
 makers.r = function()
   local A, B = {}, algorithm('b')
 
@@ -6,6 +7,7 @@ makers.r = function()
     local capacity, token, parts, step, rest = match(text, '^r (%d+) (%d+) (%d+) (%d+) (.+)$')
     local l = { sustained = B.of(capacity, token, parts, step), reserve = B.of(match(rest, '^(%d+) (%d+) (%d+) (%d+)$')) }
     l.capacity = l.sustained.capacity + l.reserve.capacity
+    l.period = max(l.sustained.period, l.reserve.period)
     return l
   end
 
@@ -30,13 +32,28 @@ makers.r = function()
     return B.save(s.sustained) .. ' ' .. B.save(s.reserve)
   end
 
-  function A.roll(l, s, now)
-    B.roll(l.sustained, s.sustained, now)
-    B.roll(l.reserve, s.reserve, now)
+  function A.written(l, s)
+    return max(B.written(l.sustained, s.sustained), B.written(l.reserve, s.reserve))
+  end
+
+  function A.used(l, s, now)
+    return B.used(l.sustained, s.sustained, now) + B.used(l.reserve, s.reserve, now)
   end
 
   function A.available(l, s, now)
     return B.available(l.sustained, s.sustained, now) + B.available(l.reserve, s.reserve, now)
+  end
+
+  function A.idle(l, s)
+    return max(B.idle(l.sustained, s.sustained), B.idle(l.reserve, s.reserve))
+  end
+
+  function A.with_used(l, now, used)
+    local sustained = min(used, l.sustained.capacity)
+    return {
+      sustained = B.with_used(l.sustained, now, sustained),
+      reserve = B.with_used(l.reserve, now, used - sustained),
+    }
   end
 
   -- Of all ways to split `units` between the two, the one that is ready first: where the two meet.
@@ -70,8 +87,13 @@ makers.r = function()
 
   function A.take(l, s, now, units)
     local sustained = min(units, B.available(l.sustained, s.sustained, now))
-    B.take(l.sustained, s.sustained, now, sustained)
-    B.take(l.reserve, s.reserve, now, units - sustained)
+    -- A bucket that nothing is taken from is left as it is.
+    if sustained > 0 then
+      B.take(l.sustained, s.sustained, now, sustained)
+    end
+    if units > sustained then
+      B.take(l.reserve, s.reserve, now, units - sustained)
+    end
     s.from_sustained, s.from_reserve = sustained, units - sustained
   end
 

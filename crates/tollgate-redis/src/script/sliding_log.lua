@@ -1,7 +1,8 @@
--- Sliding log. The one state that is not a string but a list: first what a string would hold, then the time and the
--- cost of every admitted request of the last period, oldest first. Entries are numbered from 1 as the list has them and
--- read when they are looked at; `head` to `tail` are the ones that still count, and the first `kept` are in the list
--- just as they are here.
+-- Sliding log. The one state that is not a string but a list: first what a string would hold, then
+-- the time and the cost of every admitted request of the last period, oldest first, of which the
+-- first may have lapsed. Entries are numbered from 1 as the list has them and read when they are
+-- looked at; `head` to `tail` are the ones that there are, and the first `kept` are in the list just
+-- as they are here.
 makers.l = function()
   local A = {}
 
@@ -11,23 +12,23 @@ makers.l = function()
   end
 
   function A.fresh()
-    return { head = 1, tail = 0, kept = 0, stored = 0, used = 0, at = {}, cost = {} }
+    return { head = 1, tail = 0, kept = 0, stored = 0, sum = 0, at = {}, cost = {} }
   end
 
   function A.load(text, key)
-    local stored, used = match(text, '^(%d+) (%d+)$')
+    local stored, sum = match(text, '^(%d+) (%d+)$')
     local s = A.fresh()
-    s.key, s.stored, s.used = key, tonumber(stored), tonumber(used)
+    s.key, s.stored, s.sum = key, tonumber(stored), tonumber(sum)
     s.tail, s.kept = s.stored, s.stored
     return s
   end
 
   function A.save(s)
-    return format('%d %.0f', s.tail - s.head + 1, s.used)
+    return format('%d %.0f', s.tail - s.head + 1, s.sum)
   end
 
-  -- The time and the cost of entry `i`. The newest is usually looked at alone; whoever looks at another goes on from
-  -- there, to newer ones from the head and to older ones from the tail.
+  -- The time and the cost of entry `i`. The newest is usually looked at alone; whoever looks at
+  -- another goes on from there, to newer ones from the head and to older ones from the tail.
   local function entry(s, i)
     if not s.at[i] then
       local first, last = i, i
@@ -50,10 +51,6 @@ makers.l = function()
     s.kept = min(s.kept, i - 1)
   end
 
-  local function clear(s)
-    s.head, s.tail, s.kept, s.used = 1, 0, 0, 0
-  end
-
   function A.copy(s)
     local copy = {}
     for name, value in pairs(s) do
@@ -65,38 +62,59 @@ makers.l = function()
     return copy
   end
 
-  function A.roll(l, s, now)
-    if s.tail >= s.head and entry(s, s.tail) > now + LATE then
-      clear(s)
-      A.take(l, s, now, l.capacity)
-    end
+  function A.written(l, s)
+    return s.tail >= s.head and entry(s, s.tail) or 0
+  end
+
+  local function drop_lapsed(l, s, now)
     while s.tail >= s.head do
       local at, cost = entry(s, s.head)
       if now - at < l.period then
         break
       end
-      s.used, s.head = s.used - cost, s.head + 1
+      s.sum, s.head = s.sum - cost, s.head + 1
     end
   end
 
-  function A.available(l, s)
-    return max(l.capacity - s.used, 0)
+  function A.used(l, s, now)
+    local used, i = s.sum, s.head
+    while i <= s.tail do
+      local at, cost = entry(s, i)
+      if now - at < l.period then
+        break
+      end
+      used, i = used - cost, i + 1
+    end
+    return used
+  end
+
+  function A.idle(l, s)
+    return s.tail >= s.head and entry(s, s.tail) + l.period or 0
   end
 
   function A.available_at(l, s, now, units)
-    if s.tail >= s.head and units >= l.capacity then
-      return max(entry(s, s.tail) + l.period, now)
+    if units >= l.capacity then
+      return max(A.idle(l, s), now)
     end
-    local free, ready, i = A.available(l, s), now, s.head
-    while free < units and i <= s.tail do
+    local most, used, ready, i = l.capacity - units, s.sum, now, s.head
+    while used > most and i <= s.tail do
       local at, cost = entry(s, i)
-      free, ready, i = free + cost, at + l.period, i + 1
+      used, ready, i = used - cost, at + l.period, i + 1
     end
-    return ready
+    return max(ready, now)
+  end
+
+  function A.with_used(l, now, used)
+    local s = A.fresh()
+    if used > 0 then
+      A.take(l, s, now, used)
+    end
+    return s
   end
 
   function A.take(l, s, now, units)
-    s.used = s.used + units
+    drop_lapsed(l, s, now)
+    s.sum = s.sum + units
     if s.tail >= s.head and entry(s, s.tail) >= now then
       s.cost[s.tail] = s.cost[s.tail] + units
       touch(s, s.tail)
@@ -108,14 +126,15 @@ makers.l = function()
   end
 
   function A.give(l, s, now, units)
+    drop_lapsed(l, s, now)
     while s.tail >= s.head do
       local _, cost = entry(s, s.tail)
       touch(s, s.tail)
       if cost > units then
-        s.cost[s.tail], s.used = cost - units, s.used - units
+        s.cost[s.tail], s.sum = cost - units, s.sum - units
         return
       end
-      units, s.used, s.tail = units - cost, s.used - cost, s.tail - 1
+      units, s.sum, s.tail = units - cost, s.sum - cost, s.tail - 1
     end
   end
 
@@ -130,7 +149,7 @@ makers.l = function()
       if at <= drawn_at then
         if at == drawn_at then
           units = min(units, cost)
-          s.cost[i], s.used = cost - units, s.used - units
+          s.cost[i], s.sum = cost - units, s.sum - units
           touch(s, i)
           if s.cost[i] == 0 then
             -- All from here on have been looked at.
@@ -145,36 +164,17 @@ makers.l = function()
     end
   end
 
-  -- What a shorter period would have let lapse lapses together, as late as it can; what a smaller limit has no room for
-  -- goes, the oldest first.
+  -- The entries keep their times: what is older than the new period is not in use any more.
   function A.adopt(l, old, s, now)
-    if l.period < old.period then
-      local oldest = min(max(now - l.period, 0) + 1, now)
-      for i = s.head, s.tail do
-        local at = entry(s, i)
-        s.at[i] = max(at, oldest)
-      end
-      s.kept = 0
-    end
-    while s.used > l.capacity do
-      local excess = s.used - l.capacity
-      local _, cost = entry(s, s.head)
-      if cost > excess then
-        for i = s.head, s.tail do
-          entry(s, i)
-        end
-        s.cost[s.head], s.used, s.kept = cost - excess, l.capacity, 0
-      else
-        s.used, s.head = s.used - cost, s.head + 1
-      end
-    end
+    drop_lapsed(old, s, now)
+    drop_lapsed(l, s, now)
     return s
   end
 
-  -- Writes `text` and what has changed of the entries. What Redis may refuse for want of memory comes first, so that
-  -- nothing is lost if it does.
+  -- Writes `text` and what has changed of the entries. What Redis may refuse for want of memory
+  -- comes first, so that nothing is lost if it does.
   function A.write(s, cell, text)
-    local key, renewed = cell.key, s.kept < s.head
+    local key, renewed, stored = cell.key, s.kept < s.head, cell.stored or 0
     local pushed = {}
     if not renewed then
       redis.call('LSET', key, 0, text)
@@ -201,7 +201,7 @@ makers.l = function()
     end
     local dropped = 2 * (s.head - 1)
     if renewed and cell.list then
-      redis.call('LTRIM', key, 2 * s.stored + 1, -1)
+      redis.call('LTRIM', key, 2 * stored + 1, -1)
     elseif not renewed and dropped > 0 then
       redis.call('LSET', key, dropped, text)
       redis.call('LTRIM', key, dropped, -1)

@@ -20,11 +20,16 @@ makers.s = function()
     return format('%.0f %.0f %.0f', s.start, s.current, s.previous)
   end
 
-  -- floor(x + y * z), where z is the share of the previous period that a window ending now still covers.
-  local function estimate(l, s, now)
-    local covered = max(l.period - max(now - s.start, 0), 0)
-    local weighed = muldiv(s.previous, covered, l.period)
-    return s.current + weighed
+  -- The state as of `now`: the current period may have become the previous one, or lapsed.
+  local function rolled(l, s, now)
+    local elapsed = max(now - s.start, 0)
+    if elapsed < l.period then
+      return s
+    end
+    if elapsed - l.period < l.period and s.current > 0 then
+      return { start = s.start + l.period, current = 0, previous = s.current }
+    end
+    return A.fresh()
   end
 
   -- How far into a period `count` requests of the one before weigh at most `most`.
@@ -33,30 +38,8 @@ makers.s = function()
     return max(l.period - (rest > 0 and covered or covered - 1), 0)
   end
 
-  function A.roll(l, s, now)
-    local start = now - now % l.period
-    if s.current == 0 and s.previous == 0 then
-      s.start = 0
-    elseif s.start > now + LATE then
-      s.start, s.current, s.previous = start, l.capacity, 0
-    elseif s.start < start then
-      if start - s.start == l.period and s.current > 0 then
-        s.start, s.current, s.previous = start, 0, s.current
-      else
-        s.start, s.current, s.previous = 0, 0, 0
-      end
-    end
-  end
-
-  function A.available(l, s, now)
-    return max(l.capacity - estimate(l, s, now), 0)
-  end
-
-  function A.available_at(l, s, now, units)
-    if units <= A.available(l, s, now) then
-      return now
-    end
-    local most = l.capacity - units
+  -- When at most `most` units are in use, if that is not so already.
+  local function fades_at(l, s, most)
     if most >= s.current then
       return s.start + faded_after(l, s.previous, most - s.current)
     end
@@ -64,15 +47,58 @@ makers.s = function()
     return s.start + l.period + faded_after(l, s.current, most)
   end
 
+  function A.written(l, s)
+    return s.start
+  end
+
+  -- floor(x + y * z), where z is the share of the previous period that a window ending now still
+  -- covers.
+  function A.used(l, s, now)
+    s = rolled(l, s, now)
+    local covered = max(l.period - max(now - s.start, 0), 0)
+    local weighted = muldiv(s.previous, covered, l.period)
+    return s.current + weighted
+  end
+
+  function A.available_at(l, s, now, units)
+    if units <= A.available(l, s, now) then
+      return now
+    end
+    return fades_at(l, rolled(l, s, now), l.capacity - units)
+  end
+
+  function A.idle(l, s)
+    if s.current == 0 and s.previous == 0 then
+      return 0
+    end
+    return fades_at(l, s, 0)
+  end
+
+  function A.with_used(l, now, used)
+    if used == 0 then
+      return A.fresh()
+    end
+    return { start = now - now % l.period, current = used, previous = 0 }
+  end
+
+  local function become(s, r)
+    s.start, s.current, s.previous = r.start, r.current, r.previous
+  end
+
   function A.take(l, s, now, units)
+    become(s, rolled(l, s, now))
     s.start = max(s.start, now - now % l.period)
     s.current = min(s.current + units, MOST)
   end
 
   function A.give(l, s, now, units)
+    become(s, rolled(l, s, now))
     local from_current = min(units, s.current)
     s.current = s.current - from_current
     s.previous = max(s.previous - (units - from_current), 0)
+    if s.current == 0 and s.previous == 0 then
+      s.start = 0
+    end
   end
 
   function A.ticket(l, s)
@@ -80,6 +106,7 @@ makers.s = function()
   end
 
   function A.undo(l, s, now, units, ticket)
+    become(s, rolled(l, s, now))
     local start = tonumber(ticket)
     if s.start == start then
       s.current = max(s.current - units, 0)
@@ -88,13 +115,9 @@ makers.s = function()
     end
   end
 
-  -- Counts mean the same under the same period. (Counted denials may exceed what was in use.)
+  -- Counts mean the same under the same period.
   function A.adopt(l, old, s, now)
-    local used = old.capacity - A.available(old, s, now)
-    if old.period == l.period and estimate(old, s, now) == used and used <= l.capacity then
-      return s
-    end
-    return A.with_used(l, now, used)
+    return old.period == l.period and s or A.with_used(l, now, A.used(old, s, now))
   end
 
   return A

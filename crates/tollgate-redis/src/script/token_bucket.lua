@@ -1,11 +1,14 @@
--- Token bucket. State: when it is full again, in whole microseconds and the rest in parts of one. A token lasts
--- `token / parts` microseconds, so nothing rounds. Refill is smooth, or `step` microseconds apart.
+-- Token bucket. State: when it is full again, in whole microseconds and the rest in parts of one. A
+-- token lasts `token / parts` microseconds, so nothing rounds. Refill is smooth, or `step`
+-- microseconds apart.
 makers.b = function()
   local A = {}
 
   function A.of(capacity, token, parts, step)
     local l = { capacity = tonumber(capacity), token = tonumber(token), parts = tonumber(parts), step = tonumber(step) }
     l.nanos = l.parts % 1000 == 0 and l.parts / 1000
+    local whole, rest = muldiv(l.capacity, l.token, l.parts)
+    l.period = rest > 0 and whole + 1 or whole
     return l
   end
 
@@ -71,17 +74,19 @@ makers.b = function()
     return whole + floor(left / l.token), left % l.token
   end
 
-  function A.roll(l, s, now)
-    local us, rest = debt(s, tick(l, now + LATE))
-    local most_us, most_rest = span(l, l.capacity)
-    if us > most_us or (us == most_us and rest > most_rest) then
-      s.full, s.rest = tick(l, now) + most_us, most_rest
-    end
+  function A.used(l, s, now)
+    local lacking, part = tokens(l, debt(s, tick(l, now)))
+    return part > 0 and lacking + 1 or lacking
   end
 
-  function A.available(l, s, now)
-    local lacking, part = tokens(l, debt(s, tick(l, now)))
-    return max(l.capacity - (part > 0 and lacking + 1 or lacking), 0)
+  -- Whether so much can be taken: not even nothing, where more is in use than the bucket holds.
+  function A.fits(l, s, now, cost)
+    if cost > l.capacity then
+      return false
+    end
+    local us, rest = debt(s, tick(l, now))
+    local most_us, most_rest = span(l, l.capacity - cost)
+    return us < most_us or (us == most_us and rest <= most_rest)
   end
 
   -- The first tick at or after `at`.
@@ -90,6 +95,15 @@ makers.b = function()
       return at - at % l.step + l.step
     end
     return at
+  end
+
+  function A.written(l, s)
+    local us, rest = minus(l, s.full, s.rest, span(l, l.capacity))
+    return next_tick(l, rest > 0 and us + 1 or us)
+  end
+
+  function A.idle(l, s)
+    return next_tick(l, s.rest > 0 and s.full + 1 or s.full)
   end
 
   function A.available_at(l, s, now, units)
@@ -102,9 +116,9 @@ makers.b = function()
     return next_tick(l, from + us + (rest > 0 and 1 or 0))
   end
 
-  function A.lapse(l, s, now)
-    local at = A.available_at(l, s, now, l.capacity)
-    if l.step == 0 and l.nanos and at > now and s.rest > 0 then
+  function A.lapse(l, s)
+    local at = A.idle(l, s)
+    if l.step == 0 and l.nanos and s.rest > 0 then
       local nanos = ceil(s.rest / l.nanos)
       if nanos < 1000 then
         return s.full, nanos
@@ -117,16 +131,31 @@ makers.b = function()
     s.full, s.rest = from + us, rest
   end
 
+  function A.with_used(l, now, used)
+    local s = A.fresh()
+    used = min(used, l.capacity)
+    if used > 0 then
+      owe(s, tick(l, now), span(l, used))
+    end
+    return s
+  end
+
   function A.take(l, s, now, units)
     local from = tick(l, now)
     local us, rest = debt(s, from)
     owe(s, from, plus(l, us, rest, span(l, units)))
   end
 
-  function A.give(l, s, now, units)
-    local from = tick(l, now)
+  -- Lacks so much less. A bucket that is full is left as it is.
+  local function pay_off(l, s, from, less_us, less_rest)
     local us, rest = debt(s, from)
-    owe(s, from, minus(l, us, rest, span(l, units)))
+    if us > 0 or rest > 0 then
+      owe(s, from, minus(l, us, rest, less_us, less_rest))
+    end
+  end
+
+  function A.give(l, s, now, units)
+    pay_off(l, s, tick(l, now), span(l, units))
   end
 
   function A.give_held(l, s, now, units, lapse, nanos)
@@ -139,12 +168,11 @@ makers.b = function()
     if us > most_us or (us == most_us and rest > most_rest) then
       us, rest = most_us, most_rest
     end
-    local owed_us, owed_rest = debt(s, from)
-    owe(s, from, minus(l, owed_us, owed_rest, us, rest))
+    pay_off(l, s, from, us, rest)
   end
 
   function A.ticket(l, s, now)
-    return format('%.0f %d', A.lapse(l, s, now))
+    return format('%.0f %d', A.lapse(l, s))
   end
 
   function A.undo(l, s, now, units, ticket)
@@ -152,11 +180,8 @@ makers.b = function()
     A.give_held(l, s, now, units, tonumber(lapse), tonumber(nanos))
   end
 
-  function A.used(l, s, now)
-    return l.capacity - A.available(l, s, now)
-  end
-
-  -- The part of a token that has trickled in stays, so that a limit that is changed often still refills.
+  -- The part of a token that has trickled in stays, so that a limit that is changed often still
+  -- refills. What the new capacity has no room for is cut.
   function A.adopt(l, old, s, now)
     if l.step > 0 or old.step > 0 then
       return A.with_used(l, now, A.used(old, s, now))

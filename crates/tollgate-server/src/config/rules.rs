@@ -5,10 +5,11 @@ use std::ops::Range;
 use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, RuleSet, Store as _};
 
 use super::reader::{At, Section, Source};
+use super::store::{Store, share};
 use super::{Fault, POLICIES, nearest, place};
 use crate::backend::Backend;
-use crate::brought;
 use crate::envoy::Domains;
+use crate::inline;
 
 /// What each client may do if nothing else is said.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
@@ -16,6 +17,8 @@ const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
 /// What rules have to go with.
 pub(super) struct About<'a> {
     pub(super) store: &'a Backend,
+    /// The settings of that store.
+    pub(super) settings: &'a Store,
     pub(super) domains: &'a Domains,
     /// What they do when the store fails, unless they say otherwise.
     pub(super) policy: FailurePolicy,
@@ -43,7 +46,7 @@ pub(super) fn read(
         let mut rule = rule(source, &mut section, &heading, about, name.as_ref());
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
-            if brought::RULES.contains(&name.as_str()) {
+            if inline::RULES.contains(&name.as_str()) {
                 let fault = Fault::new(format!("{name:?} is the server's own"), "choose another name");
                 source.fault(fault.at(span.clone(), "here"));
                 rule = None;
@@ -83,7 +86,7 @@ pub(super) fn read(
 fn described(source: &Source<'_>, others: &[Rule], about: &About<'_>) -> Vec<Rule> {
     for rule in about.domains.rules().filter(|rule| {
         others.iter().any(|other| other.name() == rule.name())
-            || brought::RULES.contains(&rule.name().as_str())
+            || inline::RULES.contains(&rule.name().as_str())
     }) {
         let fault = format!("a rule and a descriptor are both called {:?}", rule.name());
         source.fault(Fault::new(fault, "rename the rule, or the domain"));
@@ -103,6 +106,7 @@ fn rule(
     let key = section.list::<String>("key").unwrap_or_default();
     let cost = section.get_or("cost", 1);
     let shadow = section.get_or("shadow", false);
+    let share = share(section, "share").filter(|share| *share < 1.0);
     let policy = section.choice("on_store_error", &POLICIES).map_or(about.policy, |at| at.value);
     if name.is_none() && section.span("name").is_none() {
         let fault =
@@ -118,6 +122,9 @@ fn rule(
     }
     if shadow {
         rule = rule.shadow();
+    }
+    if let Some(share) = share {
+        rule = rule.max_keys(about.settings.keys(share));
     }
     checked(source, section, heading, || RuleSet::new([rule.clone()]).map(|_| rule))
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::{Error, MemoryStore, OnFull, SECOND, format_duration};
+use tollgate::{DAY, Error, MAX_SPAN, MemoryStore, OnFull, SECOND, format_duration};
 use tollgate_disk::{DiskStore, Durability, LONGEST_INTERVAL, Progress, SHORTEST_INTERVAL};
 use tollgate_redis::{Change, RedisStore};
 use tracing::{info, warn};
@@ -38,6 +38,10 @@ pub struct Store {
     pub deadline: Duration,
     /// The share of each limit under `on_store_error = "local"`.
     pub local_share: f64,
+    /// The share of the keys that requests may name freely, with limits of their own.
+    pub inline_share: f64,
+    /// How long such a limit may take to come back whole.
+    pub longest_inline_refill: Duration,
 }
 
 /// Where state is kept.
@@ -95,10 +99,7 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
     let kept = disk.map(Place::Disk).or(redis.map(Place::Redis)).unwrap_or(Place::Memory);
     let clocks = [("precise", false), ("coarse", true)];
     let policies = [("deny", OnFull::Deny), ("pool", OnFull::Pool)];
-    let share = store.get("local_share").unwrap_or(At { value: 0.25, span: None });
-    if !(share.value > 0.0 && share.value <= 1.0) {
-        store.fault(place(Fault::new("`local_share` is more than 0 and at most 1", "0.25 is usual"), &share));
-    }
+    let (local_share, inline_share) = (share(&mut store, "local_share"), share(&mut store, "inline_share"));
     let built = Store {
         place: kept,
         max_keys: at_least_one(&mut store, "max_keys").unwrap_or(1_000_000),
@@ -108,10 +109,31 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
         log_ceiling: at_least_one(&mut store, "log_ceiling").unwrap_or(10_000),
         coarse_clock: store.choice("clock", &clocks).is_some_and(|clock| clock.value),
         deadline: store.get_or("deadline", Duration::from_millis(50)),
-        local_share: share.value,
+        local_share: local_share.unwrap_or(0.25),
+        inline_share: inline_share.unwrap_or(0.25),
+        longest_inline_refill: longest_inline_refill(&mut store),
     };
     store.finish();
     built
+}
+
+/// A share of something.
+pub(super) fn share(section: &mut Section<'_>, key: &'static str) -> Option<f64> {
+    let share = section.get::<f64>(key)?;
+    if !(share.value > 0.0 && share.value <= 1.0) {
+        let fault = Fault::new(format!("`{key}` is more than 0 and at most 1"), "0.25 is usual");
+        section.fault(place(fault, &share));
+    }
+    Some(share.value)
+}
+
+fn longest_inline_refill(store: &mut Section<'_>) -> Duration {
+    let longest = store.get("longest_inline_refill").unwrap_or(At { value: 366 * DAY, span: None });
+    if longest.value > MAX_SPAN {
+        let fault = Fault::new("`longest_inline_refill` is at most 100 years", "366d is usual");
+        store.fault(place(fault, &longest));
+    }
+    longest.value
 }
 
 /// The kind that is meant where none is named, if the environment says where: as a flag does.
@@ -279,6 +301,23 @@ impl Store {
             .on_full(self.on_full)
             .log_ceiling(self.log_ceiling)
             .sweep(self.sweep_interval, self.idle_for)
+    }
+
+    /// How many keys requests may name freely, for each protocol that can.
+    pub(crate) fn inline_keys(&self) -> u64 {
+        self.keys(self.inline_share)
+    }
+
+    /// A share of all keys, at least one.
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of a setting"
+    )]
+    pub(crate) fn keys(&self, share: f64) -> u64 {
+        ((self.max_keys as f64 * share) as u64).max(1)
     }
 
     /// A store that accepts what the one that is meant would, for looking at rules: nothing is opened.

@@ -69,13 +69,13 @@ impl<'a> Answer<'a> {
 /// watch, of the first.
 fn decided(sought: &Sought<'_>, decision: &Decision) -> DescriptorStatus {
     let code = if decision.allowed() { Code::Ok } else { Code::OverLimit };
-    let Some(report) = decision.deciding().or(decision.limits().first()) else {
+    let Some(report) = decision.deciding().or_else(|| decision.limits().first().copied()) else {
         return DescriptorStatus { code: code.into(), ..Default::default() };
     };
     let remaining = if report.shadow { report.outcome.remaining } else { decision.remaining() };
     DescriptorStatus {
         code: code.into(),
-        current_limit: Some(current_limit(sought, report)),
+        current_limit: Some(current_limit(sought, &report)),
         limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
         duration_until_reset: Some(duration(report.outcome.reset_at.since(decision.now()))),
         ..Default::default()
@@ -89,7 +89,7 @@ fn closed(name: &str, period: Duration) -> DescriptorStatus {
 }
 
 fn current_limit(sought: &Sought<'_>, report: &Report) -> RateLimit {
-    let (count, period) = rate(report.limit);
+    let (count, period) = rate(&report.limit);
     RateLimit {
         name: sought.name().map_or_else(|| policy_name(report), str::to_owned),
         requests_per_unit: u32::try_from(count).unwrap_or(u32::MAX),

@@ -14,12 +14,12 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use smallvec::SmallVec;
-use tollgate::{AsRequest, DAY, HOUR, Limit, Limits, MAX_COUNT, MINUTE, Request, SECOND};
+use tollgate::{AsRequest, DAY, HOUR, InlineLimit, Limit, MAX_COUNT, MINUTE, Request, SECOND};
 use tonic::Status;
 
 use crate::app::App;
-use crate::brought::{DESCRIPTOR, OVERRIDE};
 use crate::envoy::{Domains, Matched, Verdict, attribute_names};
+use crate::inline::{DESCRIPTOR, OVERRIDE};
 use crate::value::value_of;
 
 /// The attribute that is the request's domain.
@@ -61,7 +61,7 @@ pub(super) struct Asked<'a> {
 enum Scope {
     All,
     Only(&'static str),
-    Under(Limits),
+    Under(InlineLimit),
 }
 
 impl<'a> Sought<'a> {
@@ -110,11 +110,11 @@ impl<'a> Sought<'a> {
             let kind = match u64::from(brought.requests_per_unit) {
                 0 => Kind::Closed(period),
                 count => {
-                    let limit = Limit::fixed_window(count, period);
-                    let limits = app.overrides.limits(app, limit).map_err(Status::unavailable)?;
+                    let limit = app.limiter.inline(Limit::fixed_window(count, period));
+                    let limit = limit.map_err(|error| Status::invalid_argument(error.to_string()))?;
                     let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
                     let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
-                    Kind::Asked(Asked { attributes, scope: Scope::Under(limits), cost: asked_cost })
+                    Kind::Asked(Asked { attributes, scope: Scope::Under(limit), cost: asked_cost })
                 }
             };
             return Ok(sought(kind, None));
@@ -185,10 +185,10 @@ impl AsRequest for &Asked<'_> {
         let pairs: SmallVec<[(&str, &str); 4]> =
             self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
         let request = Request::new(&pairs).cost(self.cost);
-        f(match self.scope {
+        f(match &self.scope {
             Scope::All => request,
             Scope::Only(rule) => request.only(rule),
-            Scope::Under(limits) => request.under(OVERRIDE, limits),
+            Scope::Under(limit) => request.under(OVERRIDE, limit),
         })
     }
 }

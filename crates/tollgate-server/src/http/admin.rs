@@ -174,7 +174,7 @@ pub(super) async fn block(
     let span: Duration =
         parse_duration(&span).map_err(|error| Mistake::bad("invalid_duration", "for", error.to_string()))?;
     let until = app.clock.now().saturating_add(span);
-    app.block(&client, until).await.map_err(refused)?;
+    app.block(&client, span.into()).await.map_err(refused)?;
     info!(client = app.logged(&client), duration = ?span, "a client was blocked");
     Ok(ok(&Blocked { until: until.as_millis_ceil() }))
 }
@@ -195,7 +195,7 @@ pub(super) async fn unblock(
     State(app): State<Arc<App>>,
     Client(client): Client,
 ) -> Result<Response, Mistake> {
-    app.block(&client, Timestamp::EPOCH).await.map_err(refused)?;
+    app.block(&client, Timestamp::EPOCH.into()).await.map_err(refused)?;
     info!(client = app.logged(&client), "a client was let in again");
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 use super::document::Guarded;
 use super::ok;
 use crate::app::App;
-use crate::brought;
 use crate::config::policy_name;
 
 /// The rules in force.
@@ -72,7 +71,7 @@ impl From<&Rule> for RuleAnswer {
             name: rule.name().as_str(),
             r#match: rule.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
             key: rule.key_attributes().to_vec(),
-            limits: brought::own_limits(rule).iter().map(Limit::to_string).collect(),
+            limits: rule.limits().iter().map(Limit::to_string).collect(),
             cost: rule.unit_cost(),
             shadow: rule.is_shadow(),
             on_demand: rule.is_on_demand(),

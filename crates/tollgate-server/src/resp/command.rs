@@ -8,7 +8,7 @@ use tollgate::{AsRequest, MAX_COUNT, Request};
 use super::frame::Frame;
 use super::throttle::{Last, Throttle, integer};
 use crate::app::App;
-use crate::brought::THROTTLE;
+use crate::inline::THROTTLE;
 use crate::value::value_of;
 
 /// What a client asks.
@@ -30,6 +30,10 @@ pub(super) enum Asked<'a> {
     /// `TOLL.CHECK`
     Check(Check<'a>),
 }
+
+/// What is wrong with too few arguments.
+const USAGE: &str = "wrong number of arguments for 'toll.check' command; \
+                     send attribute value [attribute value …] [COST n] [PEEK]";
 
 /// `TOLL.CHECK attribute value [attribute value …] [COST n] [PEEK]`
 #[derive(Debug)]
@@ -63,26 +67,32 @@ impl<'a> Command<'a> {
 
 impl<'a> Check<'a> {
     fn read(mut arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<(Self, bool), String> {
-        let (mut check, mut peek) = (Self { attributes: Vec::new(), cost: 1 }, false);
+        let (mut attributes, mut cost, mut peek) = (Vec::<(&str, _)>::new(), None, false);
         while let Some(name) = arguments.next() {
             if name.eq_ignore_ascii_case(b"PEEK") {
                 peek = true;
                 continue;
             }
-            let Some(value) = arguments.next() else {
-                return Err("wrong number of arguments for 'toll.check' command; \
-                            send attribute value [attribute value …] [COST n] [PEEK]"
-                    .into());
-            };
+            let Some(value) = arguments.next() else { return Err(USAGE.into()) };
+            let twice = || format!("'{}' is given twice", name.escape_ascii());
             if name.eq_ignore_ascii_case(b"COST") {
-                let cost = u64::try_from(integer(value)?).ok().filter(|cost| *cost <= MAX_COUNT);
-                check.cost = cost.ok_or_else(|| format!("the cost is from 0 to {MAX_COUNT}"))?;
+                let units = u64::try_from(integer(value)?).ok().filter(|cost| *cost <= MAX_COUNT);
+                let units = units.ok_or_else(|| format!("the cost is from 0 to {MAX_COUNT}"))?;
+                if cost.replace(units).is_some() {
+                    return Err(twice());
+                }
                 continue;
             }
+            if attributes.iter().any(|(known, _)| known.as_bytes() == name) {
+                return Err(twice());
+            }
             let name = std::str::from_utf8(name).map_err(|_| "the name of an attribute is not UTF-8")?;
-            check.attributes.push((name, value_of(value)));
+            attributes.push((name, value_of(value)));
         }
-        Ok((check, peek))
+        if attributes.is_empty() {
+            return Err(USAGE.into());
+        }
+        Ok((Self { attributes, cost: cost.unwrap_or(1) }, peek))
     }
 }
 

@@ -15,7 +15,6 @@ use super::reply::{Replies, Version};
 use super::throttle::{self, Last};
 use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
-use crate::brought;
 use crate::config::policy_name;
 use crate::metrics::Route;
 
@@ -282,7 +281,7 @@ fn describe(replies: &mut Replies, rule: &Rule) {
     replies.array(rule.key_attributes().len());
     rule.key_attributes().iter().for_each(|name| replies.bulk(name.as_bytes()));
     replies.bulk(b"limits");
-    let limits = brought::own_limits(rule);
+    let limits = rule.limits();
     replies.array(limits.len());
     limits.iter().for_each(|limit| replies.bulk(limit.to_string().as_bytes()));
     replies.bulk(b"cost");

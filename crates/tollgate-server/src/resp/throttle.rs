@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tollgate::{Algorithm, AsRequest, Bucket, Decision, Limit, Limits, MAX_COUNT, Request};
+use tollgate::{Algorithm, AsRequest, Bucket, Decision, InlineLimit, Limit, MAX_COUNT, Request};
 
 use super::reply::Replies;
 use crate::app::App;
-use crate::brought::THROTTLE;
+use crate::inline::THROTTLE;
 use crate::value::value_of;
 
 /// `max_burst`, `count` and `period`, as they were sent.
@@ -15,13 +15,13 @@ type Numbers = [i64; 3];
 
 /// The limit that a connection asked for last: nearly always the one it asks for next.
 #[derive(Debug, Default)]
-pub(super) struct Last(Option<(Numbers, Limits)>);
+pub(super) struct Last(Option<(Numbers, InlineLimit)>);
 
 /// One call.
 #[derive(Debug)]
 pub(super) struct Throttle<'a> {
     key: Cow<'a, str>,
-    limits: Limits,
+    limit: InlineLimit,
     quantity: u64,
 }
 
@@ -45,15 +45,15 @@ impl<'a> Throttle<'a> {
         let numbers = [number()?, number()?, number()?];
         let quantity = u64::try_from(number()?).ok().filter(|quantity| *quantity <= MAX_COUNT);
         let quantity = quantity.ok_or_else(|| format!("quantity is from 0 to {MAX_COUNT}"))?;
-        let limits = match last.0 {
-            Some((known, limits)) if known == numbers => limits,
+        let limit = match last.0 {
+            Some((known, limit)) if known == numbers => limit,
             _ => {
-                let limits = app.throttles.limits(app, limit(numbers)?)?;
-                last.0 = Some((numbers, limits));
-                limits
+                let limit = app.limiter.inline(limit(numbers)?).map_err(|error| error.to_string())?;
+                last.0 = Some((numbers, limit));
+                limit
             }
         };
-        Ok(Self { key, limits, quantity })
+        Ok(Self { key, limit, quantity })
     }
 
     pub(super) const fn takes_nothing(&self) -> bool {
@@ -63,7 +63,7 @@ impl<'a> Throttle<'a> {
 
 impl AsRequest for Throttle<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        f(Request::client(&self.key).cost(self.quantity).under(THROTTLE, self.limits))
+        f(Request::client(&self.key).cost(self.quantity).under(THROTTLE, &self.limit))
     }
 }
 
@@ -98,20 +98,10 @@ fn seconds(span: Duration) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// A number in decimal digits, as Redis reads it.
+/// A number in decimal digits, as redis-cell reads it: `+5` and `05` are 5.
 pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
-    let (negative, digits) = match text.strip_prefix(b"-") {
-        Some(digits) => (true, digits),
-        None => (false, text),
-    };
-    // No sign, no leading zero: a number has one spelling.
-    let plain = matches!(digits, [b'1'..=b'9', ..]) || text == b"0";
-    let number = digits.iter().try_fold(0_i64, |number, byte| {
-        let digit = i64::from(byte.wrapping_sub(b'0'));
-        let digit = if negative { -digit } else { digit };
-        number.checked_mul(10)?.checked_add(digit).filter(|_| byte.is_ascii_digit())
-    });
-    number.filter(|_| plain).ok_or_else(|| "value is not an integer or out of range".into())
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| "value is not an integer or out of range".into())
 }
 
 #[cfg(test)]
@@ -119,23 +109,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_has_one_spelling_and_is_exact_or_none() {
+    fn a_number_is_read_as_redis_cell_reads_it_exactly_or_not_at_all() {
         for number in [0, 1, -1, 42, i64::MAX, i64::MIN] {
             assert_eq!(integer(number.to_string().as_bytes()), Ok(number));
         }
-        for wrong in [
-            "",
-            "-",
-            "-0",
-            "+1",
-            "01",
-            "1 ",
-            " 1",
-            "1.0",
-            "1e3",
-            "9223372036854775808",
-            "-9223372036854775809",
-        ] {
+        for (text, number) in [("+5", 5), ("05", 5), ("-0", 0), ("+007", 7), ("0000000000000000000001", 1)] {
+            assert_eq!(integer(text.as_bytes()), Ok(number), "{text:?}");
+        }
+        for wrong in
+            ["", "-", "+", "--1", "1 ", " 1", "1.0", "1e3", "9223372036854775808", "-9223372036854775809"]
+        {
             assert!(integer(wrong.as_bytes()).is_err(), "{wrong:?}");
         }
     }

@@ -39,13 +39,13 @@ mod python;
 #[path = "../common/rls.rs"]
 mod rls;
 
-mod brought;
 mod costs;
 mod deciding;
 mod described;
 mod failing;
 mod foreign;
 mod health;
+mod inline;
 mod odd;
 mod strangers;
 mod tls;

@@ -5,10 +5,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::{Error, HOUR, Limit, MINUTE, Request, Rule, RuleSet, SECOND, Store, Timestamp};
 
-use super::{Laws, full_refill, per_client};
-use crate::oracle::{Expected, Oracle, Verb};
+use super::{Laws, counts_denied, full_refill, nanos, per_client};
+use crate::oracle::{Expected, Naive, Oracle, Verb, first_time, naive};
 use crate::world::{CLIENTS, run};
-use crate::{any_limit, steps};
+use crate::{replacements, steps};
+
+/// Longer than any schedule.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// B10. The same requests at the same times get the outcomes that the naive oracle gives, to
@@ -67,36 +70,59 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B11. Under a changed limit, units in use stay in use, unit for unit, as far as the new limit
-    /// goes, with no debt.
-    pub fn b11_changing_a_limit_keeps_history(&self) {
+    /// B11. Under a limit that was replaced, units in use stay in use: every outcome, through any
+    /// number of replacements, is the one that the naive oracle gives. Peeks, checks of no cost
+    /// and requests that another limit denies do not convert anything.
+    pub fn b11_replacing_a_limit_keeps_history(&self) {
         let tick = self.tick;
-        let script =
-            (any_limit(tick), any_limit(tick), any_limit(tick)).prop_flat_map(move |(one, two, three)| {
-                (Just([one, two, three]), steps(tick, full_refill(&one), 20))
-            });
-        self.property(script, |(limits, steps)| {
-            let world = self.world([per_client(limits[0])]);
-            Self::replay(&world, &steps, |_, _| ());
-            let now_is = |limit: &Limit| {
-                let rules = RuleSet::new([per_client(*limit)]).expect("a valid rule");
-                world.limiter.set_rules(rules).expect("accepted");
+        let script = replacements(tick).prop_flat_map(move |limits| {
+            let period = limits.iter().map(full_refill).max().unwrap_or(MINUTE);
+            let asks = prop::collection::vec((0..limits.len(), 0..4_u8), 30);
+            (Just(limits), steps(tick, period, 30), asks)
+        });
+        self.property(script, |(limits, steps, asks)| {
+            prop_assume!(!limits.iter().any(counts_denied));
+            // A second limit, which denies everything that comes with a guard.
+            let rules = |limit: &Limit| {
+                [per_client(*limit), Rule::new("guard", Limit::fixed_window(1, YEAR)).key(["guard"])]
             };
-            let used = |limit: &Limit| limit.capacity() - world.peek("a").remaining();
-            for [before, limit] in [[&limits[0], &limits[1]], [&limits[1], &limits[2]]] {
-                let in_use = used(before);
-                now_is(limit);
-                prop_assert_eq!(used(limit), in_use.min(limit.capacity()), "now {}", limit);
-                // Who only asks under a limit does not change under which the state is kept.
-                let _ = world.check(Request::client("a").cost(0));
-                now_is(before);
-                prop_assert_eq!(used(before), in_use, "{} again", before);
-                now_is(limit);
-                // Now it is written under this one.
-                let _ = world.check("a");
+            let world = self.world(rules(&limits[0]));
+            assert!(world.check(&[("guard", "x")]).allowed());
+            let mut kept = (limits[0], naive(&limits[0]));
+            for (step, (limit, ask)) in steps.iter().zip(asks) {
+                world.clock.advance(step.wait);
+                let (now, limit) = (world.now().as_nanos(), &limits[limit]);
+                let changed = RuleSet::new(rules(limit)).expect("valid rules");
+                world.limiter.set_rules(changed).expect("accepted");
+                let view = |kept: &(Limit, Box<dyn Naive>)| kept.1.replaced_by(limit, now);
+                let mut seen = if kept.0 == *limit { None } else { Some(view(&kept)) };
+                let cell = seen.as_mut().unwrap_or(&mut kept.1);
+                let cost = step.cost;
+                let fits = cell.available(now) >= cost;
+                let both = [("client", "a"), ("guard", "x")];
+                let guarded = ask == 3 && !self.sharded;
+                let request = Request::new(if guarded { &both } else { &both[..1] }).cost(cost);
+                let decision = if ask == 0 { world.peek(request) } else { world.check(request) };
+                let takes = ask != 0 && cost > 0 && fits && decision.allowed();
+                if takes {
+                    cell.take(now, cost);
+                }
+                let expected = (cell.available(now), first_time(&**cell, now, nanos(tick), limit.capacity()));
+                let outcome = decision.limits()[0].outcome;
+                prop_assert_eq!(
+                    (outcome.allowed(), outcome.remaining, outcome.reset_at.as_nanos()),
+                    (fits, expected.0, expected.1),
+                    "{} of {} under {}, written under {}",
+                    if ask == 0 { "a peek" } else { "a check" },
+                    cost,
+                    limit,
+                    kept.0
+                );
+                let denies = ask != 0 && cost > 0 && !fits;
+                if let Some(seen) = seen.filter(|_| takes || denies) {
+                    kept = (*limit, seen);
+                }
             }
-            world.clock.advance(full_refill(&limits[2]));
-            prop_assert_eq!(world.peek("a").remaining(), limits[2].capacity(), "no debt under {}", limits[2]);
             Ok(())
         });
     }

@@ -1,16 +1,12 @@
 //! B8 and B9: several limits, several threads.
 
-use std::future::Future;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{
-    Applied, Charge, HOUR, Limit, Limiter, MINUTE, Op, Report, Request, Rule, RuleSet, Store, StoreError,
-    SystemClock, Timestamp,
-};
+use tollgate::{HOUR, Limit, Limiter, MINUTE, Report, Request, Rule, RuleSet, Store, SystemClock};
 
 use super::{Laws, counts_denied, per_client};
 use crate::steps;
@@ -46,15 +42,24 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B8. The same key twice in one request is charged once, with the larger cost.
+    /// B8. The same key twice in one request is charged once, with the larger cost; with two limits
+    /// that came along, against the smaller.
     pub fn b8_the_same_key_twice_is_charged_once(&self) {
-        let world = {
-            let _context = runtime().enter();
-            World::new(Doubled((self.make)()), [per_client(Limit::fixed_window(10, MINUTE))])
-        };
-        let decision = world.check(Request::client("a").cost(3));
-        assert!(decision.allowed());
-        assert_eq!(decision.remaining(), 6, "four, the larger cost, and once");
+        let inline = Rule::inline("inline").key(["client"]);
+        let world = self.world([per_client(Limit::fixed_window(10, MINUTE)), inline]);
+        let twice = [Request::client("a").cost(3), Request::client("a").cost(4)];
+        let together = run(world.limiter.check_together(&twice)).expect("valid requests");
+        assert!(together.whole().allowed());
+        assert_eq!(together.whole().remaining(), 6, "four, the larger cost, and once");
+        let limits = [50, 5].map(|limit| {
+            world.limiter.inline(Limit::fixed_window(limit, HOUR)).expect("the store keeps windows")
+        });
+        let under = |limit, cost| Request::client("a").under("inline", limit).cost(cost);
+        let both = [under(&limits[0], 2), under(&limits[1], 3)];
+        let together = run(world.limiter.check_together(&both)).expect("valid requests");
+        assert_eq!((together.whole().limit(), together.whole().remaining()), (5, 2), "once, the smaller");
+        let denied = run(world.limiter.check_together(&both)).expect("valid requests");
+        assert!(!denied.whole().allowed());
     }
 
     /// B8. Requests that name the same keys in opposite orders do not wait for each other forever.
@@ -126,25 +131,4 @@ pub(crate) fn race<S: Store>(limiter: &Limiter<S>, limit: u64) -> u64 {
         }
     });
     admitted.into_inner()
-}
-
-/// Makes every request name its keys twice, the second time for one unit more.
-struct Doubled<S>(S);
-
-impl<S: Store> Store for Doubled<S> {
-    fn apply(
-        &self,
-        op: Op,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-    ) -> impl Future<Output = Result<Applied, StoreError>> + Send {
-        let dearer = charges.iter().map(|charge| Charge { cost: charge.cost + 1, ..*charge });
-        let doubled: Vec<Charge<'_>> = charges.iter().copied().chain(dearer).collect();
-        async move {
-            let mut applied = self.0.apply(op, &doubled, now).await?;
-            assert_eq!(applied.answers.len(), doubled.len(), "an answer for each charge");
-            applied.answers.truncate(doubled.len() / 2);
-            Ok(applied)
-        }
-    }
 }

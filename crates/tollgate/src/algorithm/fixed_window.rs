@@ -7,7 +7,7 @@
 //! The *aligned* variant starts windows at multiples of the period instead, for limits that roll
 //! over on the minute or the hour.
 
-use super::{Arithmetic, LATE, aligned_start, exactly};
+use super::{Arithmetic, aligned_start, exactly};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,8 +18,7 @@ pub(crate) struct FixedWindow {
     pub(crate) count_denied: bool,
 }
 
-/// What is remembered of one client. Nothing used means never seen, whatever the start says: a
-/// window that was given back whole is as good as none.
+/// The state of one client. Nothing used means never seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     opened_at: u64,
@@ -29,6 +28,10 @@ pub(crate) struct State {
 impl FixedWindow {
     fn start(&self, now: u64) -> u64 {
         if self.aligned { aligned_start(now, self.period) } else { now }
+    }
+
+    fn is_open(&self, state: &State, now: u64) -> bool {
+        state.used > 0 && now.saturating_sub(state.opened_at) < self.period
     }
 }
 
@@ -50,22 +53,20 @@ impl Arithmetic for FixedWindow {
         self.limit
     }
 
-    fn roll(&self, state: &mut State, now: u64) {
-        if state.used == 0 {
-            *state = State::default();
-        } else if state.opened_at > now.saturating_add(LATE) {
-            *state = State { opened_at: self.start(now), used: self.limit };
-        } else if now.saturating_sub(state.opened_at) >= self.period {
-            *state = State::default();
-        }
+    fn period(&self) -> u64 {
+        self.period
     }
 
-    fn available(&self, state: &State, _now: u64) -> u64 {
-        self.limit.saturating_sub(state.used)
+    fn written_at(&self, state: &State) -> u64 {
+        state.opened_at
+    }
+
+    fn used(&self, state: &State, now: u64) -> u64 {
+        if self.is_open(state, now) { state.used } else { 0 }
     }
 
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
-        if units <= self.available(state, now) { now } else { state.opened_at.saturating_add(self.period) }
+        if units <= self.available(state, now) { now } else { self.idle_at(state) }
     }
 
     fn idle_at(&self, state: &State) -> u64 {
@@ -73,29 +74,27 @@ impl Arithmetic for FixedWindow {
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {
-        if state.used == 0 {
-            state.opened_at = self.start(now);
+        if !self.is_open(state, now) {
+            *state = State { opened_at: self.start(now), used: 0 };
         }
         state.used = state.used.saturating_add(units);
     }
 
-    fn give(&self, state: &mut State, _now: u64, units: u64) {
-        state.used = state.used.saturating_sub(units);
+    fn give(&self, state: &mut State, now: u64, units: u64) {
+        let used = self.used(state, now).saturating_sub(units);
+        *state = if used == 0 { State::default() } else { State { used, ..*state } };
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
+    fn with_used(&self, now: u64, used: u64) -> State {
+        if used == 0 { State::default() } else { State { opened_at: self.start(now), used } }
     }
 
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
-        let mut adopted = self.with_used(now, old.used(state, now));
-        // The window keeps its start, unless the new period would already have ended it: units in use stay
-        // in use.
+        let used = old.used(state, now);
+        // The window keeps its start, unless the new period would already have ended it: units in
+        // use stay in use.
         let still_open = now.saturating_sub(state.opened_at) < self.period;
-        if adopted.used > 0 && !self.aligned && still_open {
-            adopted.opened_at = state.opened_at;
-        }
-        adopted
+        if used > 0 && !self.aligned && still_open { *state } else { self.with_used(now, used) }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Reserve {
     pub(crate) reserve: TokenBucket<Parts>,
 }
 
-/// What is remembered of one client: both buckets.
+/// The state of one client: both buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     sustained: Bucket<u64>,
@@ -45,14 +45,17 @@ impl Arithmetic for Reserve {
         self.sustained.capacity.saturating_add(self.reserve.capacity)
     }
 
-    fn roll(&self, state: &mut State, now: u64) {
-        self.sustained.roll(&mut state.sustained, now);
-        self.reserve.roll(&mut state.reserve, now);
+    fn period(&self) -> u64 {
+        self.sustained.period().max(self.reserve.period())
     }
 
-    fn available(&self, state: &State, now: u64) -> u64 {
-        let sustained = self.sustained.available(&state.sustained, now);
-        sustained.saturating_add(self.reserve.available(&state.reserve, now))
+    fn written_at(&self, state: &State) -> u64 {
+        self.sustained.written_at(&state.sustained).max(self.reserve.written_at(&state.reserve))
+    }
+
+    fn used(&self, state: &State, now: u64) -> u64 {
+        let sustained = self.sustained.used(&state.sustained, now);
+        sustained.saturating_add(self.reserve.used(&state.reserve, now))
     }
 
     /// Of all ways to split `units` between the two, the one that is ready first. The more the
@@ -90,8 +93,22 @@ impl Arithmetic for Reserve {
 
     fn take(&self, state: &mut State, now: u64, units: u64) {
         let sustained = units.min(self.sustained.available(&state.sustained, now));
-        self.sustained.take(&mut state.sustained, now, sustained);
-        self.reserve.take(&mut state.reserve, now, units.saturating_sub(sustained));
+        let reserve = units.saturating_sub(sustained);
+        // A bucket that nothing is taken from is left as it is.
+        if sustained > 0 {
+            self.sustained.take(&mut state.sustained, now, sustained);
+        }
+        if reserve > 0 {
+            self.reserve.take(&mut state.reserve, now, reserve);
+        }
+    }
+
+    fn with_used(&self, now: u64, used: u64) -> State {
+        let sustained = used.min(self.sustained.capacity);
+        State {
+            sustained: self.sustained.with_used(now, sustained),
+            reserve: self.reserve.with_used(now, used.saturating_sub(sustained)),
+        }
     }
 
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Arithmetic, LATE};
+use super::Arithmetic;
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,12 +15,12 @@ pub(crate) struct SlidingLog {
     pub(crate) period: u64,
 }
 
-/// What is remembered of one client: the admitted requests, oldest first, and the sum of their
-/// costs.
+/// The state of one client: the admitted requests, oldest first, and the sum of their costs. The
+/// oldest may have lapsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     entries: VecDeque<Entry>,
-    used: u64,
+    sum: u64,
 }
 
 /// Requests admitted at one instant. Sixteen bytes, so a ring of `limit` of them is the most a
@@ -42,13 +42,24 @@ impl State {
         let (pairs, []) = numbers.as_chunks::<2>() else { return None };
         let entries: VecDeque<Entry> =
             pairs.iter().map(|[at, cost]| Entry { at: *at, cost: *cost }).collect();
-        let used = entries.iter().map(|entry| entry.cost).fold(0, u64::saturating_add);
-        Some(Self { entries, used })
+        let sum = entries.iter().map(|entry| entry.cost).fold(0, u64::saturating_add);
+        Some(Self { entries, sum })
     }
 
-    fn pop_oldest(&mut self) {
-        if let Some(entry) = self.entries.pop_front() {
-            self.used = self.used.saturating_sub(entry.cost);
+    fn newest_at(&self) -> u64 {
+        self.entries.back().map_or(0, |newest| newest.at)
+    }
+}
+
+impl SlidingLog {
+    const fn has_lapsed(&self, entry: &Entry, now: u64) -> bool {
+        now.saturating_sub(entry.at) >= self.period
+    }
+
+    fn drop_lapsed(&self, state: &mut State, now: u64) {
+        while let Some(lapsed) = state.entries.front().filter(|oldest| self.has_lapsed(oldest, now)) {
+            state.sum = state.sum.saturating_sub(lapsed.cost);
+            state.entries.pop_front();
         }
     }
 }
@@ -68,34 +79,34 @@ impl Arithmetic for SlidingLog {
         self.limit
     }
 
-    fn roll(&self, state: &mut State, now: u64) {
-        if state.entries.back().is_some_and(|newest| newest.at > now.saturating_add(LATE)) {
-            *state = self.with_used(now, self.limit);
-        }
-        while state.entries.front().is_some_and(|oldest| now.saturating_sub(oldest.at) >= self.period) {
-            state.pop_oldest();
-        }
+    fn period(&self) -> u64 {
+        self.period
     }
 
-    fn available(&self, state: &State, _now: u64) -> u64 {
-        self.limit.saturating_sub(state.used)
+    fn written_at(&self, state: &State) -> u64 {
+        state.newest_at()
+    }
+
+    fn used(&self, state: &State, now: u64) -> u64 {
+        let lapsed = state.entries.iter().take_while(|entry| self.has_lapsed(entry, now));
+        lapsed.fold(state.sum, |used, entry| used.saturating_sub(entry.cost))
     }
 
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
-        if let (true, Some(newest)) = (units >= self.limit, state.entries.back()) {
+        if units >= self.limit {
             // All of it, which is asked for with every answer: no need to go through the whole log.
-            return newest.at.saturating_add(self.period).max(now);
+            return self.idle_at(state).max(now);
         }
-        let mut free = self.available(state, now);
-        let mut at = now;
+        let most = self.limit.saturating_sub(units);
+        let (mut used, mut at) = (state.sum, now);
         for entry in &state.entries {
-            if free >= units {
+            if used <= most {
                 break;
             }
-            free = free.saturating_add(entry.cost);
+            used = used.saturating_sub(entry.cost);
             at = entry.at.saturating_add(self.period);
         }
-        at
+        at.max(now)
     }
 
     fn idle_at(&self, state: &State) -> u64 {
@@ -103,44 +114,41 @@ impl Arithmetic for SlidingLog {
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {
-        state.used = state.used.saturating_add(units);
-        match state.entries.back_mut() {
-            Some(newest) if newest.at >= now => newest.cost = newest.cost.saturating_add(units),
-            _ => state.entries.push_back(Entry { at: now, cost: units }),
+        self.drop_lapsed(state, now);
+        state.sum = state.sum.saturating_add(units);
+        match state.entries.back_mut().filter(|newest| newest.at >= now) {
+            Some(newest) => newest.cost = newest.cost.saturating_add(units),
+            None => state.entries.push_back(Entry { at: now, cost: units }),
         }
     }
 
-    fn give(&self, state: &mut State, _now: u64, mut units: u64) {
+    fn give(&self, state: &mut State, now: u64, mut units: u64) {
+        self.drop_lapsed(state, now);
         while let Some(newest) = state.entries.back_mut() {
             if newest.cost > units {
                 newest.cost = newest.cost.saturating_sub(units);
-                state.used = state.used.saturating_sub(units);
+                state.sum = state.sum.saturating_sub(units);
                 return;
             }
             units = units.saturating_sub(newest.cost);
-            state.used = state.used.saturating_sub(newest.cost);
+            state.sum = state.sum.saturating_sub(newest.cost);
             state.entries.pop_back();
         }
     }
 
+    fn with_used(&self, now: u64, used: u64) -> State {
+        let mut state = State::default();
+        if used > 0 {
+            self.take(&mut state, now, used);
+        }
+        state
+    }
+
+    /// The entries keep their times: what is older than the new period is not in use any more.
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
         let mut adopted = state.clone();
-        if self.period < old.period {
-            // Units in use stay in use: what the shorter period would have let lapse lapses together, as late
-            // as it can.
-            let oldest = now.saturating_sub(self.period).saturating_add(1).min(now);
-            adopted.entries.iter_mut().for_each(|entry| entry.at = entry.at.max(oldest));
-        }
-        while adopted.used > self.limit {
-            let excess = adopted.used.saturating_sub(self.limit);
-            match adopted.entries.front_mut() {
-                Some(oldest) if oldest.cost > excess => {
-                    oldest.cost = oldest.cost.saturating_sub(excess);
-                    adopted.used = self.limit;
-                }
-                _ => adopted.pop_oldest(),
-            }
-        }
+        old.drop_lapsed(&mut adopted, now);
+        self.drop_lapsed(&mut adopted, now);
         adopted
     }
 }

@@ -6,7 +6,7 @@
 //! does not promise: it takes the previous period's requests to have come evenly, so up to
 //! twice the limit can pass in one period's span if they did not.
 
-use super::{Arithmetic, LATE, aligned_start, exactly, narrow, product, quotient_ceil};
+use super::{Arithmetic, aligned_start, exactly, narrow, product, quotient_ceil};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub(crate) struct SlidingWindow {
     pub(crate) count_denied: bool,
 }
 
-/// What is remembered of one client: worthless after two periods.
+/// The state of one client: worthless after two periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     /// Start of the current period.
@@ -26,18 +26,26 @@ pub(crate) struct State {
 }
 
 impl SlidingWindow {
-    /// The estimate, `floor(x + y * z)`.
-    fn estimate(&self, state: &State, now: u64) -> u64 {
-        state.current.saturating_add(self.weighed(state.previous, self.uncovered(state, now)))
+    /// The state as of `now`: the current period may have become the previous one, or lapsed.
+    fn rolled(&self, state: &State, now: u64) -> State {
+        let elapsed = now.saturating_sub(state.start);
+        if elapsed < self.period {
+            *state
+        } else if elapsed.saturating_sub(self.period) < self.period && state.current > 0 {
+            State { start: state.start.saturating_add(self.period), current: 0, previous: state.current }
+        } else {
+            State::default()
+        }
     }
 
-    /// How much of the previous period a window ending now still covers, in nanoseconds.
-    fn uncovered(&self, state: &State, now: u64) -> u64 {
+    /// How much of the previous period a window ending now still covers, in nanoseconds. Expects a
+    /// rolled state.
+    fn covered_nanos(&self, state: &State, now: u64) -> u64 {
         self.period.saturating_sub(now.saturating_sub(state.start))
     }
 
-    fn weighed(&self, count: u64, covered: u64) -> u64 {
-        narrow(product(count, covered).checked_div(u128::from(self.period)).unwrap_or(0))
+    fn weighted(&self, count: u64, covered_nanos: u64) -> u64 {
+        narrow(product(count, covered_nanos).checked_div(u128::from(self.period)).unwrap_or(0))
     }
 
     /// How far into a period `count` requests of the one before weigh at most `most`: the smallest
@@ -46,6 +54,17 @@ impl SlidingWindow {
         let covered = quotient_ceil(product(most.saturating_add(1), self.period), u128::from(count.max(1)));
         // The estimate is small enough while strictly less than `covered` of the period is left.
         self.period.saturating_sub(narrow(covered.saturating_sub(1)))
+    }
+
+    /// When at most `most` units are in use, if that is not so already. Expects a rolled state.
+    fn fades_at(&self, state: &State, most: u64) -> u64 {
+        match most.checked_sub(state.current) {
+            Some(room) => state.start.saturating_add(self.faded_after(state.previous, room)),
+            // What was counted in this period has to fade in the next.
+            None => {
+                state.start.saturating_add(self.period).saturating_add(self.faded_after(state.current, most))
+            }
+        }
     }
 }
 
@@ -67,66 +86,65 @@ impl Arithmetic for SlidingWindow {
         self.limit
     }
 
-    fn roll(&self, state: &mut State, now: u64) {
-        let start = aligned_start(now, self.period);
-        *state = if (state.current | state.previous) == 0 {
-            State::default()
-        } else if state.start > now.saturating_add(LATE) {
-            State { start, current: self.limit, previous: 0 }
-        } else if state.start >= start {
-            *state
-        } else if start.saturating_sub(state.start) == self.period && state.current > 0 {
-            State { start, current: 0, previous: state.current }
-        } else {
-            State::default()
-        };
+    fn period(&self) -> u64 {
+        self.period
     }
 
-    fn available(&self, state: &State, now: u64) -> u64 {
-        self.limit.saturating_sub(self.estimate(state, now))
+    fn written_at(&self, state: &State) -> u64 {
+        state.start
+    }
+
+    fn used(&self, state: &State, now: u64) -> u64 {
+        let state = self.rolled(state, now);
+        state.current.saturating_add(self.weighted(state.previous, self.covered_nanos(&state, now)))
+    }
+
+    fn fits(&self, state: &State, now: u64, cost: u64) -> bool {
+        let state = self.rolled(state, now);
+        let Some(room) = self.limit.checked_sub(state.current.saturating_add(cost)) else {
+            return cost == 0;
+        };
+        // floor(y * covered / period) <= room
+        let covered = self.covered_nanos(&state, now);
+        cost == 0 || product(state.previous, covered) < product(room.saturating_add(1), self.period)
     }
 
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
         if units <= self.available(state, now) {
             return now;
         }
-        let most = self.limit.saturating_sub(units);
-        match most.checked_sub(state.current) {
-            Some(room) => state.start.saturating_add(self.faded_after(state.previous, room)),
-            // What was counted in this period has to fade in the next.
-            None => {
-                state.start.saturating_add(self.period).saturating_add(self.faded_after(state.current, most))
-            }
-        }
+        self.fades_at(&self.rolled(state, now), self.limit.saturating_sub(units))
     }
 
     fn idle_at(&self, state: &State) -> u64 {
-        if (state.current | state.previous) == 0 {
-            return 0;
-        }
-        self.available_at(state, state.start, self.limit)
+        if (state.current | state.previous) == 0 { 0 } else { self.fades_at(state, 0) }
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {
+        *state = self.rolled(state, now);
         state.start = state.start.max(aligned_start(now, self.period));
         state.current = state.current.saturating_add(units);
     }
 
-    fn give(&self, state: &mut State, _now: u64, units: u64) {
-        let from_current = units.min(state.current);
-        state.current = state.current.saturating_sub(from_current);
-        state.previous = state.previous.saturating_sub(units.saturating_sub(from_current));
+    fn give(&self, state: &mut State, now: u64, units: u64) {
+        let rolled = self.rolled(state, now);
+        let from_current = units.min(rolled.current);
+        let current = rolled.current.saturating_sub(from_current);
+        let previous = rolled.previous.saturating_sub(units.saturating_sub(from_current));
+        let used_up = (current | previous) == 0;
+        *state = if used_up { State::default() } else { State { current, previous, ..rolled } };
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
+    fn with_used(&self, now: u64, used: u64) -> State {
+        if used == 0 {
+            return State::default();
+        }
+        State { start: aligned_start(now, self.period), current: used, previous: 0 }
     }
 
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
-        let used = old.used(state, now);
-        // Counts mean the same under the same period. (Counted denials may exceed what was in use.)
-        let keeps = old.period == self.period && old.estimate(state, now) == used && used <= self.limit;
-        if keeps { *state } else { self.with_used(now, used) }
+        // Counts mean the same under the same period.
+        if old.period == self.period { *state } else { self.with_used(now, old.used(state, now)) }
     }
 }
 
@@ -143,19 +161,18 @@ mod tests {
     fn a2_vector_fifty_per_hour_at_a_quarter_to() {
         let now = 3 * HOUR_NS + HOUR_NS / 4 * 3;
         let mut state = State { start: 3 * HOUR_NS, current: 39, previous: 40 };
-        FIFTY.roll(&mut state, now);
-        assert_eq!(FIFTY.estimate(&state, now), 49);
+        assert_eq!(FIFTY.used(&state, now), 49);
         assert_eq!(FIFTY.available(&state, now), 1);
         FIFTY.take(&mut state, now, 1);
-        assert_eq!(FIFTY.estimate(&state, now), 50);
+        assert_eq!(FIFTY.used(&state, now), 50);
         assert_eq!(FIFTY.available(&state, now), 0);
     }
 
     #[test]
     fn a2_state_is_worthless_after_two_periods() {
-        let mut state = State { start: HOUR_NS, current: 50, previous: 50 };
-        FIFTY.roll(&mut state, 3 * HOUR_NS);
-        assert_eq!(state, State::default());
+        let state = State { start: HOUR_NS, current: 50, previous: 50 };
+        assert_eq!(FIFTY.used(&state, 3 * HOUR_NS - 1), 0, "faded already");
+        assert_eq!(FIFTY.rolled(&state, 3 * HOUR_NS), State::default());
     }
 
     #[test]

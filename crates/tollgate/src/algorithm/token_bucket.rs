@@ -15,7 +15,7 @@
 
 use std::fmt::Debug;
 
-use super::{Arithmetic, LATE, aligned_start, narrow, product, quotient_ceil, sum};
+use super::{Arithmetic, aligned_end, aligned_start, narrow, product, quotient_ceil, sum};
 
 /// The limit. `F` says whether a token is a whole number of nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub(crate) struct TokenBucket<F> {
     fraction: F,
 }
 
-/// What is remembered of one client: when the bucket is full again.
+/// The state of one client: when the bucket is full again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State<R> {
     full_at: u64,
@@ -92,6 +92,16 @@ impl Fraction for Parts {
     }
 }
 
+impl State<u64> {
+    pub(super) const fn new(full_at: u64, rest: u64) -> Self {
+        Self { full_at, rest }
+    }
+
+    pub(super) const fn numbers(self) -> (u64, u64) {
+        (self.full_at, self.rest)
+    }
+}
+
 impl TokenBucket<Parts> {
     pub(crate) const fn new(capacity: u64, amount: u64, interval: u64, stepped: bool) -> Self {
         let shared = greatest_common_divisor(amount, interval);
@@ -102,6 +112,16 @@ impl TokenBucket<Parts> {
         Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) }
     }
 
+    /// The bucket whose token lasts `token / parts` nanoseconds, which are in lowest terms.
+    pub(crate) const fn reduced(capacity: u64, token: u64, parts: u64) -> Self {
+        Self { capacity, amount: parts, interval: token, stepped: false, token, fraction: Parts(parts) }
+    }
+
+    /// How long a token lasts: so many parts of a nanosecond that has so many.
+    pub(crate) const fn token(&self) -> (u64, u64) {
+        (self.token, self.fraction.0)
+    }
+
     /// The same bucket in the eight-byte form, if a token is a whole number of nanoseconds.
     pub(crate) const fn whole(self) -> Option<TokenBucket<Whole>> {
         let Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) } = self;
@@ -109,6 +129,14 @@ impl TokenBucket<Parts> {
             return None;
         }
         Some(TokenBucket { capacity, amount, interval, stepped, token, fraction: Whole })
+    }
+}
+
+impl TokenBucket<Whole> {
+    /// The same bucket in the form that all have.
+    pub(crate) const fn in_parts(self) -> TokenBucket<Parts> {
+        let Self { capacity, amount, interval, stepped, token, fraction: _ } = self;
+        TokenBucket { capacity, amount, interval, stepped, token, fraction: Parts(1) }
     }
 }
 
@@ -136,6 +164,14 @@ impl<F: Fraction> TokenBucket<F> {
         State { full_at: tick.saturating_add(narrow(nanos)), rest: F::keep(narrow(rest)) }
     }
 
+    /// Lacks so many parts less. A bucket that is full is left as it is.
+    fn pay_off(&self, state: &mut State<F::Rest>, tick: u64, parts: u128) {
+        let debt = self.debt(state, tick);
+        if debt > 0 {
+            *state = self.owing(tick, debt.saturating_sub(parts));
+        }
+    }
+
     /// How long that many tokens, at most the capacity, last where a token is whole.
     #[inline]
     const fn span(&self, count: u64) -> u64 {
@@ -147,7 +183,8 @@ impl<F: Fraction> TokenBucket<F> {
         product(count, self.token)
     }
 
-    /// As [`Arithmetic::adopt`], from a bucket of either form.
+    /// As [`Arithmetic::adopt`], from a bucket of either form. A replacement makes no debt: what
+    /// the new capacity has no room for is cut.
     pub(crate) fn adopt_bucket<G: Fraction>(
         &self,
         old: &TokenBucket<G>,
@@ -197,32 +234,41 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         self.capacity
     }
 
-    #[inline]
-    fn roll(&self, state: &mut Self::State, now: u64) {
-        if F::WORDS == 1 {
-            // The usual case in 64 bits: a whole bucket is at most a hundred years of nanoseconds.
-            let whole = self.span(self.capacity);
-            if state.full_at > sum(self.tick(sum(now, LATE)), whole) {
-                state.full_at = sum(self.tick(now), whole);
-            }
-            return;
-        }
-        let empty = self.tokens(self.capacity);
-        if self.debt(state, self.tick(now.saturating_add(LATE))) > empty {
-            *state = self.owing(self.tick(now), empty);
-        }
+    fn period(&self) -> u64 {
+        narrow(quotient_ceil(self.tokens(self.capacity), u128::from(self.fraction.parts())))
     }
 
     #[inline]
-    fn available(&self, state: &Self::State, now: u64) -> u64 {
+    fn written_at(&self, state: &Self::State) -> u64 {
+        let earliest = if F::WORDS == 1 {
+            // In 64 bits: a whole bucket is at most a hundred years of nanoseconds.
+            state.full_at.saturating_sub(self.span(self.capacity))
+        } else {
+            let parts = self.fraction.parts();
+            let full = product(state.full_at, parts).saturating_add(F::numerator(state.rest).into());
+            narrow(quotient_ceil(full.saturating_sub(self.tokens(self.capacity)), parts.into()))
+        };
+        if self.stepped { aligned_end(earliest, self.interval) } else { earliest }
+    }
+
+    #[inline]
+    fn used(&self, state: &Self::State, now: u64) -> u64 {
         if F::WORDS == 1 {
             let debt = state.full_at.saturating_sub(self.tick(now));
             let whole = debt.checked_div(self.token).unwrap_or(0);
-            let lacking = sum(whole, u64::from(whole.wrapping_mul(self.token) != debt));
-            return self.capacity.saturating_sub(lacking);
+            return sum(whole, u64::from(whole.wrapping_mul(self.token) != debt));
         }
-        let lacking = quotient_ceil(self.debt(state, self.tick(now)), u128::from(self.token));
-        self.capacity.saturating_sub(narrow(lacking))
+        narrow(quotient_ceil(self.debt(state, self.tick(now)), u128::from(self.token)))
+    }
+
+    #[inline]
+    fn fits(&self, state: &Self::State, now: u64, cost: u64) -> bool {
+        let tick = self.tick(now);
+        if F::WORDS == 1 {
+            let whole = sum(tick, self.span(self.capacity));
+            return cost <= self.capacity && sum(state.full_at.max(tick), self.span(cost)) <= whole;
+        }
+        self.debt(state, tick).saturating_add(self.tokens(cost)) <= self.tokens(self.capacity)
     }
 
     #[inline]
@@ -238,18 +284,12 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
             return now;
         }
         let at = tick.saturating_add(narrow(quotient_ceil(excess, u128::from(self.fraction.parts()))));
-        match aligned_start(at, self.interval) {
-            start if self.stepped && start < at => start.saturating_add(self.interval),
-            _ => at,
-        }
+        if self.stepped { aligned_end(at, self.interval) } else { at }
     }
 
     fn idle_at(&self, state: &Self::State) -> u64 {
         let whole = state.full_at.saturating_add(u64::from(F::numerator(state.rest) > 0));
-        match aligned_start(whole, self.interval) {
-            start if self.stepped && start < whole => start.saturating_add(self.interval),
-            _ => whole,
-        }
+        if self.stepped { aligned_end(whole, self.interval) } else { whole }
     }
 
     #[inline]
@@ -263,14 +303,20 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     }
 
     fn give(&self, state: &mut Self::State, now: u64, units: u64) {
-        let tick = self.tick(now);
-        *state = self.owing(tick, self.debt(state, tick).saturating_sub(self.tokens(units)));
+        self.pay_off(state, self.tick(now), self.tokens(units));
     }
 
     fn give_held(&self, state: &mut Self::State, now: u64, units: u64, lapses_at: u64) {
         let tick = self.tick(now);
         let outstanding = product(lapses_at.saturating_sub(tick), self.fraction.parts());
-        *state = self.owing(tick, self.debt(state, tick).saturating_sub(self.tokens(units).min(outstanding)));
+        self.pay_off(state, tick, self.tokens(units).min(outstanding));
+    }
+
+    fn with_used(&self, now: u64, used: u64) -> Self::State {
+        match used.min(self.capacity) {
+            0 => Self::State::default(),
+            used => self.owing(self.tick(now), self.tokens(used)),
+        }
     }
 
     fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {

@@ -10,8 +10,12 @@ use super::wait::Queues;
 use super::{Current, Limiter, Observer, Shared, check_accepted};
 use crate::stats::Tally;
 use crate::store::Store;
-use crate::time::{Clock, SystemClock};
-use crate::{Error, MemoryStore, RuleSet};
+use crate::time::{AnyClock, Clock};
+use crate::{Error, MAX_SPAN, MemoryStore, RuleSet};
+
+/// How long a limit that comes with a request may take to be whole again, unless said otherwise: a
+/// year, so that Envoy's largest unit has room.
+const LEAP_YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Limiter {
     /// A limiter put together piece by piece, in memory unless a store is given.
@@ -20,9 +24,10 @@ impl Limiter {
         LimiterBuilder {
             rules,
             store: MemoryStore::new(),
-            clock: Box::new(SystemClock),
+            clock: AnyClock::System,
             observer: None,
             deadline: Duration::from_millis(50),
+            longest_inline_refill: LEAP_YEAR,
             local_share: 0.25,
         }
     }
@@ -45,9 +50,10 @@ impl Limiter {
 pub struct LimiterBuilder<S = MemoryStore> {
     rules: RuleSet,
     store: S,
-    clock: Box<dyn Clock>,
+    clock: AnyClock,
     observer: Option<Box<dyn Observer>>,
     deadline: Duration,
+    longest_inline_refill: Duration,
     local_share: f64,
 }
 
@@ -61,14 +67,14 @@ impl<S: Store> LimiterBuilder<S> {
     /// Keeps state in `store` instead.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
-        let Self { rules, store: _, clock, observer, deadline, local_share } = self;
-        LimiterBuilder { rules, store, clock, observer, deadline, local_share }
+        let Self { rules, store: _, clock, observer, deadline, longest_inline_refill, local_share } = self;
+        LimiterBuilder { rules, store, clock, observer, deadline, longest_inline_refill, local_share }
     }
 
     /// Reads the time, and sleeps, through `clock` instead of the machine's.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Box::new(clock);
+        self.clock = AnyClock::new(clock);
         self
     }
 
@@ -84,6 +90,15 @@ impl<S: Store> LimiterBuilder<S> {
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// How long a limit that [comes with a request](Limiter::inline) may take to come back whole: 366
+    /// days unless said otherwise. Whoever may name keys and bring limits keeps a key busy for that
+    /// long at most.
+    #[must_use]
+    pub const fn longest_inline_refill(mut self, longest: Duration) -> Self {
+        self.longest_inline_refill = longest;
         self
     }
 
@@ -110,22 +125,28 @@ impl<S: Store> LimiterBuilder<S> {
         if self.deadline.is_zero() {
             return invalid("deadline", "0".into(), "longer than that; 50ms is usual");
         }
+        if self.longest_inline_refill.is_zero() || self.longest_inline_refill > MAX_SPAN {
+            let value = format!("{:?}", self.longest_inline_refill);
+            return invalid("longest_inline_refill", value, "more than 0 and at most 100 years");
+        }
         Ok(self.assemble())
     }
 
     pub(super) fn assemble(self) -> Limiter<S> {
-        let Self { rules, store, clock, observer, deadline, local_share } = self;
+        let Self { rules, store, clock, observer, deadline, longest_inline_refill, local_share } = self;
         let local_share = Share::from_fraction(local_share);
         let shared = Shared {
-            rules: Current::new(rules),
+            rules: Current::new(rules, store.as_memory()),
             store,
             clock,
             observer,
             deadline,
+            longest_inline_refill,
             local: MemoryStore::new(),
             local_share,
             total: Tally::default(),
             store_errors: AtomicU64::new(0),
+            converted: AtomicU64::new(0),
             queues: Queues::default(),
         };
         Limiter { shared: Arc::new(shared) }

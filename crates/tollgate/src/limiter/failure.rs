@@ -5,11 +5,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::plan::{Line, Plan};
+use super::plan::Plan;
 use crate::decision::Degraded;
-use crate::rule::FailurePolicy;
-use crate::store::{Answer, Charge, Op};
-use crate::{Algorithm, Bucket, Decision, Limit, Limits, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
+use crate::rule::{FailurePolicy, Tag};
+use crate::store::{Answer, Cause, Charge, Op};
+use crate::{Algorithm, Bucket, Decision, Limit, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
 
 /// A share of a limit, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,9 @@ impl Share {
 
     /// The limit with this share of its count, at least one, and of its rate.
     pub(crate) fn of(self, limit: &Limit) -> Limit {
+        if let Some(longest) = limit.inline_longest() {
+            return self.of(&limit.plain()).inline(longest).unwrap_or(*limit);
+        }
         let share = match limit.algorithm() {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 Algorithm::FixedWindow { limit: self.count(limit), period, aligned, count_denied }
@@ -67,12 +70,18 @@ impl<S> Shared<S> {
     /// The degraded decision: each rule's charges by that rule's policy, all or nothing.
     pub(crate) fn decide_without_store(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Decision {
         let closed = plan.lines().iter().any(|line| line.policy == FailurePolicy::Closed && !line.shadow);
-        let share = |line: &Line| -> Limits {
-            line.limits.iter().map(|limit| self.local_share.of(limit)).collect::<Vec<_>>().into()
-        };
-        let local = plan.lines().iter().filter(|line| line.policy == FailurePolicy::Local);
+        let charges = plan.charges(cost);
+        let local: SmallVec<[(Limit, Tag); 4]> = charges
+            .iter()
+            .map(|charge| (self.local_share.of(charge.limit), self.local_tag(charge)))
+            .collect();
+        let local = plan
+            .once()
+            .zip(&charges)
+            .zip(&local)
+            .filter(|((line, _), _)| line.policy == FailurePolicy::Local);
         let charges: SmallVec<[Charge<'_>; 4]> =
-            local.map(|line| Charge { limits: share(line), ..plan.charge(line, cost) }).collect();
+            local.map(|((_, charge), (limit, tag))| Charge { limit, tag: *tag, ..*charge }).collect();
         let op = match op {
             _ if closed => Op::Peek,
             // Nobody settles what is held here: what is admitted is taken.
@@ -82,10 +91,9 @@ impl<S> Shared<S> {
         let answered = self.local.apply_now(op, &charges, now);
         let mut local_answers = answered.map(|applied| applied.answers).unwrap_or_default().into_iter();
         let answers: SmallVec<[Answer; 4]> = plan
-            .lines()
-            .iter()
+            .once()
             .map(|line| match line.policy {
-                FailurePolicy::Open => assumed(Verdict::Allowed, line.limit().capacity(), now),
+                FailurePolicy::Open => assumed(Verdict::Allowed, plan.charge(line, 0).limit.capacity(), now),
                 FailurePolicy::Closed => assumed(Verdict::Denied { retry_after: SECOND }, 0, now),
                 FailurePolicy::Local => {
                     local_answers.next().unwrap_or_else(|| assumed(Verdict::Allowed, 0, now))
@@ -96,13 +104,25 @@ impl<S> Shared<S> {
     }
 }
 
+impl<S> Shared<S> {
+    /// The tag of a budget with a share of its limits.
+    fn local_tag(&self, charge: &Charge<'_>) -> Tag {
+        if charge.tag.is_inline() {
+            return charge.tag;
+        }
+        let limits: Vec<Limit> = charge.tag.limits.iter().map(|limit| self.local_share.of(limit)).collect();
+        charge.tag.under(limits.into())
+    }
+}
+
 /// An answer that nobody counted.
 fn assumed(verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
     let at = match verdict {
         Verdict::Denied { retry_after } => now.saturating_add(retry_after),
         Verdict::Allowed | Verdict::Never => now,
     };
-    Answer { outcome: Outcome { verdict, remaining, reset_at: at, grows_at: at }, units: 0, held: false }
+    let outcome = Outcome { now, verdict, remaining, reset_at: at, grows_at: at };
+    Answer { outcome, units: 0, held: false, cause: Cause::Limit }
 }
 
 #[cfg(test)]

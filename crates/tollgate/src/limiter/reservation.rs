@@ -38,6 +38,8 @@ pub struct Reservation<S: Store> {
     decision: Decision,
     /// The reservation in the store, until it is settled.
     hold: Option<HoldId>,
+    /// Whether the estimate was 0: then nothing is held, and all of the cost is taken later.
+    of_nothing: bool,
     /// What is being settled, while it is on its way: should this be dropped then, it may have
     /// arrived.
     settling: u64,
@@ -83,8 +85,9 @@ impl<S: Store> Limiter<S> {
         firm: bool,
     ) -> Result<Reservation<S>, Error> {
         let (plan, cost) = self.plan(&request)?;
-        let reservation = self.hold(plan, cost, ttl, firm).await?;
-        self.shared.observe(&request, &reservation.decision, &reservation.plan);
+        let holder = request.with_request(|request| request.holder());
+        let reservation = self.hold(plan, cost, ttl, firm, holder).await?;
+        self.shared.observe(&request, &reservation.decision);
         Ok(reservation)
     }
 
@@ -98,7 +101,7 @@ impl<S: Store> Limiter<S> {
     pub async fn settle(&self, hold: HoldId, request: impl AsRequest) -> Result<Settlement, Error> {
         let (plan, cost) = self.plan(&request)?;
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
-        let enforced = plan.lines().iter().zip(&applied.answers).filter(|(line, _)| !line.shadow);
+        let enforced = plan.once().zip(&applied.answers).filter(|(line, _)| !line.shadow);
         let mut held = enforced.map(|(_, answer)| answer.held).peekable();
         if held.peek().is_some() && !held.any(|held| held) {
             return Err(Error::NotReserved);
@@ -112,6 +115,7 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         ttl: Duration,
         firm: bool,
+        holder: u64,
     ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
@@ -123,10 +127,11 @@ impl<S: Store> Limiter<S> {
             plan,
             decision: pending,
             hold: Some(hold),
+            of_nothing: cost == 0,
             settling: 0,
             if_dropped: if firm { cost } else { 0 },
         };
-        let op = Op::Reserve { hold, expires_at: now.saturating_add(ttl), firm };
+        let op = Op::Reserve { hold, holder, ttl, firm };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() || decision.degraded() {
             reservation.hold = None;
@@ -157,6 +162,16 @@ impl<S: Store> Reservation<S> {
             return Ok(Settlement { shortfall: 0 });
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
+        if self.of_nothing {
+            self.hold = None;
+            let applied = self.limiter.shared.act(Op::Penalise, &self.plan, cost).await?;
+            let charges = self.plan.charges(cost);
+            let lacking = charges
+                .iter()
+                .zip(&applied.answers)
+                .map(|(charge, answer)| charge.cost.saturating_sub(answer.units));
+            return Ok(Settlement { shortfall: lacking.max().unwrap_or(0) });
+        }
         // Should this be cancelled on its way, the drop settles the same.
         self.if_dropped = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
@@ -172,7 +187,7 @@ impl<S: Store> Reservation<S> {
     /// need be. `None` if nothing is held: it was denied, decided without the store, or no rule
     /// covers it.
     pub fn leave(mut self) -> Option<HoldId> {
-        self.hold.take().filter(|_| !self.plan.is_empty())
+        self.hold.take().filter(|_| !self.plan.is_empty() && !self.of_nothing)
     }
 
     /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
@@ -180,7 +195,10 @@ impl<S: Store> Reservation<S> {
     /// when the reservation expires, and the decision says that it is degraded. `None` if it is
     /// not held any more: then nothing was taken.
     pub(super) async fn keep(mut self, cost: u64) -> Option<Decision> {
-        let Some(hold) = self.hold else { return Some(self.decision.clone()) };
+        let Some(hold) = self.hold.filter(|_| !self.of_nothing) else {
+            self.hold = None;
+            return Some(self.decision.clone());
+        };
         self.settling = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
         self.hold = None;
@@ -197,7 +215,7 @@ impl<S: Store> Reservation<S> {
     /// Whether a settlement found nothing held where something counts.
     fn is_lost(&self, applied: &Applied) -> bool {
         let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
-        self.plan.lines().iter().zip(&applied.answers).any(lost)
+        self.plan.once().zip(&applied.answers).any(lost)
     }
 }
 
@@ -209,7 +227,7 @@ impl Settlement {
 
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
-        let Some(hold) = self.hold.take() else { return };
+        let Some(hold) = self.hold.take().filter(|_| !self.of_nothing) else { return };
         let Shared { store, clock, .. } = &*self.limiter.shared;
         // A store that needs longer than one poll gives the units back when the reservation expires.
         let charges = self.plan.charges(self.if_dropped);

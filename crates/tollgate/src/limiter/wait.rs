@@ -35,6 +35,7 @@ impl<S: Store> Limiter<S> {
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
     pub async fn wait(&self, request: impl AsRequest, deadline: Timestamp) -> Result<Decision, Error> {
         let (mut plan, cost) = self.plan(&request)?;
+        let holder = request.with_request(|request| request.holder());
         let clock = &self.shared.clock;
         let turn = self.shared.queues.join(plan.identity());
         let mut out_of_time = clock.sleep_until(deadline);
@@ -48,7 +49,7 @@ impl<S: Store> Limiter<S> {
                 // expires.
                 let ttl = self.shared.deadline.saturating_add(SECOND);
                 let asked_at = clock.now();
-                let reservation = self.hold(plan.clone(), cost, ttl, false).await?;
+                let reservation = self.hold(plan.clone(), cost, ttl, false, holder).await?;
                 let decision = reservation.decision();
                 let Verdict::Denied { retry_after } = decision.verdict() else {
                     match reservation.keep(cost).await {
@@ -69,7 +70,7 @@ impl<S: Store> Limiter<S> {
         } else {
             self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await?.overtaken()
         };
-        self.shared.observe(&request, &decision, &plan);
+        self.shared.observe(&request, &decision);
         Ok(decision)
     }
 }

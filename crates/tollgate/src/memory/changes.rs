@@ -10,9 +10,9 @@
 
 use std::collections::HashSet;
 
-use super::SHARDS;
+use super::ALL_SHARDS;
 use super::hash::Id;
-use super::shard::{Shard, WIDEST};
+use super::shard::Shard;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Which pages of a shard have changed. Every request looks at this.
@@ -22,38 +22,6 @@ pub(super) struct Changes {
     pages: u128,
     /// Whether anyone asks.
     pub(super) followed: bool,
-}
-
-/// A packed state before a decision, if anyone asks whether that changed it.
-pub(super) struct Before {
-    /// All of the usual state: a bucket, a window.
-    first: [u64; 2],
-    others: [u64; WIDEST],
-}
-
-impl Before {
-    #[inline(always)]
-    pub(super) fn new(words: &[u64]) -> Self {
-        let mut before = Self { first: first(words), others: [0; WIDEST] };
-        if words.len() > 2 {
-            before.others[..words.len()].copy_from_slice(words);
-        }
-        before
-    }
-
-    #[inline(always)]
-    pub(super) fn is_not(&self, words: &[u64]) -> bool {
-        self.first != first(words) || words.len() > 2 && self.others[..words.len()] != *words
-    }
-}
-
-#[inline(always)]
-fn first(words: &[u64]) -> [u64; 2] {
-    match *words {
-        [one] => [one, 0],
-        [one, other, ..] => [one, other],
-        [] => [0; 2],
-    }
 }
 
 impl Shard {
@@ -110,7 +78,7 @@ impl Shard {
 
 /// Which shards have changed.
 #[derive(Debug, Default)]
-pub(super) struct Flags([AtomicU64; SHARDS.div_ceil(64)]);
+pub(super) struct Flags([AtomicU64; ALL_SHARDS.div_ceil(64)]);
 
 impl Flags {
     #[cold]

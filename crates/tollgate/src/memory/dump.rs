@@ -1,27 +1,34 @@
 //! Handing over: the whole state of a store as lines of JSON, and a store out of them.
 //!
 //! ```json
-//! {"tollgate":"state","version":1,"seed":["…","…"]}
-//! {"key":"00c0ffee…","limits":["10/60s fixed"],"state":[["0","0","1800000000000000000","3"]]}
+//! {"tollgate":"state","version":2,"seed":["…","…"]}
+//! {"shard":7,"key":"00c0ffee…","rule":"per-client","budget":"","unitCost":1,"limits":["10/60s fixed"],
+//!  "state":[["0","0","0","1800000000000000000","3"]]}
 //! {"end":1}
 //! ```
 //!
-//! The first line says the version and the seed that identities are made with, a line each what is kept of a key, and the last how
-//! many there were, so that a part of a dump is not taken for the whole. Times are epoch nanoseconds and limits are written in their
-//! notation: what one process dumps, another, newer one can restore. State is text of digits, so that no tool rounds it. Keys
-//! themselves are not in it, but with the seed anyone can look for one: a dump is as secret as the keys.
+//! (The second and third are one line.) The first line says the version and the seed that
+//! identities are made with, a line each what is kept of a key, and the last how many there were, so
+//! that a part of a dump is not taken for the whole. Times are epoch nanoseconds and limits are
+//! written in their notation: what one process dumps, another, newer one can restore. State is text
+//! of digits, so that no tool rounds it. Keys themselves are not in it, but with the seed anyone can
+//! look for one: a dump is as secret as the keys.
 
 use std::io::{self, BufRead, Write};
 
 use serde_json::{Value, json};
 
-use super::MemoryStore;
-use super::hash::{Id, Secrets};
-use super::shard::{Cells, WIDEST};
+use super::hash::Id;
+use super::legacy::cell_of_v1;
+use super::pages::{tag_of, written_limits};
+use super::shard::{Cells, WIDEST, Whole};
+use super::take::shard_of;
+use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
-use crate::{Error, Limit, Limits, Timestamp};
+use crate::rule::Tag;
+use crate::{Error, Limit, Timestamp};
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 impl MemoryStore {
     /// Writes everything that is kept as lines of JSON, a shard at a time while requests go on, and says
@@ -50,15 +57,20 @@ impl MemoryStore {
         let mut count: u64 = 0;
         for (index, shard) in self.shards.iter().enumerate() {
             let mut lines = String::new();
-            let mut shard = shard.0.lock();
-            self.take_all_home(index, &mut shard);
-            shard.each(|Id { high, low }, cells| {
+            let shard = shard.0.lock();
+            shard.each(|Id { high, low }, Whole { tag, cells }| {
                 count = count.saturating_add(1);
-                let limits: Vec<String> = cells.iter().map(|cell| cell.limit().to_string()).collect();
                 let digits = |cell: &Cell| cell.to_numbers().iter().map(u64::to_string).collect::<Vec<_>>();
-                let state: Vec<Vec<String>> = cells.iter().map(digits).collect();
-                let key = format!("{high:016x}{low:08x}");
-                lines.push_str(&format!("{}\n", json!({ "key": key, "limits": limits, "state": state })));
+                let line = json!({
+                    "shard": index,
+                    "key": format!("{high:016x}{low:08x}"),
+                    "rule": tag.rule.as_str(),
+                    "budget": tag.budget.to_string(),
+                    "unitCost": tag.unit_cost,
+                    "limits": written_limits(*tag),
+                    "state": cells.iter().map(digits).collect::<Vec<_>>(),
+                });
+                lines.push_str(&format!("{line}\n"));
             });
             drop(shard);
             out.write_all(lines.as_bytes())?;
@@ -91,13 +103,14 @@ impl MemoryStore {
         if first["tollgate"] != "state" {
             return Err(invalid(1, "not the beginning of a dump; that is {\"tollgate\":\"state\",…"));
         }
-        if first["version"] != VERSION {
+        let version = first["version"].as_u64().unwrap_or(0);
+        if !(1..=VERSION).contains(&version) {
             return Err(invalid(
                 1,
                 "of another version; restore it with the tollgate that dumped it, or a newer one",
             ));
         }
-        self.secrets = Secrets::from_seed(seed_of(&first["seed"]).ok_or(invalid(1, "without its seed"))?);
+        self = self.seeded(seed_of(&first["seed"]).ok_or(invalid(1, "without its seed"))?);
         let mut count: u64 = 0;
         for line in lines {
             let (number, line) = line?;
@@ -107,14 +120,29 @@ impl MemoryStore {
                     .then_some(self)
                     .ok_or(invalid(number, "of another number of keys than came before"));
             }
-            let (id, cells) = key_of(&line).ok_or(invalid(number, "not a key and its state"))?;
-            let limits: Limits = cells.iter().map(Cell::limit).collect::<Vec<_>>().into();
-            let plain = cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
-            let width = limits.words().filter(|width| plain && *width <= WIDEST);
-            self.put(id, cells, limits, width).map_err(|reason| invalid(number, reason))?;
+            let key = if version == 1 { self.key_of_v1(&line) } else { key_of(&line) };
+            let (shard, id, whole) = key.ok_or(invalid(number, "not a key and its state"))?;
+            if shard < SHARDS && shard != shard_of(self.secrets.home(id)) {
+                return Err(invalid(number, "a key that belongs elsewhere"));
+            }
+            let plain = whole.cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
+            let packed = plain && whole.tag.words().is_some_and(|width| width <= WIDEST);
+            self.put(shard, id, whole, packed).map_err(|reason| invalid(number, reason))?;
             count = count.saturating_add(1);
         }
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))
+    }
+}
+
+impl MemoryStore {
+    /// What version 1 wrote of a key: not which rule it belongs to.
+    fn key_of_v1(&self, line: &Value) -> Option<(usize, Id, Whole)> {
+        let id = id_of(line)?;
+        let limits = line["limits"].as_array()?.iter();
+        let limits: Vec<Limit> = limits.map(|limit| limit.as_str()?.parse().ok()).collect::<Option<_>>()?;
+        let tag = self.legacy_tag((!limits.is_empty()).then(|| limits.into())?);
+        let cells = cells_of(tag, line, cell_of_v1)?;
+        Some((shard_of(self.secrets.home(id)), id, Whole { tag, cells }))
     }
 }
 
@@ -124,18 +152,29 @@ fn seed_of(value: &Value) -> Option<[u64; 2]> {
     Some([half(one)?, half(other)?])
 }
 
-fn key_of(line: &Value) -> Option<(Id, Cells)> {
+fn id_of(line: &Value) -> Option<Id> {
     let (high, low) = line["key"].as_str().filter(|key| key.len() == 24)?.split_at_checked(16)?;
-    let id = Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? };
-    let (limits, states) = (line["limits"].as_array()?, line["state"].as_array()?);
-    let cell = |(limit, state): (&Value, &Value)| {
-        let limit: Limit = limit.as_str()?.parse().ok()?;
+    Some(Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? })
+}
+
+fn key_of(line: &Value) -> Option<(usize, Id, Whole)> {
+    let shard = usize::try_from(line["shard"].as_u64()?).ok().filter(|shard| *shard < ALL_SHARDS)?;
+    let limits: Vec<&str> = line["limits"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
+    let (rule, budget) = (line["rule"].as_str()?, line["budget"].as_str()?);
+    let tag = tag_of(rule, budget, &limits, line["unitCost"].as_u64()?)?;
+    let cells = cells_of(tag, line, |limit, numbers| Cell::from_numbers(*limit, numbers))?;
+    Some((shard, id_of(line)?, Whole { tag, cells }))
+}
+
+/// The cells of a line, one for each limit of its tag.
+fn cells_of(tag: Tag, line: &Value, cell: impl Fn(&Limit, &[u64]) -> Option<Cell>) -> Option<Cells> {
+    let states = line["state"].as_array().filter(|states| states.len() == tag.limits.len())?;
+    let cell = |(limit, state): (&Limit, &Value)| {
         let numbers: Option<Vec<u64>> =
             state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
-        Cell::from_numbers(limit, &numbers?)
+        cell(limit, &numbers?)
     };
-    let whole = !limits.is_empty() && limits.len() == states.len();
-    Some((id, limits.iter().zip(states).map(cell).collect::<Option<Cells>>().filter(|_| whole)?))
+    tag.limits.iter().zip(states).map(cell).collect()
 }
 
 #[cfg(test)]
@@ -223,6 +262,16 @@ mod tests {
     }
 
     #[test]
+    fn a_dump_of_version_1_is_restored() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let dumped = r#"{"tollgate":"state","version":1,"seed":["0000000000000001","0000000000000002"]}
+{"key":"2db2a2ab37d0000000000000","limits":["70/hour log"],"state":[["0","0","1800000000000000000","3"]]}
+{"end":1}"#;
+        let new = limiter(MemoryStore::restore(dumped.as_bytes()).unwrap(), &clock);
+        assert_eq!(new.stats().live_keys, Some(1));
+    }
+
+    #[test]
     fn what_is_not_a_whole_dump_is_refused_with_its_line() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);
@@ -234,7 +283,7 @@ mod tests {
         assert!(complaint("").contains("line 1"));
         assert!(complaint("{}").contains("line 1"));
         assert!(complaint("tollgate memory 1").contains("not JSON"));
-        assert!(complaint(&dump.replace("\"version\":1", "\"version\":2")).contains("another version"));
+        assert!(complaint(&dump.replace("\"version\":2", "\"version\":3")).contains("another version"));
         let cut: String = dump.lines().take(3).map(|line| format!("{line}\n")).collect();
         assert!(complaint(&cut).contains("cut short"), "{}", complaint(&cut));
         assert!(complaint(&dump.replacen("/hour", "/hur", 1)).contains("not a key"));

@@ -9,18 +9,32 @@
 //! bytes. SipHash costs several times that on short keys, and fast hashes without such a bound can
 //! be aimed at.
 //!
-//! A sum is linear, so where a key lives is not read off the identity but mixed from it with two
+//! The words of a key are its budget's number and, for each value, either its length and its bytes
+//! or, if it is a canonical decimal number, a mark that is no length and the number: `42` and
+//! `"42"` are one client, and nobody writes digits. A sum is linear, so a budget's part of it is
+//! worked out once ([`Prefix`]).
+//!
+//! For the same reason where a key lives is not read off the identity but mixed from it with two
 //! more secrets: who finds out, by timing, that two keys are neighbours learns nothing about a
 //! third.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use crate::key::MAX_VALUE_BYTES;
+use crate::key::{Budget, Key, MAX_VALUE_BYTES};
+use crate::request::Client;
 use crate::rule::MAX_KEY_ATTRIBUTES;
+use crate::time::nanos_of;
 
 /// Words of the longest subject there can be: for each value its length and its bytes.
 const WORDS: usize = MAX_KEY_ATTRIBUTES * (1 + MAX_VALUE_BYTES.div_ceil(8));
+
+/// The length of a value that is a number.
+const NUMBER: u64 = u64::MAX;
+
+/// What a subject's encoding never is: the one budget of all new keys of a rule when the table is
+/// full.
+pub(super) const POOLED: &[u8] = &[0xff, 0xff];
 
 /// The identity of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +49,8 @@ type Secret = [u128; 2];
 /// The secrets of one store. As secret as the keys: whoever has them can aim.
 pub(super) struct Secrets {
     seed: [u64; 2],
-    for_rule: Secret,
+    for_budget: Secret,
+    for_period: Secret,
     mix: [u64; 2],
     for_words: Box<[Secret]>,
 }
@@ -43,6 +58,20 @@ pub(super) struct Secrets {
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
+    }
+}
+
+/// A budget's part of the sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Prefix {
+    sums: Secret,
+    /// The sums if the first value is a number.
+    numbered: Secret,
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Prefix")
     }
 }
 
@@ -61,35 +90,92 @@ impl Secrets {
         };
         let mut wide = || u128::from(word()) << 64 | u128::from(word());
         let mut secret = || [wide(), wide()];
-        let for_rule = secret();
+        let for_budget = secret();
         let for_words = (0..WORDS).map(|_| secret()).collect();
-        Self { seed, for_rule, mix: [word() | 1, word() | 1], for_words }
+        let mix = [word() | 1, word() | 1];
+        let mut wide = || u128::from(word()) << 64 | u128::from(word());
+        Self { seed, for_budget, mix, for_words, for_period: [wide(), wide()] }
     }
 
     pub(super) const fn seed(&self) -> [u64; 2] {
         self.seed
     }
 
-    /// The identity of a subject, encoded, under the rule with this digest.
-    pub(super) fn identify(&self, digest: u64, subject: &[u8]) -> Id {
-        let mut sums = Sums::new(self, digest);
+    /// The part of a budget with this [number](Budget::digest).
+    pub(super) fn prefix(&self, digest: u64) -> Prefix {
+        let mut sums = Sums { sums: [0; 2], secrets: self.for_words.iter() };
+        sums.add(digest, &self.for_budget);
+        let before = sums.sums;
+        sums.add_next(NUMBER);
+        Prefix { sums: before, numbered: sums.sums }
+    }
+
+    /// The identity of a client under a budget.
+    #[inline]
+    pub(super) fn identify_client(&self, prefix: &Prefix, client: Client<'_>) -> Id {
+        let mut sums = Sums { sums: prefix.sums, secrets: self.for_words.iter() };
+        match client {
+            Client::Numbered(number) => {
+                sums = Sums { sums: prefix.numbered, secrets: self.for_words.get(1..).unwrap_or(&[]).iter() };
+                sums.add_next(number);
+            }
+            Client::Named(name) => sums.add_value(name.as_bytes()),
+        }
+        sums.finish()
+    }
+
+    /// The identity of a subject, encoded, under a budget.
+    pub(super) fn identify(&self, prefix: &Prefix, subject: &[u8]) -> Id {
+        let mut sums = Sums { sums: prefix.sums, secrets: self.for_words.iter() };
         let mut rest = subject;
         while let Some((length, tail)) = rest.split_first_chunk::<2>() {
-            let length = u16::from_le_bytes(*length);
-            // What is not a value is a mark, and no value is as long as a mark says.
-            let (value, tail) = tail.split_at_checked(usize::from(length)).unwrap_or((&[], &[]));
-            sums.add_value(u64::from(length), value);
+            let length = usize::from(u16::from_le_bytes(*length));
+            match tail.split_at_checked(length) {
+                Some((value, tail)) => {
+                    sums.add_value(value);
+                    rest = tail;
+                }
+                // What is not a value is a mark, and no value is as long as a mark says.
+                None => {
+                    sums.add_next(u64::try_from(length).unwrap_or(0));
+                    rest = &[];
+                }
+            }
+        }
+        sums.finish()
+    }
+
+    /// The identity of the budget of a key.
+    pub(super) fn identify_key(&self, key: &Key<'_>) -> Id {
+        let mut prefix = self.prefix(key.budget().digest(key.rule()));
+        if let Budget::InlineCount(period) = key.budget() {
+            prefix = self.with_period(&prefix, nanos_of(period));
+        }
+        self.identify(&prefix, key.subject())
+    }
+
+    /// The identity of a subject as version 1 made it, to which a number was its digits.
+    pub(super) fn identify_v1(&self, digest: u64, subject: &[u8]) -> Id {
+        let mut sums = Sums { sums: self.prefix(digest).sums, secrets: self.for_words.iter() };
+        let mut rest = subject;
+        while let Some((length, tail)) = rest.split_first_chunk::<2>() {
+            let (value, tail) =
+                tail.split_at_checked(usize::from(u16::from_le_bytes(*length))).unwrap_or((&[], &[]));
+            sums.add_text(value);
             rest = tail;
         }
         sums.finish()
     }
 
-    /// The identity of the subject that consists of this one value, without encoding it first.
+    /// The part of a budget whose period is part of its key.
     #[inline]
-    pub(super) fn identify_value(&self, digest: u64, value: &[u8]) -> Id {
-        let mut sums = Sums::new(self, digest);
-        sums.add_value(u64::try_from(value.len()).unwrap_or(0), value);
-        sums.finish()
+    pub(super) fn with_period(&self, prefix: &Prefix, period: u64) -> Prefix {
+        let add = |[one, other]: Secret| {
+            let [first, second] = self.for_period;
+            let period = u128::from(period);
+            [one.wrapping_add(period.wrapping_mul(first)), other.wrapping_add(period.wrapping_mul(second))]
+        };
+        Prefix { sums: add(prefix.sums), numbered: add(prefix.numbered) }
     }
 
     /// Where an identity lives: all bits of this depend on all bits of that and on the secrets.
@@ -104,22 +190,24 @@ impl Secrets {
 
 /// The two sums on their way.
 struct Sums<'a> {
-    sums: [u128; 2],
+    sums: Secret,
     secrets: std::slice::Iter<'a, Secret>,
 }
 
-impl<'a> Sums<'a> {
+impl Sums<'_> {
+    /// Adds a value: its number, or its length and its bytes with zeroes up to a whole word.
     #[inline]
-    fn new(secrets: &'a Secrets, digest: u64) -> Self {
-        let mut sums = Self { sums: [0; 2], secrets: secrets.for_words.iter() };
-        sums.add(digest, &secrets.for_rule);
-        sums
+    fn add_value(&mut self, value: &[u8]) {
+        if let Some(number) = canonical_number(value) {
+            self.add_next(NUMBER);
+            return self.add_next(number);
+        }
+        self.add_text(value);
     }
 
-    /// Adds a value: its length, and its bytes with zeroes up to a whole word.
     #[inline]
-    fn add_value(&mut self, length: u64, value: &[u8]) {
-        self.add_next(length);
+    fn add_text(&mut self, value: &[u8]) {
+        self.add_next(u64::try_from(value.len()).unwrap_or(0));
         let (words, rest) = value.as_chunks::<8>();
         for word in words {
             self.add_next(u64::from_le_bytes(*word));
@@ -148,6 +236,19 @@ impl<'a> Sums<'a> {
     fn finish(&self) -> Id {
         let [one, other] = self.sums;
         Id { high: truncated(one >> 64), low: (other >> 96) as u32 }
+    }
+}
+
+/// The number that these decimal digits are, if it has no other spelling and fits 64 bits.
+#[inline]
+fn canonical_number(text: &[u8]) -> Option<u64> {
+    match text {
+        [b'1'..=b'9', ..] => text.iter().try_fold(0_u64, |number, byte| {
+            let digit = u64::from(byte.wrapping_sub(b'0'));
+            number.checked_mul(10)?.checked_add(digit).filter(|_| digit < 10)
+        }),
+        b"0" => Some(0),
+        _ => None,
     }
 }
 
@@ -187,7 +288,19 @@ mod tests {
     #[test]
     fn b5_similar_subjects_have_different_identities() {
         let secrets = Secrets::random();
-        let values = [&b"a"[..], b"a\0", b"a\0\0\0", b"a\0\0\0\0", b"\0", b"abcd", b"abcde", b"abcdefghi"];
+        let values = [
+            &b"a"[..],
+            b"a\0",
+            b"a\0\0\0",
+            b"a\0\0\0\0",
+            b"\0",
+            b"abcd",
+            b"abcde",
+            b"abcdefghi",
+            b"7",
+            b"07",
+            b"70",
+        ];
         let encode = |value: &[u8]| [&u16::try_from(value.len()).unwrap().to_le_bytes()[..], value].concat();
         let mut subjects: Vec<Vec<u8>> = values.iter().map(|value| encode(value)).collect();
         let pairs = values.iter().flat_map(|one| values.map(|other| [encode(one), encode(other)].concat()));
@@ -196,7 +309,9 @@ mod tests {
         subjects.extend([vec![], vec![0xff, 0xff]]);
         let ids: HashSet<Id> = subjects
             .iter()
-            .flat_map(|subject| [0, 1, 1 << 32].map(|digest| secrets.identify(digest, subject)))
+            .flat_map(|subject| {
+                [0, 1, 1 << 32].map(|digest| secrets.identify(&secrets.prefix(digest), subject))
+            })
             .collect();
         assert_eq!(ids.len(), subjects.len() * 3);
     }
@@ -211,18 +326,40 @@ mod tests {
     }
 
     #[test]
-    fn a_value_by_itself_has_the_identity_of_its_encoding() {
+    fn a_client_by_itself_has_the_identity_of_its_encoding() {
         let secrets = Secrets::random();
-        for length in 0..40_u16 {
-            let value: Vec<u8> = (0..length).map(|byte| byte.to_le_bytes()[0].wrapping_mul(37)).collect();
-            let encoded = [&length.to_le_bytes()[..], &value].concat();
-            assert_eq!(secrets.identify_value(7, &value), secrets.identify(7, &encoded));
+        let prefix = secrets.prefix(7);
+        let encoded = |value: &str| {
+            let length = u16::try_from(value.len()).unwrap().to_le_bytes();
+            secrets.identify(&prefix, &[&length[..], value.as_bytes()].concat())
+        };
+        for length in 0..40 {
+            let value = "a1b2c3".repeat(7)[..length].to_owned();
+            assert_eq!(secrets.identify_client(&prefix, Client::Named(&value)), encoded(&value));
+        }
+        for number in [0, 7, 10, 42, u64::MAX] {
+            let id = secrets.identify_client(&prefix, Client::Numbered(number));
+            assert_eq!(id, encoded(&number.to_string()), "{number}");
+            assert_eq!(id, secrets.identify_client(&prefix, Client::Named(&number.to_string())), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_canonical_if_it_has_no_other_spelling() {
+        for number in [0, 1, 9, 10, 18_446_744_073_709_551_615] {
+            assert_eq!(canonical_number(number.to_string().as_bytes()), Some(number));
+        }
+        for text in ["", "00", "01", "-1", "+1", "1 ", "1a", "18446744073709551616", "99999999999999999999"] {
+            assert_eq!(canonical_number(text.as_bytes()), None, "{text}");
         }
     }
 
     #[test]
     fn the_same_seed_gives_the_same_identities_and_another_does_not() {
-        let id = |seed| Secrets::from_seed(seed).identify(7, b"alice");
+        let id = |seed| {
+            let secrets = Secrets::from_seed(seed);
+            secrets.identify(&secrets.prefix(7), b"alice")
+        };
         assert_eq!(id([1, 2]), id([1, 2]));
         assert_ne!(id([1, 2]), id([1, 3]));
     }
@@ -232,7 +369,8 @@ mod tests {
         let secrets = Secrets::random();
         let mut counts = [0_u32; 256];
         for number in 0..256_000_u64 {
-            let home = secrets.home(secrets.identify_value(7, number.to_string().as_bytes()));
+            let id = secrets.identify_client(&secrets.prefix(7), Client::Numbered(number));
+            let home = secrets.home(id);
             counts[usize::try_from(home >> 56).unwrap()] += 1;
         }
         // A thousand each, give or take six standard deviations.

@@ -1,25 +1,27 @@
 //! A part of the keys behind one lock: packed states in flat tables, the rest in a map.
 //!
 //! What packs (every state but a sliding log's) lies in the table of its width, all limits of one
-//! rule and subject side by side in one slot. What does not, and what has a block or a reservation,
-//! is kept as whole [`Cell`]s in a map, and comes back into a table when it can.
+//! budget side by side in one slot. What does not, and what has a block or a reservation, is kept
+//! as whole [`Cell`]s in a map, and comes back into a table when it can.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::SHARDS;
 use super::changes::{Changes, Flags};
 use super::hash::{Id, Secrets};
 use super::table::{Place, Table, View};
+use super::{ALL_SHARDS, SHARDS};
+use crate::algorithm::LATE;
 use crate::cell::Cell;
-use crate::{Limits, Meter, Timestamp};
+use crate::rule::Tag;
+use crate::{Limit, Limits, Meter, Timestamp};
 
 /// The widest state that is packed, in words.
 pub(super) const WIDEST: usize = 8;
 
-/// The cells of one rule and subject, one for each of the rule's limits.
+/// The cells of one budget, one for each of its limits.
 pub(super) type Cells = SmallVec<[Cell; 2]>;
 
 /// A part of the keys. What every request reads comes first, on the lock's own cache line.
@@ -28,15 +30,17 @@ pub(super) type Cells = SmallVec<[Cell; 2]>;
 pub(super) struct Shard {
     /// The newest reading of the clock.
     pub(super) latest: Timestamp,
-    /// Nothing turns idle before this: until then there is no use in looking.
-    pub(super) next_idle: u64,
     /// When the next sweep is due: at once, while one is under way.
     pub(super) sweep_due: Timestamp,
+    /// Nothing turns idle before this: until then there is no use in looking.
+    pub(super) next_idle: u64,
     /// Which pages have changed, if anyone asks.
     pub(super) changes: Changes,
     /// By width, from 1.
     tables: [Table; WIDEST],
-    pub(super) whole: HashMap<Id, Cells>,
+    /// Whether the clock has gone back since idle keys were last looked for.
+    pub(super) went_back: bool,
+    pub(super) whole: HashMap<Id, Whole>,
     /// Which of those have changed.
     pub(super) changed_whole: HashSet<Id>,
     /// The table and the slot that a sweep has got to, while one is under way.
@@ -45,9 +49,16 @@ pub(super) struct Shard {
     pub(super) cursor: Place,
     /// Where between two sizes its tables are, of 256.
     stagger: usize,
-    /// Which shard it is.
     pub(super) index: usize,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) views: Arc<Views>,
+}
+
+/// What does not pack.
+#[derive(Clone, Debug)]
+pub(super) struct Whole {
+    pub(super) tag: Tag,
+    pub(super) cells: Cells,
 }
 
 /// What is known of all shards outside their locks.
@@ -61,13 +72,13 @@ pub(super) struct Views {
 
 impl Views {
     pub(super) fn new() -> Self {
-        Self { tables: (0..SHARDS * WIDEST).map(|_| View::default()).collect(), flags: Flags::default() }
+        Self { tables: (0..ALL_SHARDS * WIDEST).map(|_| View::default()).collect(), flags: Flags::default() }
     }
 
     /// Those of one width lie side by side.
     #[inline]
     pub(super) fn of(&self, width: usize, shard: usize) -> &View {
-        &self.tables[width.saturating_sub(1).min(WIDEST - 1) * SHARDS + shard % SHARDS]
+        &self.tables[(width.wrapping_sub(1) % WIDEST) * ALL_SHARDS + shard % ALL_SHARDS]
     }
 }
 
@@ -80,51 +91,66 @@ pub(super) enum Found {
 }
 
 impl Shard {
-    pub(super) fn new(index: usize, views: Arc<Views>) -> Self {
+    pub(super) fn new(index: usize, secrets: Arc<Secrets>, views: Arc<Views>) -> Self {
         Self {
             latest: Timestamp::EPOCH,
             next_idle: u64::MAX,
             sweep_due: Timestamp::EPOCH,
             changes: Changes::default(),
-            tables: Default::default(),
+            tables: std::array::from_fn(|index| Table::new(index + 1)),
+            went_back: false,
             whole: HashMap::new(),
             changed_whole: HashSet::new(),
             sweep_at: None,
             cursor: 0,
-            stagger: index * (256 / SHARDS),
+            stagger: index * 256 / SHARDS % 256,
             index,
+            secrets,
             views,
         }
     }
 
-    /// Takes note of the time that a request is decided at.
+    /// The time that a request is decided at: its reading of the clock, or the newest if it merely
+    /// came late.
     #[inline]
+    pub(super) fn arrive(&mut self, now: Timestamp) -> Timestamp {
+        if now < self.latest {
+            let now = in_order(self.latest, now);
+            self.set_time(now);
+            return now;
+        }
+        self.latest = now;
+        now
+    }
+
+    /// Takes note of the time that a request is decided at.
     pub(super) fn set_time(&mut self, now: Timestamp) {
         if now < self.latest {
-            // The clock has gone back: what is known of when keys turn idle, and when to sweep, is worth
-            // nothing.
+            // The clock has gone back: what is known of when keys turn idle, and when to sweep, is
+            // worth nothing.
             self.next_idle = 0;
             self.sweep_due = Timestamp::EPOCH;
+            self.went_back = true;
         }
         self.latest = now;
     }
 
     #[inline]
     pub(super) fn table(&self, width: usize) -> &Table {
-        &self.tables[width.saturating_sub(1).min(WIDEST - 1)]
+        &self.tables[width.wrapping_sub(1) % WIDEST]
     }
 
     #[inline]
     pub(super) fn table_mut(&mut self, width: usize) -> &mut Table {
-        &mut self.tables[width.saturating_sub(1).min(WIDEST - 1)]
+        &mut self.tables[width.wrapping_sub(1) % WIDEST]
     }
 
     /// Looks where it should be first, and then where else it could be: its limits may have had
     /// another width.
-    pub(super) fn find(&self, id: Id, home: u64, likely: Option<usize>) -> Found {
-        let packed = |width: usize| {
-            self.table(width).find(width, id, home).map(|place| Found::Packed { width, place })
-        };
+    pub(super) fn find(&self, id: Id, likely: Option<usize>) -> Found {
+        let home = self.secrets.home(id);
+        let packed =
+            |width: usize| self.table(width).find(id, home).map(|place| Found::Packed { width, place });
         if let Some(found) = likely.filter(|width| (1..=WIDEST).contains(width)).and_then(packed) {
             return found;
         }
@@ -134,95 +160,82 @@ impl Shard {
         (1..=WIDEST).filter(|width| Some(*width) != likely).find_map(packed).unwrap_or(Found::Nowhere)
     }
 
-    /// The packed state of a key that these very limits wrote.
-    #[inline]
-    pub(super) fn packed(&mut self, width: usize, id: Id, home: u64, limits: Limits) -> Option<&mut [u64]> {
-        self.table_mut(width).written_by(width, id, home, limits.number())
-    }
-
     /// Adds a packed state, all zeroes, for a key that has none.
-    #[inline]
-    pub(super) fn insert(&mut self, width: usize, id: Id, limits: Limits, secrets: &Secrets) -> &mut [u64] {
-        self.note(secrets.home(id));
-        self.insert_unnoted(width, id, limits, secrets)
+    pub(super) fn insert(&mut self, id: Id, tag: Tag) -> &mut [u64] {
+        self.note(self.secrets.home(id));
+        let width = tag.words().unwrap_or(0);
+        let table = &mut self.tables[width.wrapping_sub(1) % WIDEST];
+        table.insert(id, tag.number(), &self.secrets, self.stagger);
+        self.views.of(width, self.index).show(table.view());
+        let place = table.find(id, self.secrets.home(id)).unwrap_or(0);
+        table.state_mut(place)
     }
 
-    /// The same for one that was only elsewhere for a while.
-    pub(super) fn insert_unnoted(
-        &mut self,
-        width: usize,
-        id: Id,
-        limits: Limits,
-        secrets: &Secrets,
-    ) -> &mut [u64] {
-        let stagger = self.stagger;
-        let place = self.table_mut(width).insert(width, id, limits.number(), secrets, stagger);
-        self.show(width);
-        self.table_mut(width).state_mut(width, place)
-    }
-
-    /// Shows where the memory of a table is, which may have moved.
-    pub(super) fn show(&self, width: usize) {
-        self.views.of(width, self.index).show(self.table(width).view());
-    }
-
-    /// The cells of a key, taken out to be changed and [put back](Self::store).
-    pub(super) fn load(&mut self, found: Found, id: Id) -> Cells {
+    /// The tag of a key.
+    pub(super) fn tag(&self, found: Found, id: Id) -> Option<Tag> {
         match found {
-            Found::Packed { width, place } => self.unpack(width, place),
+            Found::Packed { width, place } => Tag::of_number(self.table(width).number(place)),
+            Found::Whole => self.whole.get(&id).map(|whole| whole.tag),
+            Found::Nowhere => None,
+        }
+    }
+
+    /// The tag and the cells of a key, taken out to be changed and put back. Limits that come with
+    /// a request are those of `inline`.
+    pub(super) fn load(&mut self, found: Found, id: Id, inline: Option<&Limit>) -> Option<Whole> {
+        match found {
+            Found::Packed { width, place } => self.unpack(width, place, inline),
             // Taken, not copied: a log may be long.
-            Found::Whole => self.whole.get_mut(&id).map(std::mem::take).unwrap_or_default(),
-            Found::Nowhere => Cells::new(),
+            Found::Whole => self.whole.remove(&id),
+            Found::Nowhere => None,
         }
     }
 
-    pub(super) fn unpack(&self, width: usize, place: Place) -> Cells {
+    pub(super) fn unpack(&self, width: usize, place: Place, inline: Option<&Limit>) -> Option<Whole> {
         let table = self.table(width);
-        unpack(Limits::of_number(table.number(width, place)), table.state(width, place))
+        let tag = Tag::of_number(table.number(place))?;
+        let (mut cells, mut words) = (Cells::new(), table.state(place));
+        let inline = inline.filter(|_| tag.is_inline()).map(std::slice::from_ref);
+        for limit in inline.unwrap_or(tag.limits.as_slice()) {
+            let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
+            cells.push(Cell::plain(Meter::load(*limit, state)));
+            words = rest;
+        }
+        Some(Whole { tag, cells })
     }
 
-    /// Puts a key's cells back: nowhere if they are idle, packed if they can be. Says whether
-    /// anything is kept. What did not change is not noted as such, wherever it stays where it was.
-    pub(super) fn store(
-        &mut self,
-        found: Found,
-        id: Id,
-        cells: Cells,
-        likely: Limits,
-        (now, changed): (Timestamp, bool),
-        secrets: &Secrets,
-    ) -> bool {
-        let keeps = cells.iter().any(|cell| !cell.is_idle(now));
-        let plain = keeps && cells.iter().all(|cell| cell.is_plain(now));
-        let limits = plain.then(|| limits_of(&cells, likely));
-        let width = limits.and_then(Limits::words).filter(|width| *width <= WIDEST);
-        if keeps {
-            let idle_at = cells.iter().map(|cell| cell.idle_at(now).as_nanos()).max().unwrap_or(0);
-            self.next_idle = self.next_idle.min(idle_at);
+    /// Puts back a key's cells that nothing was done to.
+    pub(super) fn put_back(&mut self, found: Found, id: Id, whole: Whole) {
+        if found == Found::Whole {
+            self.whole.insert(id, whole);
         }
-        match (limits, width, found) {
-            (Some(limits), Some(width), Found::Packed { width: was, place }) if was == width => {
+    }
+
+    /// Puts back a key's cells that have changed: nowhere if they are idle, packed if they can be.
+    /// Says whether anything is kept.
+    pub(super) fn store(&mut self, found: Found, id: Id, Whole { tag, cells }: Whole, now: Timestamp) -> bool {
+        let keeps = cells.iter().any(|cell| !cell.is_idle(now));
+        let tag = tag_of(&cells, tag);
+        let plain = keeps && cells.iter().all(|cell| cell.is_plain(now));
+        let width = tag.words().filter(|width| plain && *width <= WIDEST);
+        if keeps {
+            self.next_idle = cells.iter().map(Cell::idle_at).max().unwrap_or(0).min(self.next_idle);
+        }
+        match (width, found) {
+            (Some(width), Found::Packed { width: was, place }) if was == width => {
+                self.note(self.secrets.home(id));
                 let table = self.table_mut(width);
-                table.set_number(width, place, limits.number());
-                pack(&cells, table.state_mut(width, place));
-                if changed {
-                    self.note(secrets.home(id));
-                }
+                table.set_number(place, tag.number());
+                pack(&cells, table.state_mut(place));
             }
-            (Some(limits), Some(width), _) => {
-                self.forget(found, id, secrets);
-                pack(&cells, self.insert(width, id, limits, secrets));
+            (Some(_), _) => {
+                self.forget(found, id);
+                pack(&cells, self.insert(id, tag));
             }
-            (_, _, Found::Whole) if keeps => {
-                self.whole.insert(id, cells);
-                if changed {
-                    self.note_whole(id);
-                }
-            }
-            _ => {
-                self.forget(found, id, secrets);
+            (None, _) => {
+                self.forget(found, id);
                 if keeps {
-                    self.whole.insert(id, cells);
+                    self.whole.insert(id, Whole { tag, cells });
                     self.note_whole(id);
                 }
             }
@@ -231,62 +244,43 @@ impl Shard {
     }
 
     /// Forgets a key.
-    pub(super) fn forget(&mut self, found: Found, id: Id, secrets: &Secrets) {
+    pub(super) fn forget(&mut self, found: Found, id: Id) {
         match found {
-            Found::Packed { .. } => self.note(secrets.home(id)),
-            Found::Whole => self.note_whole(id),
+            Found::Packed { width, place } => {
+                self.note(self.secrets.home(id));
+                self.tables[width.wrapping_sub(1) % WIDEST].remove(place, &self.secrets);
+            }
+            Found::Whole => {
+                self.note_whole(id);
+                self.whole.remove(&id);
+            }
             Found::Nowhere => {}
         }
-        self.forget_unnoted(found, id, secrets);
     }
 
-    /// The same for one that is only elsewhere for a while.
-    pub(super) fn forget_unnoted(&mut self, found: Found, id: Id, secrets: &Secrets) {
-        match found {
-            Found::Packed { width, place } => self.table_mut(width).remove(width, place, secrets),
-            Found::Whole => drop(self.whole.remove(&id)),
-            Found::Nowhere => {}
-        }
+    /// Shows where the memory of a table is, which may have moved.
+    pub(super) fn show(&self, width: usize) {
+        self.views.of(width, self.index).show(self.table(width).view());
     }
 
     /// Everything that is kept.
     #[cfg(any(test, feature = "dump"))]
-    pub(super) fn each(&self, mut each: impl FnMut(Id, &Cells)) {
+    pub(super) fn each(&self, mut each: impl FnMut(Id, &Whole)) {
         for width in 1..=WIDEST {
             let table = self.table(width);
-            for place in (0..table.slots()).filter(|place| table.number(width, *place) != 0) {
-                each(table.id(width, place), &self.unpack(width, place));
+            for place in table.places() {
+                self.unpack(width, place, None).iter().for_each(|whole| each(table.id(place), whole));
             }
         }
-        self.whole.iter().for_each(|(id, cells)| each(*id, cells));
+        self.whole.iter().for_each(|(id, whole)| each(*id, whole));
     }
 }
 
-/// When the packed states of one slot have nothing in use any more.
-pub(super) fn packed_idle_at(limits: Limits, mut words: &[u64]) -> u64 {
-    let mut idle_at = 0;
-    for limit in limits {
-        let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
-        idle_at = Meter::packed_idle_at(limit, state).max(idle_at);
-        words = rest;
-    }
-    idle_at
-}
-
-/// When, by the cells just as they are stored, nothing of each is in use any more: sooner than it was only
-/// where the clock has gone back, and it counts as exactly empty as of now.
-pub(super) fn lapse_at(cells: &Cells) -> SmallVec<[u64; 4]> {
-    cells.iter().map(|cell| cell.meter().lapses_at()).collect()
-}
-
-fn unpack(limits: Option<Limits>, mut words: &[u64]) -> Cells {
-    let mut cells = Cells::new();
-    for limit in limits.into_iter().flatten() {
-        let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
-        cells.push(Cell::plain(Meter::load(*limit, state)));
-        words = rest;
-    }
-    cells
+/// Of two readings of the clock, the one that counts: the newest, if the other merely came late.
+#[inline]
+pub(super) fn in_order(newest: Timestamp, now: Timestamp) -> Timestamp {
+    let late = newest.as_nanos().saturating_sub(now.as_nanos());
+    if late <= LATE { now.max(newest) } else { now }
 }
 
 pub(super) fn pack(cells: &Cells, mut words: &mut [u64]) {
@@ -298,10 +292,11 @@ pub(super) fn pack(cells: &Cells, mut words: &mut [u64]) {
     }
 }
 
-/// The limits of these cells, which are `likely` these.
-fn limits_of(cells: &Cells, likely: Limits) -> Limits {
-    if cells.len() == likely.len() && cells.iter().zip(likely).all(|(cell, limit)| cell.limit() == *limit) {
+/// The tag of these cells, which is `likely` this one.
+fn tag_of(cells: &Cells, likely: Tag) -> Tag {
+    let as_said = || cells.iter().zip(likely.limits).all(|(cell, limit)| cell.limit() == *limit);
+    if likely.is_inline() || (cells.len() == likely.limits.len() && as_said()) {
         return likely;
     }
-    cells.iter().map(Cell::limit).collect::<Vec<_>>().into()
+    likely.under(Limits::from(cells.iter().map(Cell::limit).collect::<Vec<_>>()))
 }

@@ -34,6 +34,9 @@ impl Verdict {
 /// A limit's answer and its numbers afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
+    /// The time that it was decided at: the reading of the clock, or the state's own time if the
+    /// reading came late.
+    pub now: Timestamp,
     /// Allowed or denied.
     pub verdict: Verdict,
     /// How many units are left.
@@ -56,6 +59,7 @@ impl Outcome {
 /// An outcome in plain words, which stay in registers on their way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Numbers {
+    now: u64,
     /// How long until the request is admitted: 0 if it was, [`u64::MAX`] if it never will be.
     wait: u64,
     remaining: u64,
@@ -84,12 +88,7 @@ impl Numbers {
             available_at(cost).saturating_sub(now).max(1)
         };
         let grows_at = if available < capacity { available_at(available.saturating_add(1)) } else { now };
-        Self { wait, remaining: available, reset_at: available_at(capacity), grows_at }
-    }
-
-    #[inline]
-    pub(crate) const fn allowed(&self) -> bool {
-        self.wait == 0
+        Self { now, wait, remaining: available, reset_at: available_at(capacity), grows_at }
     }
 }
 
@@ -97,6 +96,7 @@ impl From<Numbers> for Outcome {
     #[inline(always)]
     fn from(numbers: Numbers) -> Self {
         Self {
+            now: Timestamp::from_nanos(numbers.now),
             verdict: match numbers.wait {
                 0 => Verdict::Allowed,
                 u64::MAX => Verdict::Never,

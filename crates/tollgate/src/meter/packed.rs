@@ -1,10 +1,10 @@
-//! States as words: how stores that keep many of them keep them, and how a decision is made in
+//! States as words: how stores that keep many of them keep them, and how a request is decided in
 //! place.
 
-use super::{Drawn, Meter, Numbers, Outcome, decide};
+use super::{Drawn, Meter};
+use crate::Limit;
 use crate::algorithm::{Arithmetic, sliding_log};
 use crate::limit::Kind;
-use crate::{Limit, Timestamp};
 
 /// Asks whatever algorithm a limit has, about a state that is packed.
 macro_rules! packed {
@@ -16,6 +16,8 @@ macro_rules! packed {
             Kind::FractionalBucket($algorithm) => $answer,
             Kind::Reserve($algorithm) => $answer,
             Kind::SlidingLog($algorithm) => $answer,
+            Kind::InlineBucket($algorithm) => $answer,
+            Kind::InlineWindow($algorithm) => $answer,
         }
     };
 }
@@ -70,45 +72,92 @@ impl Meter {
         ask!(&mut meter.0, |algorithm, state| *state = load(algorithm, words));
         meter
     }
+}
 
-    /// When a packed state has nothing in use any more.
-    pub(crate) fn packed_idle_at(limit: &Limit, words: &[u64]) -> u64 {
-        fn idle_at<A: Arithmetic>(algorithm: &A, words: &[u64]) -> u64 {
-            algorithm.idle_at(&A::load(words))
-        }
-        packed!(limit, |algorithm| idle_at(algorithm, words))
+/// When the packed states of one budget have nothing in use any more.
+pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
+    fn idle_at<A: Arithmetic>(algorithm: &A, words: &[u64]) -> u64 {
+        algorithm.idle_at(&A::load(words))
     }
+    states(limits, words)
+        .map(|(limit, state)| packed!(limit, |algorithm| idle_at(algorithm, state)))
+        .fold(0, u64::max)
+}
 
-    /// What a packed state says when another limit has denied the request.
-    pub(crate) fn refuse_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Outcome {
-        let mut meter = Self::load(*limit, words);
-        meter.roll(now);
-        meter.refuse(now, cost);
-        meter.save(words);
-        meter.outcome(now, cost, cost <= meter.available(now))
-    }
-
-    /// What [`decide`](Self::decide) does, on a packed state. The usual bucket is decided on the
-    /// spot: an outcome is many words, and passing it on costs as much as computing it.
-    #[inline(always)]
-    pub(crate) fn decide_packed(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Numbers {
-        match &limit.0 {
-            Kind::TokenBucket(bucket) => decide_words(bucket, words, now, cost),
-            _ => Self::decide_other(limit, words, now, cost),
-        }
-    }
-
-    #[inline(never)]
-    fn decide_other(limit: &Limit, words: &mut [u64], now: Timestamp, cost: u64) -> Numbers {
-        packed!(limit, |algorithm| decide_words(algorithm, words, now, cost))
+/// Whether all of the packed states of one budget have room for `cost`. `None` if one of them is
+/// ahead of `now`.
+#[inline(always)]
+pub(crate) fn fits(limits: &[Limit], words: &[u64], now: u64, cost: u64) -> Option<bool> {
+    match (limits, words) {
+        ([Limit(Kind::TokenBucket(bucket))], [_]) => one_fits(bucket, words, now, cost),
+        _ => all_fit(limits, words, now, cost),
     }
 }
 
-/// The decision, on a packed state.
+#[inline(never)]
+fn all_fit(limits: &[Limit], words: &[u64], now: u64, cost: u64) -> Option<bool> {
+    let mut all = true;
+    for (limit, state) in states(limits, words) {
+        all &= packed!(limit, |algorithm| one_fits(algorithm, state, now, cost))?;
+    }
+    Some(all)
+}
+
 #[inline(always)]
-fn decide_words<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: Timestamp, cost: u64) -> Numbers {
+fn one_fits<A: Arithmetic>(algorithm: &A, words: &[u64], now: u64, cost: u64) -> Option<bool> {
+    let state = A::load(words);
+    (algorithm.written_at(&state) <= now).then(|| algorithm.fits(&state, now, cost))
+}
+
+/// Takes `cost` from all of the packed states of one budget, and says when nothing will be in use
+/// any more.
+#[inline(always)]
+pub(crate) fn take(limits: &[Limit], words: &mut [u64], now: u64, cost: u64) -> u64 {
+    match (limits, &mut *words) {
+        ([Limit(Kind::TokenBucket(bucket))], [_]) => take_one(bucket, words, now, cost),
+        _ => take_all(limits, words, now, cost),
+    }
+}
+
+#[inline(never)]
+fn take_all(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> u64 {
+    let mut idle_at = 0;
+    for limit in limits {
+        let (state, rest) = words.split_at_mut(Meter::words(limit).unwrap_or(0).min(words.len()));
+        idle_at = packed!(limit, |algorithm| take_one(algorithm, state, now, cost)).max(idle_at);
+        words = rest;
+    }
+    idle_at
+}
+
+#[inline(always)]
+fn take_one<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64) -> u64 {
     let mut state = A::load(words);
-    let numbers = decide(algorithm, &mut state, now, cost);
+    algorithm.take(&mut state, now, cost);
     A::save(&state, words);
-    numbers
+    algorithm.idle_at(&state)
+}
+
+/// Counts a denied attempt in those of the packed states whose limits count them. What can never
+/// fit never counts.
+pub(crate) fn refuse(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) {
+    for limit in limits {
+        let (state, rest) = words.split_at_mut(Meter::words(limit).unwrap_or(0).min(words.len()));
+        if limit.counts_denied() && cost <= limit.capacity() {
+            packed!(limit, |algorithm| take_one(algorithm, state, now, cost));
+        }
+        words = rest;
+    }
+}
+
+/// Each limit of a budget with its part of the packed states.
+fn states<'a>(
+    limits: &'a [Limit],
+    mut words: &'a [u64],
+) -> impl Iterator<Item = (&'a Limit, &'a [u64])> + use<'a> {
+    limits.iter().map(move |limit| {
+        let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
+        words = rest;
+        (limit, state)
+    })
 }

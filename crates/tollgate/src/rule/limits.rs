@@ -2,71 +2,49 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::{Limit, Meter};
 
 /// One limit or several: `limit.into()`, `[one, another].into()`.
 ///
-/// Lists are kept for the life of the process, each distinct one once, under a number: stored state
-/// says by that number which limits wrote it. They come from configuration, or from programs that
-/// bound how many there are; never one for each client.
+/// Lists are kept for the life of the process, each distinct one once. They come from
+/// configuration, never from clients.
 #[derive(Clone, Copy)]
 pub struct Limits(&'static List);
 
 struct List {
     limits: Box<[Limit]>,
-    number: u32,
     words: Option<usize>,
 }
 
 impl Limits {
-    /// The list as a number, never 0: equal lists, and no others, have the same.
-    pub(crate) fn number(self) -> u32 {
-        self.0.number
-    }
-
-    /// The list of a number, if there is one.
-    pub(crate) fn of_number(number: u32) -> Option<Self> {
-        let index = usize::try_from(number.checked_sub(1)?).ok()?;
-        registry().lists.get(index).copied()
-    }
-
     /// How many words the states of all the limits pack into, if all do.
+    #[inline]
     pub(crate) fn words(self) -> Option<usize> {
         self.0.words
     }
 
     /// The limits, for as long as the process lives.
     #[must_use]
+    #[inline]
     pub fn as_slice(self) -> &'static [Limit] {
         &self.0.limits
     }
 }
 
-#[derive(Default)]
-struct Registry {
-    lists: Vec<Limits>,
-    by_content: HashMap<&'static [Limit], Limits>,
-}
-
-fn registry() -> MutexGuard<'static, Registry> {
-    static REGISTRY: OnceLock<Mutex<Registry>> = OnceLock::new();
-    REGISTRY.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl From<Vec<Limit>> for Limits {
     fn from(limits: Vec<Limit>) -> Self {
-        let mut registry = registry();
-        if let Some(known) = registry.by_content.get(limits.as_slice()) {
+        static LISTS: LazyLock<Mutex<HashMap<&'static [Limit], Limits>>> = LazyLock::new(Mutex::default);
+        let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lists.get(limits.as_slice()) {
             return *known;
         }
         let words = limits.iter().map(Meter::words).try_fold(0, |sum: usize, words| sum.checked_add(words?));
-        let number = u32::try_from(registry.lists.len()).unwrap_or(u32::MAX).saturating_add(1);
-        let kept = Self(Box::leak(Box::new(List { limits: limits.into(), number, words })));
-        registry.lists.push(kept);
-        registry.by_content.insert(kept.as_slice(), kept);
+        let kept = Self(Box::leak(Box::new(List { limits: limits.into(), words })));
+        lists.insert(kept.as_slice(), kept);
         kept
     }
 }
@@ -107,6 +85,12 @@ impl PartialEq for Limits {
 }
 
 impl Eq for Limits {}
+
+impl Hash for Limits {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::hash(self.0, state);
+    }
+}
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

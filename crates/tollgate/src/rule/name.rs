@@ -8,6 +8,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
+use crate::key::digest;
+
 /// The name of a rule, cheap to copy: decisions carry it without counting references.
 ///
 /// Names are kept for the life of the process, each distinct one once. They come from
@@ -27,7 +29,7 @@ impl RuleName {
         if let Some(known) = names.get(name) {
             return *known;
         }
-        let kept = Self(Box::leak(Box::new(Interned { name: name.into(), digest: digest(name) })));
+        let kept = Self(Box::leak(Box::new(Interned { name: name.into(), digest: digest(name.bytes()) })));
         names.insert(kept.as_str(), kept);
         kept
     }
@@ -95,11 +97,4 @@ impl Ord for RuleName {
     fn cmp(&self, other: &Self) -> Ordering {
         self.as_str().cmp(other.as_str())
     }
-}
-
-/// FNV-1a, 64 bits. Rule names are configuration: nobody aims for collisions here.
-fn digest(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Limits, Match, Override, Rule, RuleName, all_match};
+use smallvec::SmallVec;
+
+use super::overrides::Overrides;
+use super::{Limits, Override, Rule, RuleName};
+use crate::key::Budget;
 use crate::{Error, Limit, Request};
 
 /// Rules that work together: all that cover a request have to admit it.
@@ -21,13 +25,13 @@ pub struct RuleSet {
     attributes: Vec<String>,
 }
 
-/// A rule's overrides in their order. Those for one exact value, of which there may be one for each
-/// customer, are found by hash.
-#[derive(Clone, Debug, Default)]
-struct Overrides {
-    all: Vec<Override>,
-    exact: HashMap<String, HashMap<String, usize>>,
-    patterns: Vec<usize>,
+/// A rule that covers a request, and which of its limits apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Covered {
+    /// The rule's index in the set.
+    pub(crate) rule: usize,
+    /// The index of the override among the rule's, if one applies.
+    pub(crate) replacement: Option<usize>,
 }
 
 impl RuleSet {
@@ -70,8 +74,8 @@ impl RuleSet {
         let rules = self.rules.get(..self.unasked).unwrap_or_default();
         let overrides = rules.iter().filter_map(|rule| self.overrides.get(&rule.name));
         let overrides = overrides.flat_map(|overrides| &overrides.all);
-        let matches = rules.iter().map(|rule| &rule.matches).chain(overrides.map(|other| &other.matches));
-        let matched = matches.flatten().map(|wanted| &wanted.attribute);
+        let matched = rules.iter().flat_map(|rule| &rule.matches).map(|wanted| &wanted.attribute);
+        let matched = matched.chain(overrides.flat_map(|(other, _)| other.attributes()));
         let names: BTreeSet<&String> = rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
         self.attributes = names.into_iter().cloned().collect();
     }
@@ -83,10 +87,10 @@ impl RuleSet {
     pub fn with_overrides(mut self, overrides: impl IntoIterator<Item = Override>) -> Result<Self, Error> {
         for replacement in overrides {
             replacement.check()?;
-            if self.index(&replacement.rule).is_none() {
-                return Err(Error::UnknownRule { rule: replacement.rule.to_string() });
-            }
-            self.overrides.entry(replacement.rule).or_default().push(replacement);
+            let Some(rule) = self.index(&replacement.rule()).and_then(|index| self.rules.get(index)) else {
+                return Err(Error::UnknownRule { rule: replacement.rule().to_string() });
+            };
+            self.overrides.entry(replacement.rule()).or_default().push(replacement, &rule.key);
             self.plain = false;
         }
         self.collect_attributes();
@@ -101,10 +105,8 @@ impl RuleSet {
 
     /// The overrides, rule by rule.
     pub fn overrides(&self) -> impl Iterator<Item = &Override> {
-        self.rules
-            .iter()
-            .filter_map(|rule| self.overrides.get(&rule.name))
-            .flat_map(|overrides| &overrides.all)
+        let of_rule = |rule: &Rule| self.overrides.get(&rule.name);
+        self.rules.iter().filter_map(of_rule).flat_map(|overrides| &overrides.all).map(|(other, _)| other)
     }
 
     /// The names of all attributes that a rule counts by or matches on, or an override matches on,
@@ -115,83 +117,49 @@ impl RuleSet {
         &self.attributes
     }
 
-    /// Every limit that could ever be charged.
-    pub(crate) fn all_limits(&self) -> impl Iterator<Item = (RuleName, Limit)> {
-        let own = self.rules.iter().map(|rule| (rule.name, rule.limits));
-        let other = self.overrides.values().flat_map(|overrides| &overrides.all);
-        let all = own.chain(other.map(|other| (other.rule, other.limits)));
-        all.flat_map(|(rule, limits)| limits.as_slice().iter().map(move |limit| (rule, *limit)))
+    /// The budgets that a rule has and their limits: its own, and its overrides' in their order.
+    pub(crate) fn limited(&self, rule: &Rule) -> impl Iterator<Item = (Budget, Limits)> {
+        let overrides = self.overrides.get(&rule.name).map(|overrides| overrides.all.as_slice());
+        let overrides = overrides.unwrap_or_default().iter();
+        let own = if rule.inline { Budget::InlineTime } else { Budget::Rule };
+        std::iter::once((own, rule.limits)).chain(overrides.map(|(other, budget)| (*budget, other.limits())))
     }
 
-    /// The rule that covers a request, if one does and no other, and it enforces.
+    /// The one rule of the set, if it covers every request that asks for nothing in particular, and
+    /// has no overrides: then there is nothing to look for.
     #[inline]
-    pub(crate) fn only_one_covering<'a>(
-        &'a self,
-        request: &Request<'_>,
-    ) -> Option<(usize, &'a Rule, Limits)> {
-        if let (true, Some(rule), true) = (self.plain, self.rules.first(), request.is_unscoped())
-            && (rule.key.is_empty() || (rule.by_client && request.only_client().is_some()))
-        {
-            return Some((0, rule, rule.limits));
-        }
-        self.look_for_one_covering(request)
+    pub(crate) fn plain(&self) -> Option<&Rule> {
+        if self.plain { self.rules.first() } else { None }
     }
 
-    #[inline(never)]
-    fn look_for_one_covering<'a>(&'a self, request: &Request<'_>) -> Option<(usize, &'a Rule, Limits)> {
-        let mut covering = self.covering(request);
-        let found = covering.next().filter(|(_, rule, _)| !rule.shadow)?;
-        covering.next().is_none().then_some(found)
-    }
-
-    /// The rules that cover a request, each with its place in the set and the limits that apply.
-    pub(crate) fn covering<'a>(
-        &'a self,
-        request: &Request<'_>,
-    ) -> impl Iterator<Item = (usize, &'a Rule, Limits)> {
+    /// The rules that cover a request, each with the limits that apply.
+    pub(crate) fn cover(&self, request: &Request<'_>, covered: &mut SmallVec<[Covered; 4]>) {
         let looked_at = match request.only_rule() {
             Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
             None => 0..self.unasked,
         };
-        let first = looked_at.start;
-        let rules = self.rules.get(looked_at).unwrap_or_default().iter().zip(first..);
-        rules.filter(|(rule, _)| rule.covers(request)).map(move |(rule, index)| {
-            let limits = request.own_limits().unwrap_or_else(|| {
-                let replacement =
-                    self.overrides.get(&rule.name).and_then(|overrides| overrides.find(request));
-                replacement.map_or(rule.limits, |replacement| replacement.limits)
-            });
-            (index, rule, limits)
-        })
+        for index in looked_at {
+            let Some(rule) = self.rules.get(index).filter(|rule| rule.covers(request)) else { continue };
+            let overrides = self.overrides.get(&rule.name);
+            if !request.is_own() {
+                let replacement = overrides.and_then(|overrides| overrides.find(request));
+                covered.push(Covered { rule: index, replacement });
+                continue;
+            }
+            // All budgets of the client, of which the rule's own has the limits of one override at most.
+            let found = overrides.map_or_else(Vec::new, |overrides| overrides.all_of(request, &rule.key));
+            let all = overrides.map_or(&[][..], |overrides| &overrides.all);
+            let replaces = |at: &usize| all.get(*at).is_some_and(|(_, budget)| *budget == Budget::Rule);
+            let replacement = found.iter().copied().find(replaces);
+            covered.push(Covered { rule: index, replacement });
+            let others = found.into_iter().filter(|at| !replaces(at));
+            covered.extend(others.map(|at| Covered { rule: index, replacement: Some(at) }));
+        }
     }
 
     /// Where the rule of a name is.
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
-    }
-}
-
-impl Overrides {
-    fn push(&mut self, replacement: Override) {
-        let index = self.all.len();
-        match replacement.matches.as_slice() {
-            [Match { attribute, value, prefix: false }] => {
-                self.exact.entry(attribute.clone()).or_default().entry(value.clone()).or_insert(index);
-            }
-            _ => self.patterns.push(index),
-        }
-        self.all.push(replacement);
-    }
-
-    fn find(&self, request: &Request<'_>) -> Option<&Override> {
-        let exact =
-            self.exact.iter().filter_map(|(attribute, values)| values.get(request.get(attribute)?)).min();
-        let before = exact.map_or(usize::MAX, |index| *index);
-        let mut earlier = self.patterns.iter().take_while(|index| **index < before);
-        let pattern = earlier.find(|index| {
-            self.all.get(**index).is_some_and(|candidate| all_match(&candidate.matches, request))
-        });
-        self.all.get(*pattern.or(exact)?)
     }
 }
 
@@ -203,11 +171,19 @@ mod tests {
     const LIMIT: Limit = Limit::per_second(1);
 
     fn covered(rules: &RuleSet, attributes: &[(&str, &str)]) -> Vec<(String, u64)> {
-        let request = Request::new(attributes);
-        rules
-            .covering(&request)
-            .map(|(_, rule, limits)| (rule.name.to_string(), limits[0].capacity()))
-            .collect()
+        covering(rules, Request::new(attributes))
+    }
+
+    fn covering(rules: &RuleSet, request: Request<'_>) -> Vec<(String, u64)> {
+        let mut covered = SmallVec::new();
+        rules.cover(&request, &mut covered);
+        let limits = |covered: &Covered| {
+            let rule = &rules.rules[covered.rule];
+            let place = covered.replacement.map_or(0, |index| index + 1);
+            let (budget, limits) = rules.limited(rule).nth(place).unwrap();
+            (format!("{}{budget}", rule.name), limits[0].capacity())
+        };
+        covered.iter().map(limits).collect()
     }
 
     #[test]
@@ -251,15 +227,28 @@ mod tests {
         ])
         .unwrap();
         let names = |request: Request<'_>| {
-            rules.covering(&request).map(|(_, rule, _)| rule.name.to_string()).collect::<Vec<_>>()
+            covering(&rules, request).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
         assert_eq!(names(Request::client("a")), ["global", "per-client"]);
         assert_eq!(names(Request::client("a").own()), ["per-client", "login"]);
-        let plain = RuleSet::new([Rule::new("global", LIMIT)]).unwrap();
-        assert!(
-            plain.only_one_covering(&Request::client("a").own()).is_none(),
-            "not on the short way either"
-        );
+    }
+
+    #[test]
+    fn b12_a_client_s_own_budgets_are_all_that_an_override_may_give_it() {
+        let rules = RuleSet::new([Rule::new("r", LIMIT).key(["client"])]).unwrap();
+        let limit = |capacity| Limit::per(capacity, SECOND);
+        let rules = rules
+            .with_overrides([
+                Override::new("r", limit(2)).matching("path", "/x"),
+                Override::new("r", limit(3)).matching("client", "a").matching("path", "/y"),
+                Override::new("r", limit(4)).matching("client", "b").matching("path", "/y"),
+                Override::new("r", limit(5)).matching("client", "a*"),
+                Override::new("r", limit(6)).matching("path", "/z"),
+            ])
+            .unwrap();
+        let own = covering(&rules, Request::client("a").own());
+        let expected = [("r", 5), ("rpath=/x", 2), ("rclient=a,path=/y", 3)];
+        assert_eq!(own, expected.map(|(name, capacity)| (name.to_owned(), capacity)));
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! B12: limits are islands.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::{Algorithm, Limit, Override, Request, Rule, RuleSet, Store, Timestamp};
+
+use super::{Laws, full_refill, nanos, per_client};
+use crate::bound::{Admitted, check_history, most};
+use crate::{any_limit, steps};
+
+/// What a request is held to: the rule's own limits, an override's, or a limit that comes along.
+#[derive(Clone, Copy, Debug)]
+enum Under {
+    Rule,
+    Override(usize),
+    Inline(usize),
+}
+
+const PATHS: [&str; 2] = ["/one", "/two"];
+
+impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
+    /// B12. Whatever a client asks under several limits in turn, each limit by itself keeps B1:
+    /// nothing asked under one gives back, hastens or hides units of another.
+    pub fn b12_limits_are_islands(&self) {
+        let tick = self.tick;
+        let period = move |ticks: u64| Duration::from_nanos(ticks * nanos(tick));
+        let inline = (1..20_u64, 1..15_u64, prop_oneof![Just(1_000_000_u64), 1..5_000_u64], any::<bool>())
+            .prop_map(move |(count, amount, ticks, window)| match window {
+                true => Limit::fixed_window(count, period(ticks)),
+                false => Limit::token_bucket(count, amount, period(ticks)),
+            });
+        let under = prop_oneof![
+            2 => Just(Under::Rule),
+            3 => (0..PATHS.len()).prop_map(Under::Override),
+            4 => (0..4_usize).prop_map(Under::Inline),
+        ];
+        let limits = prop::collection::vec(any_limit(tick), 3);
+        let script = (limits, prop::collection::vec(inline, 4)).prop_flat_map(move |(limits, inline)| {
+            let longest = limits.iter().map(full_refill).chain([period(2_000)]).max().expect("not none");
+            let asks = prop::collection::vec((under.clone(), prop::bool::weighted(0.2)), 60);
+            (Just(limits), Just(inline), steps(tick, longest.min(period(4_000_000)), 60), asks)
+        });
+        self.property(script, |(limits, inline, steps, asks)| {
+            let world = self.world([per_client(limits[0])]);
+            let rules = RuleSet::new([per_client(limits[0]), Rule::inline("inline").key(["client"])]);
+            let overrides = PATHS
+                .iter()
+                .zip(&limits[1..])
+                .map(|(path, limit)| Override::new("per-client", *limit).matching("path", path));
+            let rules = rules.expect("valid rules").with_overrides(overrides).expect("valid overrides");
+            world.limiter.set_rules(rules).expect("accepted");
+            let brought: Vec<_> =
+                inline.iter().map(|limit| world.limiter.inline(*limit).expect("accepted")).collect();
+            let (mut own, mut others): ([Admitted; 3], [Admitted; 4]) = Default::default();
+            for (step, (under, peek)) in steps.iter().zip(asks) {
+                world.clock.advance(step.wait);
+                let on_path = |path| [("client", "a"), ("path", path)];
+                let attributes = match under {
+                    Under::Override(path) => on_path(PATHS[path]),
+                    _ => on_path("/"),
+                };
+                let request = match under {
+                    Under::Inline(which) => Request::client("a").under("inline", &brought[which]),
+                    _ => Request::new(&attributes),
+                };
+                let request = request.cost(step.cost);
+                if peek {
+                    let _ = world.peek(request);
+                    continue;
+                }
+                let decision = world.check(request);
+                if decision.allowed() {
+                    let history = match under {
+                        Under::Rule => &mut own[0],
+                        Under::Override(path) => &mut own[path + 1],
+                        Under::Inline(which) => &mut others[which],
+                    };
+                    history.push((decision.now(), step.cost));
+                }
+            }
+            let checked = limits.iter().zip(&own).try_for_each(|(limit, own)| check_history(limit, own));
+            checked.and_then(|()| check_inline(&inline, &others)).map_err(TestCaseError::fail)
+        });
+    }
+}
+
+/// Checks the histories of limits that came along. Windows of one period share their edges, which
+/// the first request under any of them sets.
+fn check_inline(limits: &[Limit], histories: &[Admitted]) -> Result<(), String> {
+    let mut windows: BTreeMap<Duration, Vec<(Timestamp, u64, usize)>> = BTreeMap::new();
+    for (index, (limit, history)) in limits.iter().zip(histories).enumerate() {
+        let Algorithm::FixedWindow { period, .. } = limit.algorithm() else {
+            check_history(limit, history)?;
+            continue;
+        };
+        for (from, (start, _)) in history.iter().enumerate() {
+            let mut sum = 0;
+            for (at, cost) in &history[from..] {
+                sum += u128::from(*cost);
+                if sum > most(limit, at.since(*start)) {
+                    return Err(format!("{limit}: {sum} from {start:?} to {at:?}"));
+                }
+            }
+        }
+        let of_limit = history.iter().filter(|(_, cost)| *cost > 0).map(|(at, cost)| (*at, *cost, index));
+        windows.entry(period).or_default().extend(of_limit);
+    }
+    for (period, mut admitted) in windows {
+        admitted.sort_unstable();
+        let (mut opened, mut sums) = (Timestamp::EPOCH, vec![0; limits.len()]);
+        for (at, cost, index) in admitted {
+            if at.since(opened) >= period {
+                (opened, sums) = (at, vec![0; limits.len()]);
+            }
+            sums[index] += cost;
+            if sums[index] > limits[index].capacity() {
+                return Err(format!("{}: {} in the window from {opened:?}", limits[index], sums[index]));
+            }
+        }
+    }
+    Ok(())
+}

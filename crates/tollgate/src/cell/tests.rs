@@ -1,0 +1,148 @@
+//! Blocks and reservations, on one cell.
+
+use super::*;
+use crate::rule::Tag;
+use crate::store::{Answer, Charge, Op};
+use crate::{Budget, Key, MINUTE, RuleName, Verdict};
+use std::time::Duration;
+
+const NOW: Timestamp = Timestamp::from_secs(1_000);
+const HOLD: HoldId = HoldId(7);
+
+fn one(cell: &mut Cell, op: Op, limit: &Limit, cost: u64, now: Timestamp) -> Answer {
+    let rule = RuleName::intern("r");
+    let key = Key::new(rule, Budget::Rule, 0, b"");
+    let tag = Tag::new(rule, Budget::Rule, (*limit).into(), 1);
+    let charge = Charge { key, limit, cost, shadow: false, tag };
+    transact(op, &[charge], std::slice::from_mut(cell), now, now).applied.answers[0]
+}
+
+fn reserve(secs: u64, firm: bool) -> Op {
+    Op::Reserve { hold: HOLD, holder: 1, ttl: Duration::from_secs(secs), firm }
+}
+
+fn at(secs: u64) -> Timestamp {
+    Timestamp::from_secs(1_000 + secs)
+}
+
+#[test]
+fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
+    let limit = Limit::sliding_log(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    assert_eq!(one(&mut cell, reserve(5, false), &limit, 8, NOW).outcome.remaining, 2);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(4)).outcome.remaining, 2);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
+    assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).held);
+    assert!(cell.is_idle(at(6)));
+}
+
+#[test]
+fn c5_one_holder_has_at_most_as_many_places_as_are_left_for_others() {
+    let limit = Limit::per(1_000_000, MINUTE);
+    let mut cell = Cell::new(limit);
+    let mut ids = 0..;
+    let mut reserve = |cell: &mut Cell, holder: u64, secs: u64| {
+        let hold = HoldId(ids.next().unwrap());
+        let op = Op::Reserve { hold, holder, ttl: Duration::from_secs(secs), firm: false };
+        one(cell, op, &limit, 1, NOW).outcome
+    };
+    assert!((0..HOLDS_MAX / 2).all(|_| reserve(&mut cell, 1, 30).allowed()));
+    let refused = reserve(&mut cell, 1, 30);
+    assert_eq!(refused.verdict, Verdict::Denied { retry_after: Duration::from_secs(30) });
+    assert!((0..HOLDS_MAX / 4).all(|_| reserve(&mut cell, 2, 20).allowed()), "another has room");
+    assert!(!reserve(&mut cell, 2, 20).allowed());
+    assert!(reserve(&mut cell, 3, 10).allowed());
+    assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed(), "requests go on");
+    assert!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).held);
+    assert!(!reserve(&mut cell, 1, 30).allowed(), "the first still has far more than are left");
+    cell.expire(at(30));
+    assert!(cell.holds.is_empty());
+}
+
+#[test]
+fn c5_a_reservation_of_nothing_occupies_nothing() {
+    let limit = Limit::per(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    assert!(one(&mut cell, reserve(30, false), &limit, 0, NOW).outcome.allowed());
+    assert!(cell.holds.is_empty() && cell.is_idle(NOW));
+}
+
+#[test]
+fn b11_what_is_done_to_a_client_leaves_its_limit_as_it_is() {
+    let (base, gold) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(1_000, MINUTE));
+    let mut cell = Cell::new(gold);
+    one(&mut cell, Op::Take, &gold, 600, NOW);
+    // Whoever administers may not know of the client's plan.
+    assert_eq!(one(&mut cell, Op::Penalise, &base, 50, NOW).units, 50);
+    one(&mut cell, Op::Block { until: Until::Date(NOW) }, &base, 0, NOW);
+    assert_eq!(one(&mut cell, Op::Peek, &gold, 1, NOW).outcome.remaining, 350);
+}
+
+#[test]
+fn b4_the_wait_ends_when_a_reservation_expires_if_that_is_sooner() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(5, false), &limit, 8, NOW);
+    let wait = |cell: &mut Cell, cost| one(cell, Op::Peek, &limit, cost, NOW).outcome.verdict;
+    assert_eq!(wait(&mut cell, 3), Verdict::Denied { retry_after: Duration::from_secs(5) });
+    one(&mut cell, Op::Take, &limit, 2, NOW);
+    assert_eq!(wait(&mut cell, 9), Verdict::Denied { retry_after: MINUTE }, "two stay in use");
+}
+
+#[test]
+fn c5_settling_gives_back_what_was_not_needed_or_takes_what_was_lacking() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    for (actual, remaining, lacking) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
+        let mut cell = Cell::new(limit);
+        one(&mut cell, reserve(30, false), &limit, 5, NOW);
+        let answer = one(&mut cell, Op::Settle { hold: HOLD }, &limit, actual, at(1));
+        assert_eq!((answer.held, answer.units, answer.outcome.remaining), (true, lacking, remaining));
+    }
+}
+
+#[test]
+fn c5_a_block_denies_everything_until_it_ends_and_keeps_the_key() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    one(&mut cell, Op::Block { until: Until::Date(at(90)) }, &limit, 0, NOW);
+    let blocked = one(&mut cell, Op::Take, &limit, 1, NOW).outcome;
+    assert_eq!(blocked.verdict, Verdict::Denied { retry_after: Duration::from_secs(90) });
+    assert_eq!((blocked.remaining, blocked.reset_at), (0, at(90)));
+    assert!(!cell.is_idle(at(89)) && cell.is_idle(at(90)));
+    one(&mut cell, Op::Block { until: Until::Date(Timestamp::EPOCH) }, &limit, 0, NOW);
+    assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed());
+}
+
+#[test]
+fn b11_settling_a_reservation_of_an_older_limit_does_not_bring_that_limit_back() {
+    let (old, new) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(100, MINUTE));
+    let mut cell = Cell::new(old);
+    one(&mut cell, reserve(30, false), &old, 10, NOW);
+    assert_eq!(one(&mut cell, Op::Take, &new, 40, NOW).outcome.remaining, 50);
+    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &old, 4, NOW).outcome.remaining, 56);
+}
+
+#[test]
+fn c5_what_is_held_firmly_stays_drawn_when_nobody_settles_it_in_time() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(5, true), &limit, 8, NOW);
+    let mut settled = cell.clone();
+    one(&mut settled, Op::Settle { hold: HOLD }, &limit, 1, at(4));
+    assert_eq!(one(&mut settled, Op::Peek, &limit, 1, at(4)).outcome.remaining, 9, "in time as any other");
+    let denied = one(&mut cell, Op::Peek, &limit, 3, at(4));
+    assert_eq!(denied.outcome.verdict, Verdict::Denied { retry_after: Duration::from_secs(56) });
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 2);
+    assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(5)).held);
+    assert!(Cell::from_numbers(cell.limit(), &cell.to_numbers()).is_some());
+}
+
+#[test]
+fn c5_a_peek_under_another_limit_leaves_reservations_alone() {
+    let (limit, small) = (Limit::fixed_window(100, MINUTE), Limit::fixed_window(10, MINUTE));
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(30, false), &limit, 80, NOW);
+    assert_eq!(one(&mut cell, Op::Peek, &small, 1, NOW).outcome.remaining, 0);
+    one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, NOW);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, NOW).outcome.remaining, 100);
+}

@@ -1,0 +1,248 @@
+//! What a whole request does to its cells.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::{Block, Cell, Hold};
+use crate::meter::{Numbers, Standing};
+use crate::store::{Answer, Applied, Cause, Charge, Op};
+use crate::{Limit, Timestamp, Verdict};
+
+/// What became of a request, and of which cells anything was changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Transaction {
+    pub(crate) applied: Applied,
+    /// For each cell.
+    pub(crate) changed: SmallVec<[bool; 4]>,
+}
+
+/// Applies `op` to the cells of a request, one charge each, no key twice.
+///
+/// A denied request writes nothing, and neither does a peek. There are two exceptions, both for a
+/// check that the limit itself denies: a state from a wild reading of the clock is re-based, and a
+/// state that a replaced limit wrote is converted.
+///
+/// `now` is the reading of the clock. `newest` is the newest that the store knows of, if `now` may
+/// merely have come late.
+pub(crate) fn transact(
+    op: Op,
+    charges: &[Charge<'_>],
+    cells: &mut [Cell],
+    now: Timestamp,
+    newest: Timestamp,
+) -> Transaction {
+    let at = cells.iter().try_fold(now.max(newest), |at, cell| match cell.meter.standing(now) {
+        Standing::Current => Ok(at),
+        Standing::Late => Ok(at.max(cell.meter.written_at())),
+        Standing::Behind | Standing::Wild => Err(now),
+    });
+    // Before a state that is far ahead, the reading counts as it is: how far must not depend on what
+    // else was asked.
+    let at = at.unwrap_or_else(|now| {
+        let late = cells.iter().filter(|cell| cell.meter.standing(now) == Standing::Late);
+        late.map(|cell| cell.meter.written_at()).fold(now, Timestamp::max)
+    });
+    match op {
+        Op::Take | Op::Reserve { .. } | Op::Peek => decide(op, charges, cells, now, at),
+        _ => {
+            let each = charges.iter().zip(cells);
+            let (answers, changed) = each.map(|(charge, cell)| act(op, charge, cell, now, at)).unzip();
+            let applied = Applied { now: at, answers, changed: false, converted: 0 };
+            Transaction { applied, changed }.noted()
+        }
+    }
+}
+
+impl Transaction {
+    fn noted(mut self) -> Self {
+        self.applied.changed = self.changed.contains(&true);
+        self
+    }
+}
+
+/// A cell as a request finds it, under the limit that now applies.
+struct View<'a> {
+    cell: Cow<'a, Cell>,
+    now: Timestamp,
+    /// Whether the state is far ahead of the clock, and counts as exactly empty.
+    behind: bool,
+    /// Whether a denial by this very limit writes the cell all the same.
+    mends: bool,
+    /// Whether a replaced limit wrote the state.
+    converted: bool,
+    /// Whether a wild reading of the clock did.
+    rebased: bool,
+}
+
+impl<'a> View<'a> {
+    /// `now` is the reading of the clock, `at` the time to decide at.
+    fn new(cell: &'a Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
+        let mut cell = Cow::Borrowed(cell);
+        let current = cell.meter.written_at() <= at;
+        if current && cell.holds.first().is_some_and(|hold| hold.expires_at <= at) {
+            cell.to_mut().expire(at);
+        }
+        // An idle cell may have been forgotten by now: nobody can tell, so nothing is converted.
+        let converted = limit.replaces(&cell.limit()) && !cell.is_idle(at);
+        if cell.limit() != *limit {
+            cell.to_mut().retune(limit, at);
+        }
+        let standing =
+            if cell.meter.written_at() <= at { Standing::Current } else { cell.meter.standing(now) };
+        if standing == Standing::Wild {
+            cell.to_mut().rebase(at);
+        }
+        let moved = cell.block.is_ahead(at) && cell.to_mut().set_block_anew(at);
+        let rebased = standing == Standing::Wild;
+        let mends = converted || moved || rebased;
+        Self { cell, now: at, behind: standing == Standing::Behind, mends, converted, rebased }
+    }
+
+    fn available(&self) -> u64 {
+        if self.behind || self.cell.is_blocked(self.now) { 0 } else { self.cell.meter.available(self.now) }
+    }
+
+    fn fits(&self, cost: u64) -> bool {
+        let fits = if self.behind { cost == 0 } else { self.cell.meter.fits(self.now, cost) };
+        fits && !self.cell.is_blocked(self.now)
+    }
+
+    fn available_at(&self, units: u64) -> u64 {
+        let cell = &self.cell;
+        let at = if self.behind {
+            cell.meter.available_at_from_behind(units)
+        } else if cell.holds.is_empty() {
+            cell.meter.available_at(self.now, units)
+        } else {
+            cell.unheld_at(self.now, units)
+        };
+        at.max(cell.block.until.as_nanos())
+    }
+
+    fn answer(&self, cost: u64, allowed: bool) -> Answer {
+        let numbers = (self.available(), self.cell.meter.limit().capacity());
+        let outcome = Numbers::new(self.now, cost, allowed, numbers, |units| self.available_at(units)).into();
+        let blocked = self.cell.is_blocked(self.now);
+        let cause = if blocked { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
+        Answer { outcome, units: 0, held: false, cause }
+    }
+}
+
+/// The verbs that decide a request: all or nothing.
+fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at: Timestamp) -> Transaction {
+    let mut views: SmallVec<[View<'_>; 4]> = charges
+        .iter()
+        .zip(cells.iter())
+        .map(|(charge, cell)| View::new(cell, charge.limit, now, at))
+        .collect();
+    // When there is room for one more reservation: at once, for all that are none.
+    let place_at = |view: &View<'_>, charge: &Charge<'_>| match op {
+        Op::Reserve { holder, .. } if charge.cost > 0 => view.cell.place_at(holder, at),
+        _ => at,
+    };
+    let fits: SmallVec<[bool; 4]> = views
+        .iter()
+        .zip(charges)
+        .map(|(view, charge)| view.fits(charge.cost) && place_at(view, charge) <= at)
+        .collect();
+    let both = || charges.iter().zip(&fits);
+    let admitted = both().all(|(charge, fits)| charge.shadow || *fits);
+    let mut converted = 0_u64;
+    let changed: SmallVec<[bool; 4]> = views
+        .iter_mut()
+        .zip(both())
+        .map(|(view, (charge, fits))| {
+            let of_rule = |(other, _): &(&Charge<'_>, &bool)| other.key.rule() == charge.key.rule();
+            let drawn = admitted && (!charge.shadow || both().filter(of_rule).all(|(_, fits)| *fits));
+            let changed = op != Op::Peek
+                && charge.cost > 0
+                && if drawn { draw(op, view, charge.cost) } else { refuse(view, charge.cost, *fits) };
+            converted = converted.saturating_add(u64::from(changed && view.converted));
+            changed
+        })
+        .collect();
+    let answer = |((view, charge), fits): ((&View<'_>, &Charge<'_>), &bool)| {
+        // After a denial each limit answers as a peek would next: counting the attempt may have used
+        // up its room.
+        let mut answer = view.answer(charge.cost, if admitted { *fits } else { view.fits(charge.cost) });
+        let place_at = place_at(view, charge);
+        if !admitted && answer.outcome.allowed() && place_at > at {
+            answer.outcome.verdict = Verdict::Denied { retry_after: place_at.since(at) };
+        }
+        answer
+    };
+    let answers = views.iter().zip(charges).zip(&fits).map(answer).collect();
+    let kept: SmallVec<[Option<Cell>; 4]> = views
+        .into_iter()
+        .zip(&changed)
+        .map(|(view, changed)| changed.then(|| view.cell.into_owned()))
+        .collect();
+    for (cell, kept) in cells.iter_mut().zip(kept) {
+        if let Some(kept) = kept {
+            *cell = kept.without_ended(at);
+        }
+    }
+    let applied = Applied { now: at, answers, changed: false, converted };
+    Transaction { applied, changed }.noted()
+}
+
+/// Takes or reserves what fits.
+fn draw(op: Op, view: &mut View<'_>, units: u64) -> bool {
+    let now = view.now;
+    match op {
+        Op::Reserve { hold: id, holder, ttl, firm } => {
+            let expires_at = now.saturating_add(ttl);
+            let hold = Hold { id, holder, units, made_at: now, expires_at, lapses_at: 0, firm };
+            view.cell.to_mut().hold(hold);
+        }
+        _ => view.cell.to_mut().meter.take(now, units),
+    }
+    true
+}
+
+/// What a denial writes: an attempt, where those count, and what this limit mends if it was the one
+/// to deny. Says whether that is anything.
+fn refuse(view: &mut View<'_>, cost: u64, fits: bool) -> bool {
+    let counts = view.cell.limit().counts_denied() && !view.behind && !view.rebased;
+    let counted = counts && view.cell.to_mut().meter.refuse(view.now, cost);
+    counted || (!fits && view.mends)
+}
+
+/// The verbs that treat each cell by itself. What is done to a client leaves its limit as it is.
+fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
+    // An idle cell may have been forgotten by now: nobody can tell, so it has the limit of whoever
+    // comes.
+    let mut cell = match op {
+        Op::Reset => Cell::new(*charge.limit),
+        _ if kept.is_idle(now) => Cell::new(*charge.limit),
+        _ => kept.clone(),
+    };
+    if cell.meter.written_at() <= now {
+        cell.expire(now);
+    }
+    let (mut units, mut held, before) = (0, false, cell.meter.clone());
+    match op {
+        Op::Refund => {
+            let at = cell.meter.not_before(now);
+            let before = cell.meter.used(at);
+            cell.meter.give(at, charge.cost);
+            units = before.saturating_sub(cell.meter.used(at));
+        }
+        Op::Penalise => units = cell.meter.penalise(now, charge.cost),
+        Op::Block { until } => cell.block = Block::new(until, now),
+        Op::Settle { hold } => {
+            let lacking = cell.settle(hold, now, charge.cost);
+            (units, held) = (lacking.unwrap_or(0), lacking.is_some());
+        }
+        Op::Reset | Op::Take | Op::Reserve { .. } | Op::Peek => {}
+    }
+    let changed = held || cell.meter != before || matches!(op, Op::Reset | Op::Block { .. });
+    let limit = cell.limit();
+    let view = View::new(&cell, &limit, reading, now);
+    let answer = Answer { units, held, ..view.answer(charge.cost, view.fits(charge.cost)) };
+    if changed {
+        *kept = cell.without_ended(now);
+    }
+    (answer, changed)
+}

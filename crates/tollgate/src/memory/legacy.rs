@@ -1,0 +1,186 @@
+//! State that version 1 wrote: the first format of the disk store and of dumps.
+//!
+//! It did not say which rule a key belongs to, and a client that is a number had another identity.
+//! What it wrote is loaded as it is, under a rule without a name, and each key is taken over when
+//! its owner first comes. When the last of them is gone, so is all of this.
+
+use super::MemoryStore;
+use super::hash::Id;
+use super::shard::{Cells, Found, Whole};
+use super::take::shard_of;
+use crate::cell::Cell;
+use crate::key::Budget;
+use crate::rule::Tag;
+use crate::store::Charge;
+use crate::sync::atomic::Ordering;
+use crate::{Algorithm, Limit, Limits, Meter, RuleName};
+
+impl MemoryStore {
+    /// The tag of a state that version 1 wrote under these limits.
+    pub(super) fn legacy_tag(&self, limits: Limits) -> Tag {
+        self.has_legacy.store(true, Ordering::Relaxed);
+        Tag::new(RuleName::intern(""), Budget::Rule, limits, 1)
+    }
+
+    /// Whether there may be keys that version 1 wrote.
+    #[inline]
+    pub(super) fn has_legacy(&self) -> bool {
+        self.has_legacy.load(Ordering::Relaxed)
+    }
+
+    /// Takes over what version 1 wrote for the budget of this charge, if there is anything.
+    #[cold]
+    pub(super) fn take_over(&self, charge: &Charge<'_>) {
+        let unnamed = self.room.of(RuleName::intern(""));
+        if unnamed.live() == 0 {
+            self.has_legacy.store(false, Ordering::Relaxed);
+            return;
+        }
+        let id = self.secrets.identify_v1(charge.key.rule().digest(), charge.key.subject());
+        let (from, to) = (shard_of(self.secrets.home(id)), self.slot_of(&charge.key));
+        let mut low = self.shards[from.min(to.shard)].0.lock();
+        let mut high = (from != to.shard).then(|| self.shards[from.max(to.shard)].0.lock());
+        let (old, new) = match &mut high {
+            Some(high) if from < to.shard => (&mut *low, Some(&mut **high)),
+            Some(high) => (&mut **high, Some(&mut *low)),
+            None => (&mut *low, None),
+        };
+        let found = old.find(id, charge.tag.words());
+        if old.tag(found, id).is_none_or(|tag| !tag.rule.is_empty()) {
+            return;
+        }
+        let Some(whole) = old.load(found, id, None) else { return };
+        old.forget(found, id);
+        let now = old.latest;
+        let new = new.unwrap_or(old);
+        self.room.give(&unnamed);
+        if new.find(to.id, charge.tag.words()) == Found::Nowhere {
+            let Some(cells) = carried_over(whole.cells, charge) else { return };
+            let limits = Limits::from(cells.iter().map(Cell::limit).collect::<Vec<_>>());
+            let tag = if charge.tag.is_inline() { charge.tag } else { charge.tag.under(limits) };
+            if new.store(Found::Nowhere, to.id, Whole { tag, cells }, now) {
+                self.room.take_anyway(&self.room.of(charge.key.rule()));
+            }
+        }
+    }
+}
+
+/// The cells of a budget as version 1 wrote them. A limit that came with a request was one that was
+/// replaced by the next; now its time, or its count, is.
+fn carried_over(cells: Cells, charge: &Charge<'_>) -> Option<Cells> {
+    let state: &[u64] = match (charge.key.budget(), cells.first()) {
+        (Budget::Rule, _) => return Some(cells),
+        (Budget::InlineTime, Some(cell)) => &[cell.meter().idle_at(), 0, 0],
+        (Budget::InlineCount(period), Some(cell)) => match cell.limit().algorithm() {
+            Algorithm::FixedWindow { period: was, .. } if was == period => {
+                &[cell.meter().idle_at(), cell.meter().used(cell.meter().written_at())]
+            }
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(std::iter::once(Cell::plain(Meter::load(*charge.limit, state))).collect())
+}
+
+/// The cells of a key as version 1 wrote them: their block, how many reservations, six numbers for
+/// each, and the state.
+pub(super) fn cell_of_v1(limit: &Limit, numbers: &[u64]) -> Option<Cell> {
+    const HOLD_NUMBERS: usize = 6;
+    let ([blocked_until, holds], rest) = numbers.split_first_chunk()?;
+    let length = usize::try_from(*holds).ok()?.checked_mul(HOLD_NUMBERS)?;
+    let (held, state) = rest.split_at_checked(length)?;
+    let mut now = vec![0, *blocked_until, *holds];
+    for [low, high, units, expires_at, lapses_at, firm] in held.as_chunks::<HOLD_NUMBERS>().0 {
+        // Nobody knows any more who made it, or when.
+        now.extend([*low, *high, 0, *units, 0, *expires_at, *lapses_at, *firm]);
+    }
+    now.extend(state);
+    Cell::from_numbers(*limit, &now)
+}
+
+/// The name of a page in version 1 had one byte for the shard; the same page has two now.
+pub(super) fn shard_of_v1(name: &[u8], id: Id, store: &MemoryStore) -> Option<usize> {
+    let shard = shard_of(store.secrets.home(id));
+    (usize::from(*name.first()?) == shard).then_some(shard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::HoldId;
+    use crate::{HOUR, Limiter, ManualClock, Request, Rule, RuleSet, Timestamp, block_on};
+
+    /// What version 1 wrote, in hexadecimal: the id of a reservation, then names and contents of
+    /// pages. Each of alice (cost 3) and 42 (cost 5) had been checked, bob had reserved 6, eve was
+    /// blocked for ten minutes, and alice had brought 60 an hour along for 10, and a window of 9 an
+    /// hour for 4.
+    const WRITTEN: &str = include_str!("legacy/v1.txt");
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        (0..hex.len()).step_by(2).map(byte).collect()
+    }
+
+    fn limiter() -> (Limiter, HoldId) {
+        let store = MemoryStore::new().seeded([1, 2]);
+        let (hold, pages) = WRITTEN.split_once('\n').unwrap();
+        for page in pages.lines() {
+            let (name, content) = page.split_once(' ').unwrap();
+            store.loader().load(&bytes(name), &bytes(content)).unwrap();
+        }
+        let per_client = [Limit::per_hour(100), Limit::fixed_window(40, HOUR)];
+        let rules = RuleSet::new([
+            Rule::new("per-client", per_client).key(["client"]),
+            Rule::new("log", Limit::sliding_log(20, HOUR)).key(["client"]),
+            Rule::new("global", Limit::per_hour(7).burst(70)),
+            Rule::inline("cl.throttle").key(["client"]),
+            Rule::inline("envoy.override").key(["client"]),
+        ]);
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let limiter = Limiter::builder(rules.unwrap()).store(store).clock(clock).build().unwrap();
+        let hold = u128::from_str_radix(hold.strip_prefix("hold 0x").unwrap(), 16).unwrap();
+        (limiter, HoldId(hold))
+    }
+
+    #[test]
+    fn what_version_1_wrote_is_taken_over_when_its_owner_comes() {
+        let (limiter, hold) = limiter();
+        assert_eq!(limiter.stats().live_keys, Some(11));
+        let left = |request: Request<'_>| -> Vec<u64> {
+            let decision = block_on(limiter.peek(request)).unwrap();
+            decision.limits().iter().map(|report| report.outcome.remaining).collect()
+        };
+        assert_eq!(left(Request::client("alice")), [97, 37, 17, 56]);
+        assert_eq!(left(Request::client("42")), [95, 35, 15, 56], "a number is another identity now");
+        assert_eq!(left(Request::client("new")), [100, 40, 20, 56]);
+        let (bucket, window) = (
+            limiter.inline(Limit::per_hour(60)).unwrap(),
+            limiter.inline(Limit::fixed_window(9, HOUR)).unwrap(),
+        );
+        assert_eq!(left(Request::client("alice").under("cl.throttle", &bucket)), [50]);
+        assert_eq!(left(Request::client("alice").under("envoy.override", &window)), [5]);
+        let eve = limiter.check("eve").unwrap();
+        assert_eq!(eve.retry_after(), Some(HOUR / 6));
+        assert!(limiter.check(Request::client("42").cost(5)).unwrap().allowed());
+        assert_eq!(left(Request::client("42")), [90, 30, 10, 51]);
+        block_on(limiter.settle(hold, Request::client("bob").cost(1))).unwrap();
+        assert_eq!(left(Request::client("bob")), [99, 39, 19, 56]);
+        assert!(!limiter.store().has_legacy(), "nothing is left of it");
+        assert_eq!(limiter.stats().live_keys, Some(11));
+    }
+
+    #[test]
+    fn what_version_1_wrote_and_nobody_came_for_is_kept_as_such() {
+        let (limiter, _) = limiter();
+        limiter.store().follow(true);
+        limiter.store().all_pages_changed();
+        let again = MemoryStore::new().seeded([1, 2]);
+        limiter.store().changed_pages(|name, content| {
+            if !content.is_empty() {
+                again.loader().load(name, content).unwrap();
+            }
+        });
+        assert!(again.has_legacy());
+        assert_eq!(again.memory_stats().live, 11);
+    }
+}

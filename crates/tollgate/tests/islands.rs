@@ -1,0 +1,99 @@
+//! B12: limits are islands. Nothing asked under one limit gives back, hastens or hides units of
+//! another.
+
+use tollgate::{
+    DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, Override, Request, Rule, RuleSet, SECOND, Timestamp,
+};
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+fn limiter(rules: RuleSet) -> (Limiter, ManualClock) {
+    let clock = ManualClock::at(START);
+    (Limiter::builder(rules).clock(clock.clone()).build().unwrap(), clock)
+}
+
+#[test]
+fn b12_an_override_on_a_path_takes_nothing_from_the_rule_s_own_budget() {
+    let rules =
+        RuleSet::new([Rule::new("per-client", Limit::fixed_window(100, HOUR)).key(["client"])]).unwrap();
+    let login = Override::new("per-client", Limit::fixed_window(5, HOUR)).matching("path", "/login");
+    let (limiter, _) = limiter(rules.with_overrides([login]).unwrap());
+    let mut admitted = [0, 0];
+    for _ in 0..300 {
+        for (path, count) in ["/y", "/login"].iter().zip(&mut admitted) {
+            let decision = limiter.check(&[("client", "a"), ("path", path)]).unwrap();
+            *count += u32::from(decision.allowed());
+        }
+    }
+    assert_eq!(admitted, [100, 5]);
+}
+
+/// An inline limit, as `CL.THROTTLE key max_burst count period` writes it.
+fn throttle(max_burst: u64, count: u64, period_secs: u64) -> Limit {
+    Limit::token_bucket(max_burst + 1, count, period_secs as u32 * SECOND)
+}
+
+fn inline() -> (Limiter, ManualClock) {
+    limiter(RuleSet::new([Rule::inline("inline").key(["client"])]).unwrap())
+}
+
+fn admits(limiter: &Limiter, limit: Limit) -> u32 {
+    let limit = limiter.inline(limit).unwrap();
+    u32::from(limiter.check(Request::client("k").under("inline", &limit)).unwrap().allowed())
+}
+
+#[test]
+fn b12_two_inline_limits_in_turn_on_one_key_admit_as_many_as_redis_cell_does() {
+    let (limiter, _) = inline();
+    let admitted = (0..300).fold(0, |sum, _| {
+        let sum = sum + admits(&limiter, throttle(99, 100, 3600));
+        admits(&limiter, throttle(4, 5, 3600));
+        sum
+    });
+    assert_eq!(admitted, 20);
+}
+
+#[test]
+fn b12_a_fast_inline_limit_does_not_hasten_a_slow_one() {
+    let (limiter, clock) = inline();
+    let mut admitted = 0;
+    for _ in 0..4 {
+        for _ in 0..300 {
+            admitted += admits(&limiter, throttle(99, 100, DAY.as_secs()));
+            admits(&limiter, throttle(999, 1000, 1));
+        }
+        clock.advance(3 * SECOND / 10);
+    }
+    assert_eq!(admitted, 100);
+}
+
+#[test]
+fn b11_entries_of_a_log_keep_their_times_when_its_period_is_shortened() {
+    let rules = |limit| RuleSet::new([Rule::new("r", limit).key(["client"])]).unwrap();
+    let (limiter, clock) = limiter(rules(Limit::sliding_log(10, HOUR)));
+    for _ in 0..10 {
+        assert!(limiter.check("a").unwrap().allowed());
+        clock.advance(SECOND);
+    }
+    limiter.set_rules(rules(Limit::sliding_log(10, MINUTE))).unwrap();
+    let mut left = Vec::new();
+    for _ in 0..3 {
+        left.push(tollgate::block_on(limiter.peek("a")).unwrap().remaining());
+        clock.advance(25 * SECOND);
+    }
+    assert_eq!(left, [0, 0, 1], "the first entry is a minute old after 60 seconds, not before");
+    clock.advance(MINUTE);
+    assert_eq!(tollgate::block_on(limiter.peek("a")).unwrap().remaining(), 10);
+}
+
+#[test]
+fn b7_a_block_of_ten_minutes_lasts_ten_minutes_whatever_the_clock_showed() {
+    let rules = RuleSet::new([Rule::new("r", Limit::per_minute(10)).key(["client"])]).unwrap();
+    let (limiter, clock) = limiter(rules);
+    clock.advance(365 * DAY);
+    tollgate::block_on(limiter.block("a", 10 * MINUTE)).unwrap();
+    clock.set(START);
+    assert_eq!(limiter.check("a").unwrap().retry_after(), Some(10 * MINUTE));
+    clock.advance(10 * MINUTE);
+    assert!(limiter.check("a").unwrap().allowed());
+}
