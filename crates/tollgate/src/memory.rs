@@ -44,7 +44,7 @@ pub use pages::Loader;
 pub use room::OnFull;
 use room::Room;
 use shard::{Shard, Views};
-pub(crate) use take::{Aim, Subject, Target};
+pub(crate) use take::{Aim, Subject, Taken, Target};
 
 /// Shards for keys by their hash.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };

@@ -148,6 +148,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether it has an attribute.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self.attributes {
+            Attributes::Client(_) | Attributes::Number(_) => name == CLIENT,
+            Attributes::Listed(_) => self.get(name).is_some(),
+        }
+    }
+
     /// The client, if nothing else is known.
     #[inline]
     pub(crate) const fn only_client(&self) -> Option<Client<'a>> {
@@ -170,9 +178,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// What it costs, if that can be counted.
     #[inline]
+    pub(crate) const fn valid_cost(&self) -> Option<u64> {
+        if self.cost > MAX_COUNT { None } else { Some(self.cost) }
+    }
+
     pub(crate) fn checked_cost(&self) -> Result<u64, Error> {
-        if self.cost > MAX_COUNT { Err(Error::InvalidCost { value: self.cost }) } else { Ok(self.cost) }
+        self.valid_cost().ok_or(Error::InvalidCost { value: self.cost })
     }
 
     pub(crate) const fn is_own(&self) -> bool {

@@ -227,7 +227,7 @@ impl Rule {
 
     fn covers(&self, request: &Request<'_>) -> bool {
         let wanted = if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) };
-        wanted && self.key.iter().all(|attribute| request.get(attribute).is_some())
+        wanted && self.key.iter().all(|attribute| request.has(attribute))
     }
 
     fn check(&self) -> Result<(), Error> {

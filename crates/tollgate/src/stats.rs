@@ -58,7 +58,7 @@ const SHARED: usize = STRIPES - 1;
 
 /// One running set of counts.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(Box<[Stripe; STRIPES]>);
+pub(crate) struct Tally([Stripe; STRIPES]);
 
 /// Two cache lines: processors fetch them in pairs.
 #[derive(Debug, Default)]
@@ -77,20 +77,11 @@ impl Tally {
         self.add(decision.allowed(), shadow_denied, decision.degraded());
     }
 
-    /// Counts one decision that is not degraded, by rules that enforce, and says where this thread
-    /// counts.
-    #[inline]
-    pub(crate) fn count_one(&self, allowed: bool) -> usize {
-        let index = stripe_index();
-        self.count_at(index, allowed);
-        index
-    }
-
-    /// The same where this thread counts.
-    #[inline]
-    pub(crate) fn count_at(&self, index: usize, allowed: bool) {
-        if let Some(stripe) = self.0.get(index) {
-            increment(index, if allowed { &stripe.allowed } else { &stripe.denied });
+    /// Counts one decision that is not degraded, by rules that enforce, in the stripe of this thread.
+    #[inline(always)]
+    pub(crate) fn count_at(&self, stripe: usize, allowed: bool) {
+        if let Some(counts) = self.0.get(stripe) {
+            increment(stripe, if allowed { &counts.allowed } else { &counts.denied });
         }
     }
 
@@ -155,8 +146,8 @@ impl Drop for Own {
 }
 
 /// The stripe of this thread: no other's while it lives, or the shared one.
-#[inline]
-fn stripe_index() -> usize {
+#[inline(always)]
+pub(crate) fn stripe_index() -> usize {
     thread_local!(static OWN: Own = Own::take());
     OWN.try_with(|own| own.0).unwrap_or(SHARED)
 }

@@ -132,7 +132,44 @@ impl TokenBucket<Parts> {
     }
 }
 
+/// A bucket whose tokens are a whole number of nanoseconds and trickle in evenly, ready for
+/// requests: its state is one word, and deciding takes no more than additions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    capacity: u64,
+    token: u64,
+    /// How long the whole bucket lasts.
+    whole: u64,
+}
+
+impl Word {
+    /// The state after taking `units`, if they fit; no answer if the state is ahead of `now`. Does
+    /// what [`Arithmetic`] does.
+    #[inline(always)]
+    pub(crate) const fn take(&self, full_at: u64, now: u64, units: u64) -> Option<Option<u64>> {
+        let latest = sum(now, self.whole);
+        if full_at > latest {
+            return None;
+        }
+        if units > self.capacity {
+            return Some(None);
+        }
+        let start = if full_at > now { full_at } else { now };
+        let taken = start.wrapping_add(units.wrapping_mul(self.token));
+        if taken > latest {
+            return Some(None);
+        }
+        Some(Some(taken))
+    }
+}
+
 impl TokenBucket<Whole> {
+    /// The same, ready for requests, if it does not refill by steps.
+    pub(crate) const fn word(&self) -> Option<Word> {
+        let (capacity, token) = (self.capacity, self.token);
+        if self.stepped { None } else { Some(Word { capacity, token, whole: self.span(capacity) }) }
+    }
+
     /// The same bucket in the form that all have.
     pub(crate) const fn in_parts(self) -> TokenBucket<Parts> {
         let Self { capacity, amount, interval, stepped, token, fraction: _ } = self;

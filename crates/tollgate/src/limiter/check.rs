@@ -6,23 +6,20 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::prepared::Prepared;
+use super::prepared::{Plain, Prepared};
 use super::{Limiter, Shared};
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::key::checked_value;
-use crate::memory::{Subject, Target};
+use crate::memory::{Subject, Taken, Target};
 use crate::request::{CLIENT, Client};
 use crate::rule::Covered;
-use crate::stats::Tally;
+use crate::stats::stripe_index;
 use crate::store::{Op, Store};
 use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
 
 /// How many requests of a batch are aimed at before the first is decided: enough to keep as many
 /// cache misses under way as a processor can, few enough that nothing fetched is gone again.
 const BATCH: usize = 64;
-
-/// A budget that a request draws on, and the counts of its rule.
-type Aimed<'a> = (Target<'a>, &'a Tally);
 
 impl Limiter {
     /// Takes what the request costs if every rule that covers it admits it. Answers at once, with
@@ -33,7 +30,7 @@ impl Limiter {
     /// is not an error.
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        request.with_request(|request| self.shared.check(&self.shared.store, &request))
+        self.shared.check(&self.shared.store, &request)
     }
 
     /// Checks one request after the other, and hands each answer to `each`, in order: the same
@@ -65,7 +62,7 @@ impl<S: Store> Limiter<S> {
     #[inline]
     pub fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
         let memory = self.shared.store.as_memory()?;
-        Some(request.with_request(|request| self.shared.check(memory, &request)))
+        Some(self.shared.check(memory, &request))
     }
 
     /// As [`check_many`](Limiter::check_many), if the store is one that answers at once: else says
@@ -82,123 +79,74 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Shared<S> {
-    #[inline]
-    fn check(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        let prepared = self.rules.load();
-        let decision = match self.aim_plain(memory, &prepared, request) {
-            // The state is on its way: time to read the clock.
-            Ok(Some(aimed)) => self.take(memory, &prepared, [aimed], request, self.clock.now()),
-            Ok(None) => self.check_covered(memory, &prepared, request),
-            Err(error) => Err(error),
+    #[inline(always)]
+    fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
+        let Some(plain) = self.rules.plain() else {
+            return request.with_request(|request| self.check_covered(memory, &request));
         };
+        let Some(target) = request.with_request(|request| aim_plain(memory, plain, &request)) else {
+            return request.with_request(|request| self.check_covered(memory, &request));
+        };
+        // The state is on its way: time to read the clock.
+        let now = self.clock.now();
+        match self.take_one(memory, &target, now) {
+            Some(taken) if self.observer.is_none() => Ok(taken.decision()),
+            Some(taken) => Ok(self.observed(request, taken)),
+            None => request.with_request(|request| self.take(memory, &[target], &request, now)),
+        }
+    }
+
+    #[inline(never)]
+    fn observed(&self, request: &impl AsRequest, taken: Taken) -> Decision {
+        let decision = taken.decision();
+        self.tell(request, &decision);
+        decision
+    }
+
+    /// A request under several rules, or one that is out of the ordinary.
+    #[inline(never)]
+    fn check_covered(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        let prepared = self.rules.load();
+        let mut targets: SmallVec<[Target<'_>; TAGS_MAX]> = SmallVec::new();
+        if aim(memory, &prepared, request, &mut targets).is_none() {
+            targets.clear();
+        }
+        let decision = self.take(memory, &targets, request, self.clock.now());
+        drop(targets);
         prepared.put_back();
         decision
     }
 
-    /// A request under the one rule that there is, which covers everyone alike.
+    /// Takes from the one budget that was aimed at, on the shortest way.
     #[inline(always)]
-    fn aim_plain<'a>(
-        &self,
-        memory: &MemoryStore,
-        prepared: &'a Prepared,
-        request: &Request<'_>,
-    ) -> Result<Option<Aimed<'a>>, Error> {
-        let Some((rule, counts, budget)) = prepared.plain(request) else { return Ok(None) };
-        let subject = match request.only_client() {
-            _ if rule.key_attributes().is_empty() => Subject::Values(&[]),
-            Some(client) if rule.is_by_client() => Subject::Client(checked_client(client)?),
-            _ => return Ok(None),
-        };
-        let Some(aim) = &budget.aim else { return Ok(None) };
-        let target = memory.target(aim, subject, None, request.checked_cost()?);
-        Ok(target.map(|target| (target, &*counts.tally)))
+    fn take_one(&self, memory: &MemoryStore, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
+        let (taken, stripe) = (memory.take_one(target, now)?, stripe_index());
+        target.count(stripe, taken.allowed);
+        self.total.count_at(stripe, taken.allowed);
+        Some(taken)
     }
 
-    /// A request under several rules, or one that has to be looked for.
+    /// Takes from the budgets that were aimed at.
     #[inline(never)]
-    fn check_covered(
+    fn take(
         &self,
         memory: &MemoryStore,
-        prepared: &Prepared,
-        request: &Request<'_>,
-    ) -> Result<Decision, Error> {
-        let aimed: SmallVec<[Aimed<'_>; TAGS_MAX]> = self.aim(memory, prepared, request)?;
-        self.decide_aimed(memory, prepared, &aimed, request, self.clock.now())
-    }
-
-    /// The budgets that a request draws on; none if it is out of the ordinary: covered by more rules
-    /// than a decision has room for, by one that only watches, or with a state that does not pack.
-    fn aim<'a, const N: usize>(
-        &self,
-        memory: &MemoryStore,
-        prepared: &'a Prepared,
-        request: &Request<'_>,
-    ) -> Result<SmallVec<[Aimed<'a>; N]>, Error> {
-        let (cost, inline) = (request.checked_cost()?, request.inline_limit());
-        let mut aimed = SmallVec::new();
-        if let Some(plain) = self.aim_plain(memory, prepared, request)? {
-            aimed.push(plain);
-            return Ok(aimed);
-        }
-        let mut covered: SmallVec<[Covered; 4]> = SmallVec::new();
-        prepared.rules.cover(request, &mut covered);
-        let mut words = 0_usize;
-        for covered in covered {
-            let Some((rule, counts, budget)) = prepared.get(covered, inline) else { continue };
-            let usual = !rule.is_shadow() && aimed.len() < TAGS_MAX && rule.is_inline() == inline.is_some();
-            let target = match &budget.aim {
-                Some(aim) if usual => {
-                    with_subject(rule, request, |subject| memory.target(aim, subject, inline, cost))?
-                }
-                _ => None,
-            };
-            let Some(target) = target else { return Ok(SmallVec::new()) };
-            words = words.saturating_add(target.words());
-            if words > WORDS_MAX || request.is_own() {
-                return Ok(SmallVec::new());
-            }
-            aimed.push((target, &*counts.tally));
-        }
-        Ok(aimed)
-    }
-
-    fn decide_aimed(
-        &self,
-        memory: &MemoryStore,
-        prepared: &Prepared,
-        aimed: &[Aimed<'_>],
+        targets: &[Target<'_>],
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        match aimed {
-            [one] => self.take(memory, prepared, [*one], request, now),
-            [one, two] => self.take(memory, prepared, [*one, *two], request, now),
-            [one, two, three] => self.take(memory, prepared, [*one, *two, *three], request, now),
-            [one, two, three, four] => self.take(memory, prepared, [*one, *two, *three, *four], request, now),
-            _ => self.check_at_length(memory, prepared, request, now),
-        }
-    }
-
-    /// Takes from budgets that were aimed at.
-    #[inline(always)]
-    fn take<const N: usize>(
-        &self,
-        memory: &MemoryStore,
-        prepared: &Prepared,
-        aimed: [Aimed<'_>; N],
-        request: &Request<'_>,
-        now: Timestamp,
-    ) -> Result<Decision, Error> {
-        let mut denied = 0;
-        let targets = aimed.map(|(target, _)| target);
-        let Some(decision) = memory.take(&targets, request.inline_limit(), request.units(), now, &mut denied)
-        else {
-            return self.check_at_length(memory, prepared, request, now);
+        let (inline, mut denied) = (request.inline_limit(), 0);
+        let known = match targets {
+            [one] => memory.take_known(one, inline, now, &mut denied),
+            _ => None,
         };
-        let stripe = self.total.count_one(denied == 0);
-        for (index, (_, tally)) in aimed.iter().enumerate() {
-            tally.count_at(stripe, denied >> index & 1 == 0);
+        let taken = known.or_else(|| memory.take_all(targets, inline, request.units(), now, &mut denied));
+        let Some(decision) = taken else { return self.check_at_length(memory, request, now) };
+        let stripe = stripe_index();
+        for (index, target) in targets.iter().enumerate() {
+            target.count(stripe, denied >> index & 1 == 0);
         }
+        self.total.count_at(stripe, denied == 0);
         if let Some(observer) = &self.observer {
             observer.decided(request, &decision);
         }
@@ -210,14 +158,15 @@ impl<S: Store> Shared<S> {
     fn check_at_length(
         &self,
         memory: &MemoryStore,
-        prepared: &Prepared,
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        let (plan, cost) = self.plan(prepared, request)?;
+        let prepared = self.rules.load();
+        let (plan, cost) = self.plan(&prepared, request)?;
         let applied = memory.apply_now(Op::Take, &plan.charges(cost), now);
         let decision = self.decided(applied, Op::Take, &plan, cost, now)?;
-        self.count(&decision, prepared);
+        self.count(&decision, &prepared);
+        prepared.put_back();
         if let Some(observer) = &self.observer {
             observer.decided(request, &decision);
         }
@@ -231,41 +180,127 @@ impl<S: Store> Shared<S> {
         mut each: impl FnMut(Result<Decision, Error>),
     ) {
         for batch in requests.chunks(BATCH) {
-            let prepared = self.rules.load();
-            let mut aims: SmallVec<[Result<SmallVec<[Aimed<'_>; 1]>, Error>; BATCH]> = SmallVec::new();
-            for request in batch {
-                let aimed = request.with_request(|request| self.aim(memory, &prepared, &request));
-                aimed.iter().flatten().for_each(|(target, _)| memory.prefetch_lock(target));
-                aims.push(aimed);
+            match self.rules.plain() {
+                Some(plain) => self.check_plain_batch(memory, plain, batch, &mut each),
+                None => self.check_batch(memory, batch, &mut each),
             }
-            let now = self.clock.now();
-            for (request, aimed) in batch.iter().zip(aims) {
-                each(aimed.and_then(|aimed| {
-                    request
-                        .with_request(|request| self.decide_aimed(memory, &prepared, &aimed, &request, now))
-                }));
-            }
-            prepared.put_back();
         }
+    }
+
+    /// Some requests under the one rule that there is.
+    fn check_plain_batch<R: AsRequest>(
+        &self,
+        memory: &MemoryStore,
+        plain: &Plain,
+        batch: &[R],
+        each: &mut impl FnMut(Result<Decision, Error>),
+    ) {
+        let mut targets = [None; BATCH];
+        for (request, target) in batch.iter().zip(&mut targets) {
+            *target = request.with_request(|request| aim_plain(memory, plain, &request));
+        }
+        let now = self.clock.now();
+        for (request, target) in batch.iter().zip(&targets) {
+            let target = target.as_slice();
+            match target.first().and_then(|target| self.take_one(memory, target, now)) {
+                Some(taken) if self.observer.is_none() => each(Ok(taken.decision())),
+                Some(taken) => each(Ok(self.observed(request, taken))),
+                None => each(request.with_request(|request| self.take(memory, target, &request, now))),
+            }
+        }
+    }
+
+    /// Some requests, under whatever rules.
+    fn check_batch<R: AsRequest>(
+        &self,
+        memory: &MemoryStore,
+        batch: &[R],
+        each: &mut impl FnMut(Result<Decision, Error>),
+    ) {
+        let prepared = self.rules.load();
+        let mut targets: SmallVec<[Target<'_>; BATCH]> = SmallVec::new();
+        let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
+        for request in batch {
+            let before = targets.len();
+            if request.with_request(|request| aim(memory, &prepared, &request, &mut targets)).is_none() {
+                targets.truncate(before);
+            }
+            ends.push(targets.len());
+        }
+        let (now, mut start) = (self.clock.now(), 0);
+        for (request, end) in batch.iter().zip(ends) {
+            let its = targets.get(start..end).unwrap_or_default();
+            start = end;
+            each(request.with_request(|request| self.take(memory, its, &request, now)));
+        }
+        drop(targets);
+        prepared.put_back();
     }
 }
 
-/// Hands `f` the values that a rule counts by.
-fn with_subject<R>(rule: &Rule, request: &Request<'_>, f: impl FnOnce(Subject<'_>) -> R) -> Result<R, Error> {
+/// The budget of a request under the one rule that there is; none if it is out of the ordinary.
+#[inline(always)]
+fn aim_plain<'a>(memory: &MemoryStore, plain: &'a Plain, request: &Request<'_>) -> Option<Target<'a>> {
+    if !request.is_unscoped() {
+        return None;
+    }
+    let subject = match request.only_client() {
+        _ if !plain.by_client => Subject::Values(&[]),
+        client => Subject::Client(client.filter(is_valid)?),
+    };
+    memory.target(&plain.aim, subject, None, request.valid_cost()?)
+}
+
+/// The budgets that a request draws on; none if it is out of the ordinary: covered by more rules
+/// than a decision has room for, by one that only watches, with a state that does not pack, or with
+/// a mistake in it.
+fn aim<'a>(
+    memory: &MemoryStore,
+    prepared: &'a Prepared,
+    request: &Request<'_>,
+    targets: &mut impl Extend<Target<'a>>,
+) -> Option<()> {
+    let (cost, inline) = (request.valid_cost()?, request.inline_limit());
+    let mut covered: SmallVec<[Covered; 4]> = SmallVec::new();
+    prepared.rules.cover(request, &mut covered);
+    let (mut words, mut rules) = (0_usize, 0_usize);
+    for covered in covered {
+        let (rule, budget) = prepared.get(covered, inline)?;
+        rules = rules.saturating_add(1);
+        if rule.is_shadow() || rules > TAGS_MAX || rule.is_inline() != inline.is_some() || request.is_own() {
+            return None;
+        }
+        let aim = budget.aim.as_ref()?;
+        let target = with_subject(rule, request, |subject| memory.target(aim, subject, inline, cost))?;
+        words = words.saturating_add(target.words());
+        if words > WORDS_MAX {
+            return None;
+        }
+        targets.extend([target]);
+    }
+    Some(())
+}
+
+/// Hands `f` the values that a rule counts by, if they are valid.
+fn with_subject<R>(
+    rule: &Rule,
+    request: &Request<'_>,
+    f: impl FnOnce(Subject<'_>) -> Option<R>,
+) -> Option<R> {
     if let Some(client) = request.only_client().filter(|_| rule.is_by_client()) {
-        return Ok(f(Subject::Client(checked_client(client)?)));
+        return f(Subject::Client(Some(client).filter(is_valid)?));
     }
     let mut values = SmallVec::new();
-    rule.encode_key(request, &mut values)?;
-    Ok(f(Subject::Values(&values)))
+    rule.encode_key(request, &mut values).ok()?;
+    f(Subject::Values(&values))
 }
 
 #[inline]
-fn checked_client(client: Client<'_>) -> Result<Client<'_>, Error> {
-    if let Client::Named(name) = client {
-        checked_value(CLIENT, name)?;
+fn is_valid(client: &Client<'_>) -> bool {
+    match client {
+        Client::Named(name) => checked_value(CLIENT, name).is_ok(),
+        Client::Numbered(_) => true,
     }
-    Ok(client)
 }
 
 /// What became of several requests that were decided as one: all admitted, or nothing taken.
@@ -330,7 +365,6 @@ impl<S: Store> Limiter<S> {
                 })?;
                 parts.push(start..plan.lines().len());
             }
-            prepared.put_back();
         }
         let now = shared.clock.now();
         let applied = shared.apply(Op::Take, &plan.charges(1), now).await;

@@ -70,7 +70,7 @@ impl Plan {
         let mut all = SmallVec::new();
         prepared.rules.cover(request, &mut all);
         for covered in all {
-            let Some((rule, _, budget)) = prepared.get(covered, request.inline_limit()) else { continue };
+            let Some((rule, budget)) = prepared.get(covered, request.inline_limit()) else { continue };
             let start = self.subjects.len();
             rule.encode_key(request, &mut self.subjects)?;
             let line = Line {

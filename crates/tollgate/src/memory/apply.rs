@@ -6,13 +6,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::room::Kept;
-use super::shard::{Cells, Found, Shard, Whole, in_order};
-use super::take::{SWEPT_BY_EACH, Slot};
+use super::shard::{Cells, Found, Whole};
+use super::take::{Locked, Slot};
 use super::{MemoryStore, OnFull, SHARDS};
 use crate::cell::{Cell, Transaction, transact};
 use crate::rule::Tag;
 use crate::store::{Answer, Applied, Cause, Charge, Op, StoreError, Until};
-use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
 use crate::{Limit, Outcome, Timestamp, Verdict};
 
@@ -157,9 +156,9 @@ impl MemoryStore {
 
     /// Applies `op`, if there is room for the keys that are new.
     fn apply_groups(&self, op: Op, groups: &[Group<'_>], now: Timestamp, full: Full<'_>) -> Option<Applied> {
-        let mut shards = Shards::new(self, groups);
+        let mut shards = Locked::new(self, groups.iter().map(|group| group.slot.shard));
         let (reading, now) = (now, shards.arrive(self, now));
-        let found: SmallVec<[Found; 4]> = groups.iter().map(|group| shards.find(group)).collect();
+        let found: SmallVec<[Found; 4]> = groups.iter().map(|group| find(&mut shards, group)).collect();
         // The budgets of everyone are few, and never turned away: the table may be full of others.
         let is_new = |index: usize| found[index] == Found::Nowhere;
         let needs_room = |index: usize| is_new(index) && groups[index].slot.shard < SHARDS;
@@ -184,7 +183,7 @@ impl MemoryStore {
         let denied = groups.iter().zip(&without_room).any(|(group, lacks)| *lacks && enforces(group));
         let op = if denied { Op::Peek } else { op };
         let mut all: SmallVec<[Whole; 4]> =
-            groups.iter().zip(&found).map(|(group, found)| shards.load(group, *found)).collect();
+            groups.iter().zip(&found).map(|(group, found)| load(&mut shards, group, *found)).collect();
         let mut cells: SmallVec<[Cell; 4]> = SmallVec::new();
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         for (group, whole) in groups.iter().zip(&mut all) {
@@ -212,15 +211,15 @@ impl MemoryStore {
                 }
             }
             // Storing one key may move others of the same shard.
-            let found = if groups.len() > 1 { shards.find(group) } else { found[index] };
+            let found = if groups.len() > 1 { find(&mut shards, group) } else { found[index] };
             let found = if found == Found::Nowhere && !is_new(index) { Found::Whole } else { found };
             if !group_changed || without_room[index] {
-                shards.of(group).put_back(found, group.slot.id, whole);
+                shards.of(group.slot.shard).put_back(found, group.slot.id, whole);
                 continue;
             }
             whole.tag = group.tag;
             shorten(&mut whole.cells, group.charges.len(), op, now);
-            let kept = shards.of(group).store(found, group.slot.id, whole, now);
+            let kept = shards.of(group.slot.shard).store(found, group.slot.id, whole, now);
             match (is_new(index), kept) {
                 (true, true) => promised.keep(&group.kept),
                 (false, false) => self.room.give(&group.kept),
@@ -292,50 +291,16 @@ fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
     *answer = Answer { outcome, cause: Cause::StoreFull, ..*answer };
 }
 
-/// The shards of one request, locked in ascending order: this is what keeps opposite requests from
-/// deadlock.
-struct Shards<'a>(SmallVec<[(usize, Guard<'a, Shard>); 4]>);
-
-impl<'a> Shards<'a> {
-    fn new(store: &'a MemoryStore, groups: &[Group<'_>]) -> Self {
-        let mut indices: SmallVec<[usize; 4]> = groups.iter().map(|group| group.slot.shard).collect();
-        indices.sort_unstable();
-        indices.dedup();
-        Self(indices.into_iter().map(|index| (index, store.shards[index].0.lock())).collect())
+/// The cells of a budget, at least one for each of its limits.
+fn load(shards: &mut Locked<'_>, group: &Group<'_>, found: Found) -> Whole {
+    let loaded = shards.of(group.slot.shard).load(found, group.slot.id, group.inline);
+    let mut whole = loaded.unwrap_or(Whole { tag: group.tag, cells: Cells::new() });
+    for charge in group.charges.iter().skip(whole.cells.len()) {
+        whole.cells.push(Cell::new(*charge.limit));
     }
+    whole
+}
 
-    fn of(&mut self, group: &Group<'_>) -> &mut Shard {
-        let place = self.0.iter().position(|(shard, _)| *shard == group.slot.shard).unwrap_or(0);
-        &mut self.0[place].1
-    }
-
-    fn find(&mut self, group: &Group<'_>) -> Found {
-        self.of(group).find(group.slot.id, group.tag.words())
-    }
-
-    /// The reading to decide by: the newest, if this one merely came late. Goes on with sweeps that
-    /// are due.
-    fn arrive(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
-        let newest = self.0.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
-        let now = in_order(newest, now);
-        self.set_time(now);
-        for (_, shard) in self.0.iter_mut().filter(|(_, shard)| shard.sweep_is_due(now)) {
-            store.go_on_sweeping(shard, SWEPT_BY_EACH, now);
-        }
-        now
-    }
-
-    fn set_time(&mut self, now: Timestamp) {
-        self.0.iter_mut().for_each(|(_, shard)| shard.set_time(now));
-    }
-
-    /// The cells of a budget, at least one for each of its limits.
-    fn load(&mut self, group: &Group<'_>, found: Found) -> Whole {
-        let loaded = self.of(group).load(found, group.slot.id, group.inline);
-        let mut whole = loaded.unwrap_or(Whole { tag: group.tag, cells: Cells::new() });
-        for charge in group.charges.iter().skip(whole.cells.len()) {
-            whole.cells.push(Cell::new(*charge.limit));
-        }
-        whole
-    }
+fn find(shards: &mut Locked<'_>, group: &Group<'_>) -> Found {
+    shards.of(group.slot.shard).find(group.slot.id, group.tag.words())
 }

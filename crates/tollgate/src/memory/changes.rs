@@ -40,10 +40,11 @@ impl Shard {
     /// Takes note that the page of a key has changed.
     #[inline]
     pub(super) fn note(&mut self, home: u64) {
-        self.note_pages(page_bit(home));
+        if self.changes.followed {
+            self.note_pages(page_bit(home));
+        }
     }
 
-    #[inline]
     pub(super) fn note_pages(&mut self, pages: u128) {
         if self.changes.followed && pages != 0 {
             self.raise_flag();

@@ -111,16 +111,23 @@ impl Secrets {
     }
 
     /// The identity of a client under a budget.
-    #[inline]
+    #[inline(always)]
     pub(super) fn identify_client(&self, prefix: &Prefix, client: Client<'_>) -> Id {
-        let mut sums = Sums { sums: prefix.sums, secrets: self.for_words.iter() };
         match client {
             Client::Numbered(number) => {
-                sums = Sums { sums: prefix.numbered, secrets: self.for_words.get(1..).unwrap_or(&[]).iter() };
+                let rest = self.for_words.get(1..).unwrap_or(&[]);
+                let mut sums = Sums { sums: prefix.numbered, secrets: rest.iter() };
                 sums.add_next(number);
+                sums.finish()
             }
-            Client::Named(name) => sums.add_value(name.as_bytes()),
+            Client::Named(name) => self.identify_value(prefix, name.as_bytes()),
         }
+    }
+
+    /// The identity of one value under a budget.
+    fn identify_value(&self, prefix: &Prefix, value: &[u8]) -> Id {
+        let mut sums = Sums { sums: prefix.sums, secrets: self.for_words.iter() };
+        sums.add_value(value);
         sums.finish()
     }
 

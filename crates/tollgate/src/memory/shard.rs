@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::changes::{Changes, Flags};
 use super::hash::{Id, Secrets};
 use super::table::{Place, Table, View};
+use super::take::{Aim, Slot};
 use super::{ALL_SHARDS, SHARDS};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
@@ -64,21 +65,29 @@ pub(super) struct Whole {
 /// What is known of all shards outside their locks.
 #[derive(Debug)]
 pub(super) struct Views {
-    /// Where all tables have their memory.
-    tables: Box<[View]>,
+    /// Where all tables have their memory, by shard and width.
+    tables: Box<[[View; WIDEST]; ALL_SHARDS]>,
     /// Which shards have changed.
     pub(super) flags: Flags,
 }
 
 impl Views {
     pub(super) fn new() -> Self {
-        Self { tables: (0..ALL_SHARDS * WIDEST).map(|_| View::default()).collect(), flags: Flags::default() }
+        Self { tables: Box::new([const { [const { View::new() }; WIDEST] }; ALL_SHARDS]), flags: Flags::default() }
     }
 
-    /// Those of one width lie side by side.
-    #[inline]
-    pub(super) fn of(&self, width: usize, shard: usize) -> &View {
-        &self.tables[(width.wrapping_sub(1) % WIDEST) * ALL_SHARDS + shard % ALL_SHARDS]
+    /// Has the slot of a state of this width fetched.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, width: usize, shard: usize, home: u64) {
+        if let Some(tables) = self.tables.get(shard) {
+            tables[width.wrapping_sub(1) % WIDEST].prefetch(width, home);
+        }
+    }
+
+    fn show(&self, width: usize, shard: usize, table: &Table) {
+        if let Some(tables) = self.tables.get(shard) {
+            tables[width.wrapping_sub(1) % WIDEST].show(table.view());
+        }
     }
 }
 
@@ -135,6 +144,20 @@ impl Shard {
         self.latest = now;
     }
 
+    /// The state that this budget's tag, and no other, wrote; and [`next_idle`](Self::next_idle).
+    #[inline(always)]
+    pub(super) fn state_of(&mut self, aim: &Aim, slot: &Slot) -> Option<(&mut [u64], &mut u64)> {
+        let table = &mut self.tables[aim.width().wrapping_sub(1) % WIDEST];
+        Some((table.written_by(slot.id, slot.home, aim.number())?, &mut self.next_idle))
+    }
+
+    /// The same for a state of one word.
+    #[inline(always)]
+    pub(super) fn word_of(&mut self, aim: &Aim, slot: &Slot) -> Option<(&mut u64, &mut u64)> {
+        let [table, ..] = &mut self.tables;
+        Some((table.word_written_by(slot.id, slot.home, aim.number())?, &mut self.next_idle))
+    }
+
     #[inline]
     pub(super) fn table(&self, width: usize) -> &Table {
         &self.tables[width.wrapping_sub(1) % WIDEST]
@@ -166,7 +189,7 @@ impl Shard {
         let width = tag.words().unwrap_or(0);
         let table = &mut self.tables[width.wrapping_sub(1) % WIDEST];
         table.insert(id, tag.number(), &self.secrets, self.stagger);
-        self.views.of(width, self.index).show(table.view());
+        self.views.show(width, self.index, table);
         let place = table.find(id, self.secrets.home(id)).unwrap_or(0);
         table.state_mut(place)
     }
@@ -260,7 +283,7 @@ impl Shard {
 
     /// Shows where the memory of a table is, which may have moved.
     pub(super) fn show(&self, width: usize) {
-        self.views.of(width, self.index).show(self.table(width).view());
+        self.views.show(width, self.index, self.table(width));
     }
 
     /// Everything that is kept.

@@ -56,33 +56,54 @@ impl Table {
     }
 
     pub(super) fn find(&self, id: Id, home: u64) -> Option<Place> {
-        let is_it = |high, low| high == id.high && low >> 32 == u64::from(id.low) && low & NUMBER != 0;
-        self.probe(home, is_it)
-    }
-
-    /// The slot of an identity that this tag, and no other, wrote.
-    #[inline]
-    pub(super) fn written_by(&self, id: Id, home: u64, number: u32) -> Option<Place> {
-        let wanted = header(id, number);
-        self.probe(home, |high, low| [high, low] == wanted)
-    }
-
-    /// The first slot from an identity's start on that is the one, unless a hole comes before it.
-    #[inline]
-    fn probe(&self, home: u64, is_it: impl Fn(u64, u64) -> bool) -> Option<Place> {
-        if self.used == 0 {
-            return None;
-        }
         let mut place = start(home, self.slots);
-        loop {
-            let [high, low, ..] = *self.words.get(place * self.stride..)? else { return None };
-            if is_it(high, low) {
+        while let Some([high, low, ..]) = self.words.get(place * self.stride..) {
+            if low & NUMBER == 0 {
+                return None;
+            }
+            if *high == id.high && low >> 32 == u64::from(id.low) {
                 return Some(place);
+            }
+            place = self.after(place);
+        }
+        None
+    }
+
+    /// The state of an identity that this tag, and no other, wrote.
+    #[inline(always)]
+    pub(super) fn written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut [u64]> {
+        let wanted = header(id, number);
+        let mut at = start(home, self.slots) * self.stride;
+        loop {
+            let [high, low, ..] = *self.words.get(at..at + self.stride)? else { return None };
+            if [high, low] == wanted {
+                return self.words.get_mut(at + HEADER..at + self.stride);
             }
             if low & NUMBER == 0 {
                 return None;
             }
-            place = self.after(place);
+            at += self.stride;
+            if at >= self.words.len() {
+                at = 0;
+            }
+        }
+    }
+
+    /// The same in a table of states of one word.
+    #[inline(always)]
+    pub(super) fn word_written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut u64> {
+        let wanted = header(id, number);
+        let (slots, _) = self.words.as_chunks_mut::<{ HEADER + 1 }>();
+        let mut place = start(home, slots.len());
+        loop {
+            let [high, low, _] = *slots.get(place)?;
+            if [high, low] == wanted {
+                return slots.get_mut(place).map(|[_, _, word]| word);
+            }
+            if low & NUMBER == 0 {
+                return None;
+            }
+            place = if place + 1 < slots.len() { place + 1 } else { 0 };
         }
     }
 
@@ -252,13 +273,17 @@ fn start(home: u64, slots: usize) -> Place {
 
 /// Where a table's memory is, for whoever wants it fetched before taking the lock. It may be out of
 /// date: then something else is fetched, which costs time and nothing else.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct View {
     address: AtomicUsize,
     slots: AtomicUsize,
 }
 
 impl View {
+    pub(super) const fn new() -> Self {
+        Self { address: AtomicUsize::new(0), slots: AtomicUsize::new(0) }
+    }
+
     /// Has the slot of a state of this many words fetched.
     #[inline]
     pub(super) fn prefetch(&self, width: usize, home: u64) {
@@ -278,16 +303,16 @@ impl View {
     }
 }
 
-/// Has the processor fetch a line of memory, whatever is there.
+/// Has the processor fetch a line of memory, whatever is there, to write to it: another processor
+/// that has it gives it up now and not when it is written.
 #[inline]
 pub(super) fn prefetch(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    #[expect(unsafe_code, reason = "the intrinsic takes a pointer")]
+    #[expect(unsafe_code, reason = "there is no intrinsic that fetches for writing")]
     // SAFETY: prefetching is a hint. It reads nothing that the program sees, and does not fault, wherever
-    // the address points.
+    // the address points. A processor that does not know it does nothing.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;

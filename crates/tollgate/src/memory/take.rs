@@ -5,24 +5,28 @@
 //! Then *lock* the shards, *admit* if all states have room, *write*, and *answer* with the states
 //! that are left. A budget of everyone is a budget like any other, in a shard with few others.
 //!
-//! Whatever is out of the ordinary (a limit that was replaced, a block, a reservation, a log, a
-//! state ahead of the clock, a full table) is left to [`apply`](super::apply), which can do
-//! everything.
+//! One budget whose state is there takes one lock and no loop ([`MemoryStore::take_one`]). Several,
+//! or one that is new, go the same steps over several locks ([`MemoryStore::take_all`]). Whatever is
+//! out of the ordinary (a limit that was replaced, a block, a reservation, a log, a state ahead of
+//! the clock, a full table) is left to [`apply`](super::apply), which can do everything.
 
 use super::hash::{Id, POOLED, Prefix};
 use super::room::{Freed, Kept};
-use super::shard::{Found, Shard, WIDEST};
+use super::shard::{Found, Shard, WIDEST, in_order};
 use super::table::prefetch;
 use super::{GLOBALS, MemoryStore, SHARDS};
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::key::{Budget, Key, digest};
 use crate::limit::Kind;
+use crate::algorithm::token_bucket::Word;
 use crate::meter::packed;
+use crate::stats::Tally;
 use crate::request::Client;
 use crate::rule::Tag;
 use crate::sync::Guard;
 use crate::{Decision, Limit, Timestamp};
 
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// How many slots each request goes through while a sweep is under way.
@@ -37,9 +41,15 @@ const SWEPT_BY_NEW: usize = 16;
 pub(crate) struct Aim {
     tag: Tag,
     prefix: Prefix,
+    limits: &'static [Limit],
     /// How many words its states have; none if they do not pack.
     width: usize,
+    unit_cost: u64,
+    /// Its limits, if they are one bucket whose state is one word.
+    word: Option<Word>,
     kept: Arc<Kept>,
+    /// The counts of its rule.
+    tally: Arc<Tally>,
     /// The one slot, of a budget of everyone.
     global: Slot,
 }
@@ -57,6 +67,7 @@ pub(super) struct Slot {
 pub(crate) struct Target<'a> {
     aim: &'a Aim,
     slot: Slot,
+    cost: u64,
     charge: u64,
 }
 
@@ -70,12 +81,17 @@ pub(crate) enum Subject<'a> {
 
 impl MemoryStore {
     /// Gets ready for requests under a tag.
-    pub(crate) fn aim(&self, tag: Tag) -> Aim {
+    pub(crate) fn aim(&self, tag: Tag, tally: Arc<Tally>) -> Aim {
         let digest = tag.budget.digest(tag.rule);
         let prefix = self.secrets.prefix(digest);
         let global = self.global_slot(self.secrets.identify(&prefix, &[]), digest);
         let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
-        Aim { tag, prefix, width, kept: self.room.of(tag.rule), global }
+        let (limits, kept) = (tag.limits.as_slice(), self.room.of(tag.rule));
+        let word = match limits {
+            [Limit(Kind::TokenBucket(bucket))] => bucket.word(),
+            _ => None,
+        };
+        Aim { tag, prefix, limits, width, unit_cost: tag.unit_cost, word, kept, tally, global }
     }
 
     /// Finds out where a budget's state is, and has it fetched. `None` if it does not pack.
@@ -101,8 +117,12 @@ impl MemoryStore {
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
             Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
         };
-        self.views.of(aim.width, slot.shard).prefetch(aim.width, slot.home);
-        Some(Target { aim, slot, charge: cost.saturating_mul(aim.tag.unit_cost) })
+        prefetch(std::ptr::from_ref(&self.shards[slot.shard]).addr());
+        match aim.word {
+            Some(_) => self.views.prefetch(1, slot.shard, slot.home),
+            None => self.views.prefetch(aim.width, slot.shard, slot.home),
+        }
+        Some(Target { aim, slot, cost, charge: cost.saturating_mul(aim.unit_cost) })
     }
 
     #[inline]
@@ -133,123 +153,159 @@ impl MemoryStore {
         }
     }
 
-    /// Has the lock of a target fetched, for a batch: between two threads it moves about.
-    #[inline]
-    pub(crate) fn prefetch_lock(&self, target: &Target<'_>) {
-        prefetch(std::ptr::from_ref(&self.shards[target.slot.shard]).addr());
+    /// Takes what a request costs from its one budget, if that is one word that is there and has it.
+    /// `None` is for [`take_all`](Self::take_all): nothing has been done.
+    #[inline(always)]
+    pub(crate) fn take_one(&self, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
+        let Target { aim, slot, cost, charge } = *target;
+        let bucket = aim.word.as_ref()?;
+        let shard = &mut *self.shards[slot.shard].0.lock();
+        let now = self.arrive(shard, now);
+        let (word, next_idle) = shard.word_of(aim, &slot)?;
+        let Some(full_at) = bucket.take(*word, now.as_nanos(), charge)? else {
+            return Some(Taken { tag: aim.tag, now, cost, allowed: false, left: *word });
+        };
+        // A cost of nothing leaves even a full bucket as it is.
+        let left = if charge == 0 { *word } else { full_at };
+        *word = left;
+        *next_idle = left.min(*next_idle);
+        shard.note(slot.home);
+        Some(Taken { tag: aim.tag, now, cost, allowed: true, left })
     }
 
-    /// Takes what a request of `cost` costs from all of its budgets if all have it. `inline` is the
-    /// limit that came with it. `denied` is told which of the budgets have too little, a bit for
-    /// each. `None` is for [`apply`](Self::apply): nothing has been done.
-    #[inline(always)]
-    pub(crate) fn take<const N: usize>(
+    /// The same whatever its limits are. `inline` is the one that came with the request.
+    pub(crate) fn take_known(
         &self,
-        targets: &[Target<'_>; N],
+        target: &Target<'_>,
+        inline: Option<&Limit>,
+        now: Timestamp,
+        denied: &mut u32,
+    ) -> Option<Decision> {
+        let Target { aim, slot, cost, charge } = *target;
+        let shard = &mut *self.shards[slot.shard].0.lock();
+        let now = self.arrive(shard, now);
+        let (state, next_idle) = shard.state_of(aim, &slot)?;
+        let mut left = [0; WORDS_MAX];
+        let (words, rest) = left.split_at_mut_checked(aim.width)?;
+        copy(words, state);
+        let taken = packed::take(target.limits(inline), words, now.as_nanos(), charge)?;
+        match taken {
+            Some(idle_at) if cost > 0 => {
+                copy(state, words);
+                *next_idle = idle_at.min(*next_idle);
+                shard.note(slot.home);
+            }
+            None if cost > 0 && aim.tag.counts_denied => return None,
+            _ => copy(words, state),
+        }
+        tell_inline(inline, rest);
+        *denied = u32::from(taken.is_none());
+        Some(Decision::of_states(now, cost, taken.is_some(), [Some(aim.tag), None, None, None], left))
+    }
+
+    /// Takes what a request costs from all of its budgets if all have it. `denied` is told which have
+    /// too little, a bit for each. `None` is for [`apply`](Self::apply): nothing has been done.
+    #[inline(never)]
+    pub(crate) fn take_all(
+        &self,
+        targets: &[Target<'_>],
         inline: Option<&Limit>,
         cost: u64,
         now: Timestamp,
         denied: &mut u32,
     ) -> Option<Decision> {
-        let mut shards = Locked::new(self, targets);
+        if targets.is_empty() {
+            return None;
+        }
+        let mut shards = Locked::new(self, targets.iter().map(|target| target.slot.shard));
         let now = shards.arrive(self, now);
-        let mut places = [None; N];
-        for (index, target) in targets.iter().enumerate() {
-            let (shard, slot, width) = (shards.of(index), &target.slot, target.aim.width);
-            let table = shard.table(width);
-            let place = table.written_by(slot.id, slot.home, target.aim.tag.number());
-            if place.is_none()
-                && (self.has_legacy() || shard.find(slot.id, Some(width)) != Found::Nowhere)
-            {
+        let (mut tags, mut left, mut is_new) = ([None; TAGS_MAX], [0; WORDS_MAX], [false; TAGS_MAX]);
+        let mut rest = left.as_mut_slice();
+        let (mut not_fitting, mut place) = (0, 1);
+        for ((target, tag), is_new) in targets.iter().zip(&mut tags).zip(&mut is_new) {
+            let (aim, shard) = (target.aim, shards.of(target.slot.shard));
+            let (words, after) = rest.split_at_mut_checked(aim.width)?;
+            if let Some((state, _)) = shard.state_of(aim, &target.slot) {
+                copy(words, state);
+            } else if self.has_legacy() || shard.find(target.slot.id, Some(aim.width)) != Found::Nowhere {
+                return None;
+            } else {
+                *is_new = true;
+            }
+            if packed::take(target.limits(inline), words, now.as_nanos(), target.charge)?.is_none() {
+                not_fitting |= place;
+            }
+            (*tag, place) = (Some(aim.tag), place << 1);
+            let told = tell_inline(inline, after);
+            rest = after.get_mut(told..)?;
+        }
+        let takes = not_fitting == 0 && cost > 0;
+        let counts_denied = cost > 0 && targets.iter().any(|target| target.aim.tag.counts_denied);
+        if is_new.contains(&true) {
+            if !takes && counts_denied {
                 return None;
             }
-            places[index] = place;
-            let words = place.map_or(&[0; WIDEST][..width], |place| table.state(place));
-            let fits = packed::fits(target.limits(inline), words, now.as_nanos(), target.charge)?;
-            *denied |= u32::from(!fits) << index;
+            self.make_room(targets, &is_new, takes)?;
         }
-        let admitted = *denied == 0;
-        if places.contains(&None) {
-            self.make_room(targets, &places, admitted && cost > 0)?;
-        }
-        if admitted && cost > 0 {
-            for (index, target) in targets.iter().enumerate() {
-                let limits = target.limits(inline);
-                self.draw(shards.of(index), target, limits, places[index], now);
+        let mut rest = left.as_mut_slice();
+        for (target, is_new) in targets.iter().zip(is_new) {
+            let (aim, shard) = (target.aim, shards.of(target.slot.shard));
+            let (words, after) = rest.split_at_mut_checked(aim.width)?;
+            rest = after.get_mut(target.words() - aim.width..)?;
+            if takes && is_new {
+                self.first_seen(shard, target, now);
             }
-        } else if cost > 0 && targets.iter().any(|target| target.aim.tag.counts_denied) {
-            if places.contains(&None) {
-                return None;
-            }
-            for (index, target) in targets.iter().enumerate() {
-                count_attempt(shards.of(index), target, places[index], now);
-            }
-        }
-        let (mut tags, mut words, mut end) = ([None; TAGS_MAX], [0; WORDS_MAX], 0);
-        for (index, target) in targets.iter().enumerate() {
-            let (width, shard) = (target.aim.width, shards.of(index));
-            tags[index] = Some(target.aim.tag);
-            let place = match places[index] {
-                // It is there now, if anything was taken.
-                None if admitted && cost > 0 => shard.table(width).find(target.slot.id, target.slot.home),
-                place => place,
+            let Some((state, next_idle)) = shard.state_of(aim, &target.slot) else {
+                words.fill(0);
+                continue;
             };
-            if let Some(place) = place {
-                copy(&mut words, end, shard.table(width).state(place));
+            if takes {
+                copy(state, words);
+            } else {
+                if counts_denied {
+                    packed::refuse(aim.limits, state, now.as_nanos(), target.charge);
+                }
+                copy(words, state);
             }
-            end += width;
-            if let Some(inline) = inline {
-                end += tell_inline(inline, words.get_mut(end..).unwrap_or_default());
+            if takes || counts_denied {
+                *next_idle = packed::idle_at(target.limits(inline), state).min(*next_idle);
+                shard.note(target.slot.home);
             }
         }
-        Some(Decision::of_states(now, cost, admitted, tags, words))
+        *denied = not_fitting;
+        Some(Decision::of_states(now, cost, not_fitting == 0, tags, left))
+    }
+
+    /// The time that a request is decided at. Goes on with a sweep that is due.
+    #[inline(always)]
+    fn arrive(&self, shard: &mut Shard, now: Timestamp) -> Timestamp {
+        let now = shard.arrive(now);
+        if shard.sweep_is_due(now) {
+            self.go_on_sweeping(shard, SWEPT_BY_EACH, now);
+        }
+        now
     }
 
     /// Takes room for those of a request's keys that are new, if they are to be kept. `None` if there
     /// is not enough: whoever only asks is told the same.
-    #[inline(never)]
-    fn make_room(&self, targets: &[Target<'_>], places: &[Option<usize>], kept: bool) -> Option<()> {
-        for (index, target) in targets.iter().enumerate().filter(|(index, _)| places[*index].is_none()) {
+    fn make_room(&self, targets: &[Target<'_>], is_new: &[bool], kept: bool) -> Option<()> {
+        let new = || targets.iter().zip(is_new).filter(|(_, is_new)| **is_new).map(|(target, _)| target);
+        for (index, target) in new().enumerate() {
             if !kept {
                 let has_room = target.slot.shard >= SHARDS || self.room.has_room(&target.aim.kept);
                 has_room.then_some(())?;
             } else if target.slot.shard >= SHARDS {
                 self.room.take_anyway(&target.aim.kept);
             } else if !self.room.take(&target.aim.kept) {
-                let before = targets.iter().zip(places).take(index).filter(|(_, place)| place.is_none());
-                before.for_each(|(target, _)| self.room.give(&target.aim.kept));
+                new().take(index).for_each(|target| self.room.give(&target.aim.kept));
                 return None;
             }
         }
         Some(())
     }
 
-    /// Takes a target's charge, which fits.
-    #[inline(always)]
-    fn draw(
-        &self,
-        shard: &mut Shard,
-        target: &Target<'_>,
-        limits: &[Limit],
-        place: Option<usize>,
-        now: Timestamp,
-    ) {
-        let (width, now_nanos) = (target.aim.width, now.as_nanos());
-        let idle_at = match place {
-            Some(place) => {
-                let words = shard.table_mut(width).state_mut(place);
-                let idle_at = packed::take(limits, words, now_nanos, target.charge);
-                shard.note(target.slot.home);
-                idle_at
-            }
-            None => packed::take(limits, self.first_seen(shard, target, now), now_nanos, target.charge),
-        };
-        shard.next_idle = shard.next_idle.min(idle_at);
-    }
-
     /// A slot for a key that is new.
-    #[inline(never)]
-    fn first_seen<'s>(&self, shard: &'s mut Shard, target: &Target<'_>, now: Timestamp) -> &'s mut [u64] {
+    fn first_seen(&self, shard: &mut Shard, target: &Target<'_>, now: Timestamp) {
         let width = target.aim.width;
         if shard.table(width).is_filled() {
             // Rather than grow, make use of what has been idle for long. Who was here a moment ago is
@@ -258,7 +314,7 @@ impl MemoryStore {
             shard.reclaim_some(width, SWEPT_BY_NEW, since, &mut freed);
             self.room.reclaim(&freed);
         }
-        shard.insert(target.slot.id, target.aim.tag)
+        shard.insert(target.slot.id, target.aim.tag);
     }
 
     #[cold]
@@ -271,11 +327,36 @@ impl MemoryStore {
     }
 }
 
+/// What became of a request on the shortest way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    tag: Tag,
+    now: Timestamp,
+    cost: u64,
+    pub(crate) allowed: bool,
+    left: u64,
+}
+
+impl Taken {
+    #[inline(always)]
+    pub(crate) const fn decision(self) -> Decision {
+        let mut words = [0; WORDS_MAX];
+        words[0] = self.left;
+        Decision::of_states(self.now, self.cost, self.allowed, [Some(self.tag), None, None, None], words)
+    }
+}
+
 impl Target<'_> {
+    /// Counts what its rule said.
+    #[inline(always)]
+    pub(crate) fn count(&self, stripe: usize, allowed: bool) {
+        self.aim.tally.count_at(stripe, allowed);
+    }
+
     #[inline]
     fn limits<'a>(&self, inline: Option<&'a Limit>) -> &'a [Limit] {
         match inline {
-            None => self.aim.tag.limits.as_slice(),
+            None => self.aim.limits,
             Some(limit) => std::slice::from_ref(limit),
         }
     }
@@ -290,97 +371,81 @@ impl Target<'_> {
     }
 }
 
+impl Aim {
+    /// Whether it is ready for the same, and counts in the same place.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.tag == other.tag && Arc::ptr_eq(&self.tally, &other.tally)
+    }
+
+    /// How many words its states have.
+    #[inline]
+    pub(super) const fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The number of its tag.
+    #[inline]
+    pub(super) const fn number(&self) -> u32 {
+        self.tag.number()
+    }
+}
+
 /// Writes down a limit that came with a request, and says how many words that takes.
-fn tell_inline(limit: &Limit, words: &mut [u64]) -> usize {
-    match &limit.0 {
-        Kind::InlineBucket(inline) => {
+#[inline]
+fn tell_inline(limit: Option<&Limit>, words: &mut [u64]) -> usize {
+    match limit.map(|limit| &limit.0) {
+        Some(Kind::InlineBucket(inline)) => {
             let (token, parts) = inline.bucket.token();
-            copy(words, 0, &[inline.bucket.capacity, token, parts]);
+            copy(words, &[inline.bucket.capacity, token, parts]);
             3
         }
-        Kind::InlineWindow(window) => {
-            copy(words, 0, &[window.limit, window.period]);
+        Some(Kind::InlineWindow(window)) => {
+            copy(words, &[window.limit, window.period]);
             2
         }
         _ => 0,
     }
 }
 
-/// Counts a denied attempt where those count. (Limits that come with requests count none.)
-fn count_attempt(shard: &mut Shard, target: &Target<'_>, place: Option<usize>, now: Timestamp) {
-    let words = place.map(|place| shard.table_mut(target.aim.width).state_mut(place));
-    if let Some(words) = words.filter(|_| target.aim.tag.counts_denied) {
-        packed::refuse(&target.aim.tag.limits, words, now.as_nanos(), target.charge);
-        let idle_at = packed::idle_at(&target.aim.tag.limits, words);
-        shard.next_idle = shard.next_idle.min(idle_at);
-        shard.note(target.slot.home);
-    }
-}
-
 #[inline(always)]
-fn copy(to: &mut [u64], start: usize, from: &[u64]) {
-    for (to, from) in to.iter_mut().skip(start).zip(from) {
+fn copy(to: &mut [u64], from: &[u64]) {
+    for (to, from) in to.iter_mut().zip(from) {
         *to = *from;
     }
 }
 
-/// The shards of a request's targets, locked in ascending order: this is what keeps opposite
-/// requests from deadlock.
-struct Locked<'a, const N: usize> {
-    guards: [Option<Guard<'a, Shard>>; N],
-    /// Which of them each target's is.
-    holders: [usize; N],
-}
+/// The shards of one request, locked in ascending order: this is what keeps opposite requests from
+/// deadlock.
+pub(super) struct Locked<'a>(SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>);
 
-impl<'a, const N: usize> Locked<'a, N> {
-    #[inline(always)]
-    fn new(store: &'a MemoryStore, targets: &[Target<'_>; N]) -> Self {
-        let mut order: [usize; N] = std::array::from_fn(|index| index);
-        if N > 1 {
-            order.sort_unstable_by_key(|index| targets[*index].slot.shard);
-        }
-        let (mut guards, mut holders) = ([const { None }; N], [0; N]);
-        let mut last: Option<(usize, usize)> = None;
-        for (place, index) in order.into_iter().enumerate() {
-            let shard = targets[index].slot.shard;
-            let holder = match last {
-                Some((locked, holder)) if locked == shard => holder,
-                _ => {
-                    guards[place] = Some(store.shards[shard].0.lock());
-                    place
-                }
-            };
-            holders[index] = holder;
-            last = Some((shard, holder));
-        }
-        Self { guards, holders }
+impl<'a> Locked<'a> {
+    pub(super) fn new(store: &'a MemoryStore, shards: impl Iterator<Item = usize>) -> Self {
+        let mut indices: SmallVec<[usize; TAGS_MAX]> = shards.collect();
+        indices.sort_unstable();
+        indices.dedup();
+        Self(indices.into_iter().map(|index| (index, store.shards[index].0.lock())).collect())
     }
 
-    /// The shard of a target.
-    #[inline(always)]
-    fn of(&mut self, index: usize) -> &mut Shard {
-        match &mut self.guards[self.holders[index]] {
-            Some(guard) => guard,
-            None => unreachable!("every holder is locked in `new`"),
-        }
+    /// One of the shards that it was made of.
+    pub(super) fn of(&mut self, shard: usize) -> &mut Shard {
+        let place = self.0.iter().position(|(index, _)| *index == shard).unwrap_or(0);
+        &mut self.0[place].1
     }
 
-    /// The time that the request is decided at. Goes on with sweeps that are due.
-    #[inline(always)]
-    fn arrive(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
-        let mut at = now;
-        for guard in self.guards.iter_mut().flatten() {
-            at = guard.arrive(at);
+    /// The reading to decide by: the newest, if this one merely came late. Goes on with sweeps that
+    /// are due.
+    pub(super) fn arrive(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
+        let newest = self.0.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
+        let now = in_order(newest, now);
+        self.set_time(now);
+        for (_, shard) in self.0.iter_mut().filter(|(_, shard)| shard.sweep_is_due(now)) {
+            store.go_on_sweeping(shard, SWEPT_BY_EACH, now);
         }
-        for guard in self.guards.iter_mut().flatten() {
-            if N > 1 {
-                guard.arrive(at);
-            }
-            if guard.sweep_is_due(at) {
-                store.go_on_sweeping(guard, SWEPT_BY_EACH, at);
-            }
-        }
-        at
+        now
+    }
+
+    pub(super) fn set_time(&mut self, now: Timestamp) {
+        self.0.iter_mut().for_each(|(_, shard)| shard.set_time(now));
     }
 }
 

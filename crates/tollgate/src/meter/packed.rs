@@ -84,58 +84,47 @@ pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
         .fold(0, u64::max)
 }
 
-/// Whether all of the packed states of one budget have room for `cost`. `None` if one of them is
-/// ahead of `now`.
-#[inline(always)]
-pub(crate) fn fits(limits: &[Limit], words: &[u64], now: u64, cost: u64) -> Option<bool> {
-    match (limits, words) {
-        ([Limit(Kind::TokenBucket(bucket))], [_]) => one_fits(bucket, words, now, cost),
-        _ => all_fit(limits, words, now, cost),
-    }
-}
-
-#[inline(never)]
-fn all_fit(limits: &[Limit], words: &[u64], now: u64, cost: u64) -> Option<bool> {
-    let mut all = true;
-    for (limit, state) in states(limits, words) {
-        all &= packed!(limit, |algorithm| one_fits(algorithm, state, now, cost))?;
-    }
-    Some(all)
-}
-
-#[inline(always)]
-fn one_fits<A: Arithmetic>(algorithm: &A, words: &[u64], now: u64, cost: u64) -> Option<bool> {
-    let state = A::load(words);
-    (algorithm.written_at(&state) <= now).then(|| algorithm.fits(&state, now, cost))
-}
-
-/// Takes `cost` from all of the packed states of one budget, and says when nothing will be in use
-/// any more.
-#[inline(always)]
-pub(crate) fn take(limits: &[Limit], words: &mut [u64], now: u64, cost: u64) -> u64 {
-    match (limits, &mut *words) {
-        ([Limit(Kind::TokenBucket(bucket))], [_]) => take_one(bucket, words, now, cost),
-        _ => take_all(limits, words, now, cost),
-    }
-}
-
-#[inline(never)]
-fn take_all(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> u64 {
-    let mut idle_at = 0;
+/// Takes `cost` from the packed states of one budget, and says when nothing will be in use any more:
+/// at no time if one has too little. No answer if one is ahead of `now`. Either way some may have
+/// been taken from: this is for copies.
+pub(crate) fn take(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> Option<Option<u64>> {
+    let mut idle_at = Some(0);
     for limit in limits {
-        let (state, rest) = words.split_at_mut(Meter::words(limit).unwrap_or(0).min(words.len()));
-        idle_at = packed!(limit, |algorithm| take_one(algorithm, state, now, cost)).max(idle_at);
-        words = rest;
+        let next = packed!(limit, |algorithm| take_next(algorithm, &mut words, now, cost))?;
+        idle_at = match (idle_at, next) {
+            (Some(before), Some(next)) => Some(next.max(before)),
+            _ => None,
+        };
     }
-    idle_at
+    Some(idle_at)
 }
 
+/// The same for the first of them.
 #[inline(always)]
-fn take_one<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64) -> u64 {
+fn take_next<A: Arithmetic>(
+    algorithm: &A,
+    words: &mut &mut [u64],
+    now: u64,
+    cost: u64,
+) -> Option<Option<u64>> {
+    let (first, rest) = std::mem::take(words).split_at_mut_checked(A::WORDS)?;
+    *words = rest;
+    let mut state = A::load(first);
+    if algorithm.written_at(&state) > now {
+        return None;
+    }
+    if !algorithm.fits(&state, now, cost) {
+        return Some(None);
+    }
+    algorithm.take(&mut state, now, cost);
+    A::save(&state, first);
+    Some(Some(algorithm.idle_at(&state)))
+}
+
+fn count<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64) {
     let mut state = A::load(words);
     algorithm.take(&mut state, now, cost);
     A::save(&state, words);
-    algorithm.idle_at(&state)
 }
 
 /// Counts a denied attempt in those of the packed states whose limits count them. What can never
@@ -144,7 +133,7 @@ pub(crate) fn refuse(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u6
     for limit in limits {
         let (state, rest) = words.split_at_mut(Meter::words(limit).unwrap_or(0).min(words.len()));
         if limit.counts_denied() && cost <= limit.capacity() {
-            packed!(limit, |algorithm| take_one(algorithm, state, now, cost));
+            packed!(limit, |algorithm| count(algorithm, state, now, cost));
         }
         words = rest;
     }

@@ -131,6 +131,9 @@ impl Overrides {
 
     /// The first that matches a request.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
+        if self.all.is_empty() {
+            return None;
+        }
         let exact =
             self.exact.iter().filter_map(|(attribute, values)| values.get(request.get(attribute)?)).min();
         let before = exact.map_or(usize::MAX, |index| *index);

@@ -1,11 +1,11 @@
 //! Rules that work together, and the overrides that change their limits.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
 use super::overrides::Overrides;
-use super::{Limits, Override, Rule, RuleName};
+use super::{Limits, Override, Rule};
 use crate::key::Budget;
 use crate::{Error, Limit, Request};
 
@@ -16,8 +16,10 @@ pub struct RuleSet {
     rules: Vec<Rule>,
     /// How many those are.
     unasked: usize,
-    by_name: HashMap<&'static str, usize>,
-    overrides: HashMap<RuleName, Overrides>,
+    /// Where each name is, sorted by name.
+    by_name: Vec<(&'static str, usize)>,
+    /// Each rule's, in the order of the rules.
+    overrides: Vec<Overrides>,
     /// Whether there is one rule that covers requests unasked, which enforces and covers everyone
     /// alike: worth knowing without looking closer.
     plain: bool,
@@ -63,17 +65,17 @@ impl RuleSet {
     fn plain_or_not(rules: Vec<Rule>) -> Self {
         let unasked = rules.partition_point(|rule| !rule.on_demand);
         let plain = unasked == 1 && rules.first().is_some_and(|rule| !rule.shadow && rule.matches.is_empty());
-        let by_name = rules.iter().zip(0..).map(|(rule, index)| (rule.name.as_str(), index)).collect();
-        let mut set =
-            Self { rules, unasked, by_name, overrides: HashMap::new(), plain, attributes: Vec::new() };
+        let mut by_name: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).zip(0..).collect();
+        by_name.sort_unstable();
+        let overrides = vec![Overrides::default(); rules.len()];
+        let mut set = Self { rules, unasked, by_name, overrides, plain, attributes: Vec::new() };
         set.collect_attributes();
         set
     }
 
     fn collect_attributes(&mut self) {
         let rules = self.rules.get(..self.unasked).unwrap_or_default();
-        let overrides = rules.iter().filter_map(|rule| self.overrides.get(&rule.name));
-        let overrides = overrides.flat_map(|overrides| &overrides.all);
+        let overrides = rules.iter().zip(&self.overrides).flat_map(|(_, overrides)| &overrides.all);
         let matched = rules.iter().flat_map(|rule| &rule.matches).map(|wanted| &wanted.attribute);
         let matched = matched.chain(overrides.flat_map(|(other, _)| other.attributes()));
         let names: BTreeSet<&String> = rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
@@ -87,10 +89,11 @@ impl RuleSet {
     pub fn with_overrides(mut self, overrides: impl IntoIterator<Item = Override>) -> Result<Self, Error> {
         for replacement in overrides {
             replacement.check()?;
-            let Some(rule) = self.index(&replacement.rule()).and_then(|index| self.rules.get(index)) else {
+            let index = self.index(&replacement.rule()).unwrap_or(self.rules.len());
+            let (Some(rule), Some(overrides)) = (self.rules.get(index), self.overrides.get_mut(index)) else {
                 return Err(Error::UnknownRule { rule: replacement.rule().to_string() });
             };
-            self.overrides.entry(replacement.rule()).or_default().push(replacement, &rule.key);
+            overrides.push(replacement, &rule.key);
             self.plain = false;
         }
         self.collect_attributes();
@@ -105,8 +108,7 @@ impl RuleSet {
 
     /// The overrides, rule by rule.
     pub fn overrides(&self) -> impl Iterator<Item = &Override> {
-        let of_rule = |rule: &Rule| self.overrides.get(&rule.name);
-        self.rules.iter().filter_map(of_rule).flat_map(|overrides| &overrides.all).map(|(other, _)| other)
+        self.overrides.iter().flat_map(|overrides| &overrides.all).map(|(other, _)| other)
     }
 
     /// The names of all attributes that a rule counts by or matches on, or an override matches on,
@@ -119,8 +121,8 @@ impl RuleSet {
 
     /// The budgets that a rule has and their limits: its own, and its overrides' in their order.
     pub(crate) fn limited(&self, rule: &Rule) -> impl Iterator<Item = (Budget, Limits)> {
-        let overrides = self.overrides.get(&rule.name).map(|overrides| overrides.all.as_slice());
-        let overrides = overrides.unwrap_or_default().iter();
+        let overrides = self.index(&rule.name).and_then(|index| self.overrides.get(index));
+        let overrides = overrides.map(|overrides| overrides.all.as_slice()).unwrap_or_default().iter();
         let own = if rule.inline { Budget::InlineTime } else { Budget::Rule };
         std::iter::once((own, rule.limits)).chain(overrides.map(|(other, budget)| (*budget, other.limits())))
     }
@@ -139,17 +141,20 @@ impl RuleSet {
             None => 0..self.unasked,
         };
         for index in looked_at {
-            let Some(rule) = self.rules.get(index).filter(|rule| rule.covers(request)) else { continue };
-            let overrides = self.overrides.get(&rule.name);
+            let (Some(rule), Some(overrides)) = (self.rules.get(index), self.overrides.get(index)) else {
+                continue;
+            };
+            if !rule.covers(request) {
+                continue;
+            }
             if !request.is_own() {
-                let replacement = overrides.and_then(|overrides| overrides.find(request));
-                covered.push(Covered { rule: index, replacement });
+                covered.push(Covered { rule: index, replacement: overrides.find(request) });
                 continue;
             }
             // All budgets of the client, of which the rule's own has the limits of one override at most.
-            let found = overrides.map_or_else(Vec::new, |overrides| overrides.all_of(request, &rule.key));
-            let all = overrides.map_or(&[][..], |overrides| &overrides.all);
-            let replaces = |at: &usize| all.get(*at).is_some_and(|(_, budget)| *budget == Budget::Rule);
+            let found = overrides.all_of(request, &rule.key);
+            let replaces =
+                |at: &usize| overrides.all.get(*at).is_some_and(|(_, budget)| *budget == Budget::Rule);
             let replacement = found.iter().copied().find(replaces);
             covered.push(Covered { rule: index, replacement });
             let others = found.into_iter().filter(|at| !replaces(at));
@@ -159,7 +164,8 @@ impl RuleSet {
 
     /// Where the rule of a name is.
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        let place = self.by_name.binary_search_by_key(&name, |(known, _)| known).ok()?;
+        self.by_name.get(place).map(|(_, index)| *index)
     }
 }
 
