@@ -339,13 +339,15 @@ impl Limit {
     /// full refill that may come with any request.
     pub(crate) fn inline(self, longest: Duration) -> Option<Self> {
         let longest = crate::time::nanos_of(longest);
+        // In lowest terms, as a decision tells it: 3 a minute is 1 every 20 seconds.
+        let reduced = |bucket: TokenBucket<Parts>| {
+            let (token, parts) = bucket.token();
+            let bucket = TokenBucket::reduced(bucket.capacity, token, parts);
+            Kind::InlineBucket(InlineBucket { bucket, longest })
+        };
         Some(Self(match self.0 {
-            Kind::TokenBucket(bucket) if !bucket.stepped => {
-                Kind::InlineBucket(InlineBucket { bucket: bucket.in_parts(), longest })
-            }
-            Kind::FractionalBucket(bucket) if !bucket.stepped => {
-                Kind::InlineBucket(InlineBucket { bucket, longest })
-            }
+            Kind::TokenBucket(bucket) if !bucket.stepped => reduced(bucket.in_parts()),
+            Kind::FractionalBucket(bucket) if !bucket.stepped => reduced(bucket),
             Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false }) => {
                 Kind::InlineWindow(InlineWindow { limit, period })
             }

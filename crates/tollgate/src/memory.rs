@@ -136,7 +136,7 @@ impl MemoryStore {
 
     /// Keeps at most this many keys: combinations of a rule and what it counts by. A table full of
     /// busy keys denies or pools new ones; it never forgets a busy key. The one budget of a
-    /// rule that counts by nothing comes on top, so that a flood of clients cannot crowd it out.
+    /// rule that counts by nothing is always kept, so that a flood of clients cannot crowd it out.
     #[must_use]
     pub fn max_keys(self, keys: u64) -> Self {
         self.room.all.bound(keys);

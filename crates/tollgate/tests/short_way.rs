@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use tollgate::{
-    Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, Timestamp, block_on,
+    Limit, Limiter, MINUTE, ManualClock, MemoryStore, Override, Request, Rule, RuleSet, Timestamp, block_on,
 };
 use tollgate_testkit::{Step, any_limit, steps};
 
@@ -32,10 +32,25 @@ fn aside() -> impl Strategy<Value = Aside> {
     ]
 }
 
-/// One rule, for each client or for all of them together.
-fn rules(limits: &[Limit], global: bool) -> RuleSet {
-    let rule = Rule::new("rule", limits.to_vec()).cost(2);
-    RuleSet::new([if global { rule } else { rule.key(["client"]) }]).unwrap()
+/// Rules of several shapes: for each client, for all of them together, both, and with overrides
+/// that share the rule's budget and that have their own.
+fn rules(limits: &[Limit], shape: u8) -> RuleSet {
+    let rule = || Rule::new("rule", limits.to_vec()).cost(2);
+    let all = || Rule::new("all", limits.to_vec());
+    let replaced = |name: &str, value: &str| {
+        let fewer =
+            limits.first().map_or(Limit::per_minute(1), |limit| Limit::per_minute(limit.capacity().min(3)));
+        Override::new("rule", fewer).matching(name, value)
+    };
+    match shape {
+        0 => RuleSet::new([rule()]),
+        1 => RuleSet::new([rule().key(["client"])]),
+        2 => RuleSet::new([all(), rule().key(["client"])]),
+        3 => RuleSet::new([rule().key(["client"]), Rule::inline("brought").key(["client"])]),
+        _ => RuleSet::new([rule().key(["client"])])
+            .and_then(|rules| rules.with_overrides([replaced("path", "/x"), replaced("client", "b")])),
+    }
+    .unwrap()
 }
 
 fn do_aside(limiter: &Limiter, aside: Aside, client: &str, other: &RuleSet, now: Timestamp, odd: bool) {
@@ -66,26 +81,40 @@ proptest! {
         limits in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         others in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 60),
-        asides in prop::collection::vec((aside(), any::<bool>()), 60),
-        global: bool,
+        asides in prop::collection::vec((aside(), any::<bool>(), 0..12_u8), 60),
+        shape in 0..5_u8,
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
+        // A full table has two keys, or as many as there can be: which idle ones are forgotten first, so
+        // that there is room, is each store's secret.
+        let most = if shape < 2 { 2 } else { 8 };
         let build = || {
-            let store = MemoryStore::new().max_keys(2).sweep(MINUTE / 2, MINUTE);
-            Limiter::builder(rules(&limits, global)).store(store).clock(clock.clone()).build().unwrap()
+            let store = MemoryStore::new().seeded([1, 2]).max_keys(most).sweep(MINUTE / 2, MINUTE);
+            Limiter::builder(rules(&limits, shape)).store(store).clock(clock.clone()).build().unwrap()
         };
         let (short, long) = (build(), build());
-        for (Step { wait, client, cost }, (aside, odd)) in steps.into_iter().zip(asides) {
-            clock.advance(wait);
+        let inline = [Limit::per_minute(3), Limit::fixed_window(2, MINUTE)].map(|limit| short.inline(limit).unwrap());
+        for (Step { wait, client, cost }, (aside, odd, other)) in steps.into_iter().zip(asides) {
+            if other == 0 {
+                // By less than it takes for a key to be forgotten.
+                clock.set(tollgate::Clock::now(&clock).saturating_sub(wait.min(MINUTE / 2)));
+            } else {
+                clock.advance(wait);
+            }
             let now = tollgate::Clock::now(&clock);
             for limiter in [&short, &long] {
-                let other = rules(if odd { &others } else { &limits }, global);
+                let other = rules(if odd { &others } else { &limits }, shape);
                 do_aside(limiter, aside, CLIENTS[client], &other, now, odd);
             }
-            let request = Request::client(CLIENTS[client]).cost(cost);
-            let decision = short.check(request).unwrap();
-            prop_assert_eq!(&decision, &block_on(long.check_async(request)).unwrap());
-            prop_assert!(short.stats().live_keys <= Some(2));
+            let on_path = [("client", CLIENTS[client]), ("path", "/x")];
+            let request = match (shape, odd) {
+                (3, _) => Request::client(CLIENTS[client]).under("brought", &inline[usize::from(odd)]),
+                (4, true) => Request::new(&on_path),
+                _ => Request::client(CLIENTS[client]),
+            };
+            let decision = short.check(request.cost(cost)).unwrap();
+            prop_assert_eq!(&decision, &block_on(long.check_async(request.cost(cost))).unwrap());
+            prop_assert!(short.stats().live_keys <= Some(most));
         }
         prop_assert_eq!(short.stats().total, long.stats().total);
         prop_assert_eq!(&short.stats().rules, &long.stats().rules);
@@ -96,11 +125,11 @@ proptest! {
         limits in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 200),
         batches in prop::collection::vec((1..90_usize, aside(), any::<bool>()), 6),
-        shape in 0..4,
+        shape in 0..4_u8,
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
         let rules = || match shape {
-            0 | 1 => rules(&limits, shape == 1),
+            0 | 1 => rules(&limits, shape),
             // Several rules, and a request that is not covered by the same ones as its neighbours.
             2 => RuleSet::new([Rule::new("all", limits.clone()), Rule::new("rule", limits.clone()).key(["client"])]).unwrap(),
             _ => RuleSet::new([Rule::new("rule", limits.clone()).key(["client"]).matching("client", "a*")]).unwrap(),

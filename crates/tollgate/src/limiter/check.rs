@@ -108,7 +108,7 @@ impl<S: Store> Shared<S> {
     fn check_covered(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
         let prepared = self.rules.load();
         let mut targets: SmallVec<[Target<'_>; TAGS_MAX]> = SmallVec::new();
-        if aim(memory, &prepared, request, &mut targets).is_none() {
+        if aim(memory, &prepared, request, |target| targets.push(target)).is_none() {
             targets.clear();
         }
         let decision = self.take(memory, &targets, request, self.clock.now());
@@ -222,7 +222,8 @@ impl<S: Store> Shared<S> {
         let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
         for request in batch {
             let before = targets.len();
-            if request.with_request(|request| aim(memory, &prepared, &request, &mut targets)).is_none() {
+            let found = |target| targets.push(target);
+            if request.with_request(|request| aim(memory, &prepared, &request, found)).is_none() {
                 targets.truncate(before);
             }
             ends.push(targets.len());
@@ -258,7 +259,7 @@ fn aim<'a>(
     memory: &MemoryStore,
     prepared: &'a Prepared,
     request: &Request<'_>,
-    targets: &mut impl Extend<Target<'a>>,
+    mut found: impl FnMut(Target<'a>),
 ) -> Option<()> {
     let (cost, inline) = (request.valid_cost()?, request.inline_limit());
     let mut covered: SmallVec<[Covered; 4]> = SmallVec::new();
@@ -276,7 +277,7 @@ fn aim<'a>(
         if words > WORDS_MAX {
             return None;
         }
-        targets.extend([target]);
+        found(target);
     }
     Some(())
 }

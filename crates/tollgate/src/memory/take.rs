@@ -7,8 +7,9 @@
 //!
 //! One budget whose state is there takes one lock and no loop ([`MemoryStore::take_one`]). Several,
 //! or one that is new, go the same steps over several locks ([`MemoryStore::take_all`]). Whatever is
-//! out of the ordinary (a limit that was replaced, a block, a reservation, a log, a state ahead of
-//! the clock, a full table) is left to [`apply`](super::apply), which can do everything.
+//! out of the ordinary (a limit that was replaced, a denial that counts, a block, a reservation, a
+//! log, a state ahead of the clock, a full table) is left to [`apply`](super::apply), which can do
+//! everything.
 
 use super::hash::{Id, POOLED, Prefix};
 use super::room::{Freed, Kept};
@@ -240,11 +241,10 @@ impl MemoryStore {
             rest = after.get_mut(told..)?;
         }
         let takes = not_fitting == 0 && cost > 0;
-        let counts_denied = cost > 0 && targets.iter().any(|target| target.aim.tag.counts_denied);
+        if not_fitting != 0 && cost > 0 && targets.iter().any(|target| target.aim.tag.counts_denied) {
+            return None;
+        }
         if is_new.contains(&true) {
-            if !takes && counts_denied {
-                return None;
-            }
             self.make_room(targets, &is_new, takes)?;
         }
         let mut rest = left.as_mut_slice();
@@ -261,15 +261,10 @@ impl MemoryStore {
             };
             if takes {
                 copy(state, words);
-            } else {
-                if counts_denied {
-                    packed::refuse(aim.limits, state, now.as_nanos(), target.charge);
-                }
-                copy(words, state);
-            }
-            if takes || counts_denied {
                 *next_idle = packed::idle_at(target.limits(inline), state).min(*next_idle);
                 shard.note(target.slot.home);
+            } else {
+                copy(words, state);
             }
         }
         *denied = not_fitting;
@@ -419,11 +414,13 @@ fn copy(to: &mut [u64], from: &[u64]) {
 pub(super) struct Locked<'a>(SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>);
 
 impl<'a> Locked<'a> {
-    pub(super) fn new(store: &'a MemoryStore, shards: impl Iterator<Item = usize>) -> Self {
-        let mut indices: SmallVec<[usize; TAGS_MAX]> = shards.collect();
-        indices.sort_unstable();
-        indices.dedup();
-        Self(indices.into_iter().map(|index| (index, store.shards[index].0.lock())).collect())
+    pub(super) fn new(store: &'a MemoryStore, shards: impl Iterator<Item = usize> + Clone) -> Self {
+        let (mut locked, mut above) = (SmallVec::new(), 0);
+        while let Some(next) = shards.clone().filter(|shard| *shard >= above).min() {
+            locked.push((next, store.shards[next].0.lock()));
+            above = next + 1;
+        }
+        Self(locked)
     }
 
     /// One of the shards that it was made of.

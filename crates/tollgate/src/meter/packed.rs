@@ -121,24 +121,6 @@ fn take_next<A: Arithmetic>(
     Some(Some(algorithm.idle_at(&state)))
 }
 
-fn count<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64) {
-    let mut state = A::load(words);
-    algorithm.take(&mut state, now, cost);
-    A::save(&state, words);
-}
-
-/// Counts a denied attempt in those of the packed states whose limits count them. What can never
-/// fit never counts.
-pub(crate) fn refuse(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) {
-    for limit in limits {
-        let (state, rest) = words.split_at_mut(Meter::words(limit).unwrap_or(0).min(words.len()));
-        if limit.counts_denied() && cost <= limit.capacity() {
-            packed!(limit, |algorithm| count(algorithm, state, now, cost));
-        }
-        words = rest;
-    }
-}
-
 /// Each limit of a budget with its part of the packed states.
 fn states<'a>(
     limits: &'a [Limit],
