@@ -22,7 +22,9 @@ const CALLERS: usize = 64;
 pub fn table(root: &Path, wanted: &str) -> String {
     let work = root.join("bench/target/disk");
     let _ = fs::remove_dir_all(&work);
-    let mut text = String::from("## Disk\n\nWritten by `cargo xtask bench --disk`. Medians of rounds in which everyone has a turn.\n\n");
+    let mut text = String::from(
+        "## Disk\n\nWritten by `cargo xtask bench --disk`. Medians of rounds in which everyone has a turn.\n\n",
+    );
     let parts: [(&str, fn(&Path, &mut String)); 4] =
         [("check", check), ("strict", strict), ("load", load), ("engines", engines::compare)];
     for (name, part) in parts {
@@ -50,7 +52,9 @@ fn nanos<S: Store>(limiter: &Limiter<S>, seed: u64, threads: u64) -> f64 {
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            scope.spawn(move || random_keys(1 + seed * 31 + thread, KEYS, CHECKS / threads).for_each(|key| take(limiter, key)));
+            scope.spawn(move || {
+                random_keys(1 + seed * 31 + thread, KEYS, CHECKS / threads).for_each(|key| take(limiter, key))
+            });
         }
     });
     begun.elapsed().as_nanos() as f64 / (CHECKS / threads) as f64
@@ -89,15 +93,35 @@ fn check(work: &Path, text: &mut String) {
             // The other's turn is not to be disturbed by what is left to write.
             block_on(disk.store().flush()).expect("a disk");
             ratios.push(theirs[round] / ours[round]);
-            eprintln!("{threads} threads, round {round}: memory {:.0}, relaxed {:.0}", theirs[round], ours[round]);
+            eprintln!(
+                "{threads} threads, round {round}: memory {:.0}, relaxed {:.0}",
+                theirs[round], ours[round]
+            );
         }
-        let _ = writeln!(text, "| {threads} | {:.0} | {:.0} | {:.2} |", median(theirs), median(ours), median(ratios));
+        let _ = writeln!(
+            text,
+            "| {threads} | {:.0} | {:.0} | {:.2} |",
+            median(theirs),
+            median(ours),
+            median(ratios)
+        );
     }
     let before = disk.store().disk_stats();
-    let _ = writeln!(text, "\nSingle checks on one thread, nanoseconds, two readings of the clock included:\n\n| | p50 | p99 | p99.9 | p99.99 | slowest |\n|---|---|---|---|---|---|");
+    let _ = writeln!(
+        text,
+        "\nSingle checks on one thread, nanoseconds, two readings of the clock included:\n\n| | p50 | p99 | p99.9 | p99.99 | slowest |\n|---|---|---|---|---|---|"
+    );
     for (name, times) in [("memory", singles(&memory, 99)), ("relaxed", singles(&disk, 99))] {
         let at = |share: f64| times[(times.len() as f64 * share) as usize - 1];
-        let _ = writeln!(text, "| {name} | {} | {} | {} | {} | {} |", at(0.5), at(0.99), at(0.999), at(0.9999), at(1.0));
+        let _ = writeln!(
+            text,
+            "| {name} | {} | {} | {} | {} | {} |",
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            at(0.9999),
+            at(1.0)
+        );
     }
     let DiskStats { writes, written_bytes, last_write, .. } = disk.store().disk_stats();
     let _ = writeln!(
@@ -121,8 +145,13 @@ fn strict(work: &Path, text: &mut String) {
         .open()
         .expect("a writable project");
     let limiter = Limiter::builder(RuleSet::per_client(Limit::per_second(1_000_000))).store(store);
-    let limiter = limiter.clock(tollgate::TokioClock).deadline(Duration::from_secs(60)).build().expect("valid");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().expect("a runtime");
+    let limiter =
+        limiter.clock(tollgate::TokioClock).deadline(Duration::from_secs(60)).build().expect("valid");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
     for callers in [1, CALLERS] {
         let each = 20_000 / callers as u64;
         let (mut rates, mut shared) = (Vec::new(), Vec::new());
@@ -149,7 +178,12 @@ fn strict(work: &Path, text: &mut String) {
             shared.push(answers / (limiter.store().disk_stats().syncs - before) as f64);
         }
         let rate = median(rates);
-        let _ = writeln!(text, "| {callers} | {rate:.0} | {:.1} | {:.2} |", median(shared), callers as f64 * 1e3 / rate);
+        let _ = writeln!(
+            text,
+            "| {callers} | {rate:.0} | {:.1} | {:.2} |",
+            median(shared),
+            callers as f64 * 1e3 / rate
+        );
     }
     text.push('\n');
 }
@@ -198,7 +232,10 @@ fn load(work: &Path, text: &mut String) {
         let per_key = |bytes: u64| bytes as f64 / KEYS as f64;
         let line = format!(
             "| {name} | {:.0} | {:.0} | {:.0} | {:.0} |",
-            per_key(once), per_key(many), median(clean), median(after_a_crash)
+            per_key(once),
+            per_key(many),
+            median(clean),
+            median(after_a_crash)
         );
         eprintln!("{line}");
         let _ = writeln!(text, "{line}");

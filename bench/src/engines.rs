@@ -84,12 +84,18 @@ fn rows(keys: impl Iterator<Item = u64>, by_page: bool) -> Vec<Row> {
     let id = |key: u64| [&mixed(key).to_be_bytes()[..], &mixed(key ^ 1 << 40).to_be_bytes()[..4]].concat();
     let state = mixed(1).to_le_bytes();
     if !by_page {
-        let rows: BTreeMap<Vec<u8>, Vec<u8>> = keys.map(|key| (id(key), [&[0; 2], &state[..]].concat())).collect();
+        let rows: BTreeMap<Vec<u8>, Vec<u8>> =
+            keys.map(|key| (id(key), [&[0; 2], &state[..]].concat())).collect();
         return rows.into_iter().collect();
     }
     let pages: BTreeSet<u16> = keys.map(|key| (mixed(key) >> 49) as u16).collect();
     // A million keys are 31 on each of 32 768 pages.
-    pages.into_iter().map(|page| (page.to_be_bytes().to_vec(), [&id(page.into())[..], &[0; 2], &state].concat().repeat(31))).collect()
+    pages
+        .into_iter()
+        .map(|page| {
+            (page.to_be_bytes().to_vec(), [&id(page.into())[..], &[0; 2], &state].concat().repeat(31))
+        })
+        .collect()
 }
 
 pub fn compare(work: &Path, text: &mut String) {

@@ -65,9 +65,15 @@ pub fn all(keys: u64) -> Vec<Contender> {
     let with_headers = GovernorLayer::new(Arc::new(with_headers.expect("valid")));
     let tollgate = || RateLimitLayer::new(per_client(keys));
     let contenders = vec![
-        contender("tollgate-http, no headers", tollgate().headers(Headers::new(HeaderStyle::Off)).layer(service_fn(bare))),
+        contender(
+            "tollgate-http, no headers",
+            tollgate().headers(Headers::new(HeaderStyle::Off)).layer(service_fn(bare)),
+        ),
         contender("tollgate-http, standard headers", tollgate().layer(service_fn(bare))),
-        contender("tollgate-http, X headers", tollgate().headers(Headers::new(HeaderStyle::X)).layer(service_fn(bare))),
+        contender(
+            "tollgate-http, X headers",
+            tollgate().headers(Headers::new(HeaderStyle::X)).layer(service_fn(bare)),
+        ),
         contender("governor: tower_governor, no headers", governor.layer(service_fn(bare))),
         contender("tower_governor, X headers", with_headers.layer(service_fn(bare))),
         contender("floor: the bare service", service_fn(bare)),

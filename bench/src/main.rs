@@ -12,7 +12,6 @@ mod engines;
 mod floors;
 #[cfg(feature = "server")]
 mod grpc;
-mod instructions;
 mod latency;
 mod layers;
 mod memory;
@@ -40,10 +39,6 @@ fn main() {
     match arguments.as_slice() {
         [] => everything(),
         ["memory", contender, keys] => memory::report(contender, keys.parse().expect("a number of keys")),
-        ["instructions"] => std::process::exit(instructions::compare()),
-        ["instructions", case, checks] => {
-            instructions::run(case, checks.parse().expect("a number of checks"))
-        }
         ["only", wanted] => println!("{}", times(wanted).markdown()),
         #[cfg(feature = "server")]
         ["server"] => section("## Servers", &server::table(root(), "")),
@@ -61,7 +56,9 @@ fn main() {
         ["bare", address] => server::serve_bare(address),
         #[cfg(feature = "server")]
         ["bare-grpc", address] => grpc::serve_bare(address),
-        _ => eprintln!("usage: tollgate-bench [instructions | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"),
+        _ => eprintln!(
+            "usage: tollgate-bench [server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
+        ),
     }
 }
 
@@ -76,7 +73,7 @@ fn everything() {
         times.markdown(),
         memory::table(),
         latency::table(),
-        instructions::table(),
+        instructions(),
     );
     println!("{report}");
     let kept = OTHERS.map(|heading| part(&results(), heading)).concat();
@@ -89,7 +86,11 @@ fn section(heading: &str, table: &str) {
     println!("{}\n\n{table}", table::machine());
     let text = results();
     let old = part(&text, heading);
-    let text = if old.is_empty() { format!("{}\n\n{table}", text.trim_end()) } else { text.replace(&old, &format!("{}\n\n", table.trim_end())) };
+    let text = if old.is_empty() {
+        format!("{}\n\n{table}", text.trim_end())
+    } else {
+        text.replace(&old, &format!("{}\n\n", table.trim_end()))
+    };
     write(RESULTS, &format!("{}\n", text.trim_end()));
 }
 
@@ -136,4 +137,18 @@ fn times(wanted: &str) -> Table {
     let case = Case { name: "middleware, 1000 clients, admitted".into(), keys: 1_000 };
     table.measure(case, wanted, &[1], || layers::all(1_000));
     table
+}
+
+/// What `cargo xtask bench --instructions` recorded.
+fn instructions() -> String {
+    let record = include_str!("../instructions/record.txt");
+    let mut lines = record.lines();
+    let compiler = lines.next().unwrap_or_default();
+    let rows: String = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(case, count)| format!("| {case} | {count} |\n"))
+        .collect();
+    format!(
+        "## Instructions per check, the clock's not counted ({compiler})\n\n| case | instructions |\n|---|---|\n{rows}"
+    )
 }

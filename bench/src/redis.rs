@@ -34,7 +34,16 @@ impl Redis {
     fn start() -> Self {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
         let mut process = command.stdout(Stdio::piped()).spawn().expect("redis-server");
         let log = BufReader::new(process.stdout.take().expect("a log"));
         assert!(log.lines().map_while(Result::ok).any(|line| line.contains("Ready to accept")));
@@ -52,7 +61,12 @@ impl Redis {
 
     fn used_memory(&self) -> u64 {
         let info = self.cli(&["info", "memory"]);
-        info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a number").trim().parse().expect("a number")
+        info.lines()
+            .find_map(|line| line.strip_prefix("used_memory:"))
+            .expect("a number")
+            .trim()
+            .parse()
+            .expect("a number")
     }
 
     /// How many scripts it has run.
@@ -68,10 +82,22 @@ impl Redis {
         let (requests, clients) = (requests.to_string(), CLIENTS.to_string());
         let mut command = Command::new("redis-benchmark");
         command.args(["-p", &port, "-c", "1", "-P", &pipeline, "-n", &requests, "-r", &clients, "--csv"]);
-        command.args(["evalsha", sha, "1", "tollgate:{__rand_int__}:per-client:0", "take", "", "0", LIMIT_TEXT, "1", "1"]);
+        command.args([
+            "evalsha",
+            sha,
+            "1",
+            "tollgate:{__rand_int__}:per-client:0",
+            "take",
+            "",
+            "0",
+            LIMIT_TEXT,
+            "1",
+            "1",
+        ]);
         let said = String::from_utf8(command.output().expect("redis-benchmark").stdout).expect("text");
         let row = said.lines().last().expect("a row");
-        let numbers: Vec<f64> = row.rsplit(',').filter_map(|field| field.trim_matches('"').parse().ok()).collect();
+        let numbers: Vec<f64> =
+            row.rsplit(',').filter_map(|field| field.trim_matches('"').parse().ok()).collect();
         // The last of the row are p100, p99, p95, p50, least, mean, and the rate.
         (numbers[6], numbers[5] * 1_000.0)
     }
@@ -89,8 +115,15 @@ const LIMIT: &str = "1000000/h";
 const LIMIT_TEXT: &str = "b 1000000 3600000 1000 0";
 
 fn node(redis: &Redis, limit: Limit, remember: Duration) -> Limiter<RedisStore> {
-    let store = RedisStore::builder(&redis.url()).expect("a URL").remember_denials(remember).build().expect("a store");
-    let limiter = Limiter::builder(RuleSet::per_client(limit)).store(store).clock(TokioClock).deadline(Duration::from_secs(10));
+    let store = RedisStore::builder(&redis.url())
+        .expect("a URL")
+        .remember_denials(remember)
+        .build()
+        .expect("a store");
+    let limiter = Limiter::builder(RuleSet::per_client(limit))
+        .store(store)
+        .clock(TokioClock)
+        .deadline(Duration::from_secs(10));
     limiter.build().expect("a limiter")
 }
 
@@ -111,7 +144,13 @@ async fn rate<F: Future<Output = ()>>(together: u64, requests: u64, ask: impl Fn
     requests as f64 / begun.elapsed().as_secs_f64()
 }
 
-async fn ours(limiter: &Limiter<RedisStore>, clients: u64, together: u64, requests: u64, allowed: bool) -> f64 {
+async fn ours(
+    limiter: &Limiter<RedisStore>,
+    clients: u64,
+    together: u64,
+    requests: u64,
+    allowed: bool,
+) -> f64 {
     let names: Vec<String> = (0..clients).map(|client| format!("{client:012}")).collect();
     rate(together, requests, async |client| {
         let name = &names[(client % clients) as usize];
@@ -140,7 +179,9 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 /// Measures everything, and says it in Markdown.
 pub fn table(wanted: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut text = String::from("## Redis\n\nWritten by `cargo xtask bench --redis`: one thread asks, Redis has the other processor. ");
+    let mut text = String::from(
+        "## Redis\n\nWritten by `cargo xtask bench --redis`: one thread asks, Redis has the other processor. ",
+    );
     let _ = writeln!(
         text,
         "{TOGETHER} requests under way together on one connection, {CLIENTS} random clients; medians of {ROUNDS} rounds in which \
@@ -178,13 +219,33 @@ async fn throughput(text: &mut String) {
         other.push(theirs(&limitador, REQUESTS / 3).await);
         alone.push(redis.benchmark(&sha, 1, 20_000).1);
         own_alone.push(1e6 / ours(&node, CLIENTS, 1, 20_000, true).await);
-        eprintln!("{round}/{ROUNDS}: script {:.0}, tollgate {:.0}, limitador {:.0}", script[round - 1], own[round - 1], other[round - 1]);
+        eprintln!(
+            "{round}/{ROUNDS}: script {:.0}, tollgate {:.0}, limitador {:.0}",
+            script[round - 1],
+            own[round - 1],
+            other[round - 1]
+        );
     }
-    let ratio = |one: &[f64], other: &[f64]| median(one.iter().zip(other).map(|(one, other)| one / other).collect());
+    let ratio =
+        |one: &[f64], other: &[f64]| median(one.iter().zip(other).map(|(one, other)| one / other).collect());
     let _ = writeln!(text, "| | requests per second | tollgate's rate to its |\n|---|---|---|");
-    let _ = writeln!(text, "| tollgate, every check asked ({trips:.2} scripts a check) | {:.0} | 1.00 |", median(own.clone()));
-    let _ = writeln!(text, "| redis-benchmark, the same script | {:.0} | {:.2} |", median(script.clone()), ratio(&own, &script));
-    let _ = writeln!(text, "| limitador, Redis storage | {:.0} | {:.2} |", median(other.clone()), ratio(&own, &other));
+    let _ = writeln!(
+        text,
+        "| tollgate, every check asked ({trips:.2} scripts a check) | {:.0} | 1.00 |",
+        median(own.clone())
+    );
+    let _ = writeln!(
+        text,
+        "| redis-benchmark, the same script | {:.0} | {:.2} |",
+        median(script.clone()),
+        ratio(&own, &script)
+    );
+    let _ = writeln!(
+        text,
+        "| limitador, Redis storage | {:.0} | {:.2} |",
+        median(other.clone()),
+        ratio(&own, &other)
+    );
     let _ = writeln!(
         text,
         "\nOne request at a time: {:.0} us a check, redis-benchmark {:.0} us.\n",
@@ -196,7 +257,8 @@ async fn throughput(text: &mut String) {
 async fn denials(text: &mut String) {
     let redis = Redis::start();
     let limit: Limit = "1/36500d fixed".parse().expect("a limit");
-    let (direct, remembering) = (node(&redis, limit, Duration::ZERO), node(&redis, limit, Duration::from_secs(3_600)));
+    let (direct, remembering) =
+        (node(&redis, limit, Duration::ZERO), node(&redis, limit, Duration::from_secs(3_600)));
     for client in 0..HAMMERING {
         let client = format!("{client:012}");
         for limiter in [&direct, &remembering] {
@@ -214,11 +276,13 @@ async fn denials(text: &mut String) {
     let _ = writeln!(text, "| denials of {HAMMERING} clients that hammer | requests per second |\n|---|---|");
     let _ = writeln!(text, "| asked every time | {:.0} |", median(asked));
     let _ = writeln!(text, "| remembered | {:.0}, {times:.1} times as many |", median(remembered));
-    let _ = writeln!(text, "\nOf {} remembered denials, Redis was asked for {scripts}.\n", ROUNDS * 2_000_000);
+    let _ =
+        writeln!(text, "\nOf {} remembered denials, Redis was asked for {scripts}.\n", ROUNDS * 2_000_000);
 }
 
 async fn bytes(text: &mut String) {
-    let _ = writeln!(text, "| bytes of Redis memory a key (names of 39 bytes, {CLIENTS} keys) | |\n|---|---|");
+    let _ =
+        writeln!(text, "| bytes of Redis memory a key (names of 39 bytes, {CLIENTS} keys) | |\n|---|---|");
     let cases = [
         ("1000/d fixed", 1),
         ("1000/d sliding", 1),

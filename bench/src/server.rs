@@ -17,7 +17,8 @@ const ANSWER: &str = r#"{"allowed":true,"remaining":999999999,"resetAt":17000000
 
 /// Measures all of them, or those of one protocol, and says it in Markdown.
 pub fn table(root: &Path, wanted: &str) -> String {
-    let protocols: [(&str, fn(&Path) -> String); 3] = [("http", http), ("resp", resp::table), ("grpc", grpc::table)];
+    let protocols: [(&str, fn(&Path) -> String); 3] =
+        [("http", http), ("resp", resp::table), ("grpc", grpc::table)];
     let mut text = format!(
         "## Servers\n\nWritten by `cargo xtask bench --server`: one worker thread in each server, client and server on the same two \
          processors; medians of {ROUNDS} rounds in which everyone has a turn. The ratios are medians of the rounds' own.\n"
@@ -39,7 +40,9 @@ fn http(root: &Path) -> String {
         Contender::new("tollgate", &tollgate, || wrk(&tollgate, "check/alice", None)),
         Contender::new("axum, a constant", &bare, || wrk(&bare, "check/alice", None)),
         Contender::new("nginx, limit_req", &nginx, || wrk(&nginx, "check/alice", None)),
-        Contender::new("throttlecrab-server", &throttlecrab, || wrk(&throttlecrab, "throttle", Some(&script))),
+        Contender::new("throttlecrab-server", &throttlecrab, || {
+            wrk(&throttlecrab, "throttle", Some(&script))
+        }),
     ]);
     format!("### HTTP\n\n`wrk -t1 -c50 -d{SECONDS}s`.\n\n{rows}")
 }
@@ -87,8 +90,11 @@ fn nginx(work: &Path) -> Process {
 /// How `wrk` is to ask throttlecrab: not with a plain GET.
 fn throttle_script(work: &Path) -> PathBuf {
     let script = work.join("throttle.lua");
-    let body = r#"{"key":"alice","max_burst":1000000000,"count_per_period":1000000000,"period":1,"quantity":1}"#;
-    let lua = format!("wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['content-type'] = 'application/json'\n");
+    let body =
+        r#"{"key":"alice","max_burst":1000000000,"count_per_period":1000000000,"period":1,"quantity":1}"#;
+    let lua = format!(
+        "wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['content-type'] = 'application/json'\n"
+    );
     fs::write(&script, lua).expect("a writable project");
     script
 }
@@ -99,15 +105,20 @@ fn wrk(process: &Process, path: &str, script: Option<&Path>) -> Turn {
     if let Some(script) = script {
         wrk.arg("-s").arg(script);
     }
-    let output = wrk.arg(format!("http://{}/{path}", process.address)).stderr(Stdio::inherit()).output().expect("wrk");
+    let output =
+        wrk.arg(format!("http://{}/{path}", process.address)).stderr(Stdio::inherit()).output().expect("wrk");
     let said = BufReader::new(&output.stdout[..]).lines().map_while(Result::ok).collect::<Vec<_>>();
     assert!(!said.iter().any(|line| line.contains("Non-2xx")), "{wrk:?}: {said:?}");
     let field = |name: &str| {
-        let line = said.iter().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_else(|| panic!("{said:?}"));
+        let line =
+            said.iter().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_else(|| panic!("{said:?}"));
         line.trim().to_owned()
     };
     Turn {
-        requests: said.iter().find_map(|line| line.trim().split_once(" requests in ")?.0.parse().ok()).expect("a count"),
+        requests: said
+            .iter()
+            .find_map(|line| line.trim().split_once(" requests in ")?.0.parse().ok())
+            .expect("a count"),
         per_second: field("Requests/sec:").parse().expect("a number"),
         p99_ms: Some(milliseconds(&field("99%"))),
     }

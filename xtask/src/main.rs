@@ -16,7 +16,7 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --server PART      only http, resp or grpc of these; writes nothing
   --redis            a node with a real Redis beside redis-benchmark and a rival's
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
-  --instructions     counts instructions with callgrind instead, and compares with the record
+  --instructions     only counts instructions with callgrind, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg anew";
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz(seconds),
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
-        ["bench", "--instructions"] => bench(&["instructions"]),
+        ["bench", "--instructions"] => instructions(),
         ["bench", "--server"] => bench_servers(&["server"]),
         ["bench", "--server", part @ ("http" | "resp" | "grpc")] => bench_servers(&["server", part]),
         ["bench", "--redis"] => bench_redis(),
@@ -77,6 +77,7 @@ fn test() -> Result<(), String> {
                 .env("RUSTFLAGS", "--cfg shuttle"),
         )?;
     }
+    instructions()?;
     run(
         "docs",
         in_workspace("cargo")
@@ -167,9 +168,14 @@ fn fuzz(seconds: &str) -> Result<(), String> {
     )
 }
 
+/// Counts instructions with callgrind, and compares with the record.
+fn instructions() -> Result<(), String> {
+    install_unless(&["valgrind", "--version"], "valgrind")?;
+    cargo("instructions", &["run", "--release", "--manifest-path", "bench/instructions/Cargo.toml"])
+}
+
 /// In a workspace of its own, so that nobody who builds tollgate has to build its rivals.
 fn bench(arguments: &[&str]) -> Result<(), String> {
-    install_unless(&["valgrind", "--version"], "valgrind")?;
     run(
         "bench",
         in_workspace("cargo")
