@@ -15,6 +15,8 @@
 
 use std::fmt::Debug;
 
+use crate::Timestamp;
+
 pub(crate) mod fixed_window;
 pub(crate) mod inline;
 pub(crate) mod reserve;
@@ -47,6 +49,13 @@ pub(crate) trait Arithmetic: Sized {
 
     /// The earliest moment at which the state can have been written: 0 if nothing is in use.
     fn written_at(&self, state: &Self::State) -> u64;
+
+    /// Whether this limit can have written the state, at some time that a clock can show. Asked of
+    /// numbers that come from outside, before anything else is: it is what keeps their sums inside
+    /// 64 bits.
+    fn can_write(&self, state: &Self::State) -> bool {
+        self.written_at(state) <= Timestamp::MAX.as_nanos()
+    }
 
     /// How many units are in use. More than the capacity if denied attempts count, or if a smaller
     /// limit replaced the one that admitted them.

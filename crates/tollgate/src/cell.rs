@@ -2,7 +2,7 @@
 //! and reservations.
 //!
 //! [`transact`] applies a request to its cells, all or nothing. Every store of this crate calls it
-//! inside its atomic section, and so can a store of anyone else's: composition is written once.
+//! inside its atomic section, and so does a store of anyone else's: composition is written once.
 
 use std::time::Duration;
 
@@ -12,11 +12,14 @@ use crate::{Limit, Meter, Timestamp};
 
 mod transact;
 
-pub(crate) use transact::{Transaction, transact};
+pub use transact::{Transaction, transact};
 
-/// What is kept of one key.
-#[derive(Clone, Debug)]
-pub(crate) struct Cell {
+/// What a store keeps of one key: a [`Meter`], a block and reservations.
+///
+/// A store reads the cells of a request, hands them to [`transact`] and writes back those that
+/// changed, all of it in one atomic step. [`Cell::state`] is what it writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
     meter: Meter,
     block: Block,
     /// In the order of their expiry.
@@ -72,7 +75,9 @@ impl Block {
 }
 
 impl Cell {
-    pub(crate) fn new(limit: Limit) -> Self {
+    /// The cell of a key that nothing is kept of.
+    #[must_use]
+    pub fn new(limit: Limit) -> Self {
         Self::plain(Meter::new(limit))
     }
 
@@ -103,23 +108,22 @@ impl Cell {
         numbers
     }
 
-    /// The cell that [`to_numbers`](Self::to_numbers) wrote under this limit.
+    /// The cell that [`to_numbers`](Self::to_numbers) wrote under this limit, if it can have.
     pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
         let ([set_at, until, holds], rest) = numbers.split_first_chunk()?;
-        let length = usize::try_from(*holds).ok()?.checked_mul(HOLD_NUMBERS)?;
-        let (holds, state) = rest.split_at_checked(length)?;
+        let count = usize::try_from(*holds).ok().filter(|count| *count <= HOLDS_MAX)?;
+        let (holds, state) = rest.split_at_checked(count.checked_mul(HOLD_NUMBERS)?)?;
+        let time = |nanos| Some(Timestamp::from_nanos(nanos)).filter(|time| time.as_nanos() == nanos);
         let hold = |numbers: &[u64; HOLD_NUMBERS]| {
             let [low, high, holder, units, made_at, expires_at, lapses_at, firm] = *numbers;
             let id = HoldId(u128::from(low) | (u128::from(high) << 64));
-            let [made_at, expires_at] = [made_at, expires_at].map(Timestamp::from_nanos);
-            Hold { id, holder, units, made_at, expires_at, lapses_at, firm: firm != 0 }
+            let (made_at, expires_at) = (time(made_at)?, time(expires_at)?);
+            Some(Hold { id, holder, units, made_at, expires_at, lapses_at, firm: firm != 0 })
         };
-        let [set_at, until] = [*set_at, *until].map(Timestamp::from_nanos);
-        Some(Self {
-            meter: Meter::from_numbers(limit, state)?,
-            block: Block { set_at, until },
-            holds: holds.as_chunks().0.iter().map(hold).collect(),
-        })
+        let holds: Vec<Hold> = holds.as_chunks().0.iter().map(hold).collect::<Option<_>>()?;
+        holds.is_sorted_by_key(|hold| hold.expires_at).then_some(())?;
+        let block = Block { set_at: time(*set_at)?, until: time(*until)? };
+        Some(Self { meter: Meter::from_numbers(limit, state)?, block, holds })
     }
 
     pub(crate) fn limit(&self) -> Limit {
@@ -145,6 +149,12 @@ impl Cell {
     pub(crate) fn idle_at(&self) -> u64 {
         let settled = self.holds.last().map_or(0, |hold| hold.expires_at.as_nanos());
         self.meter.idle_at().max(self.block.until.as_nanos()).max(settled)
+    }
+
+    /// When the store may forget the cell if nothing more arrives.
+    #[must_use]
+    pub fn expires_at(&self) -> Timestamp {
+        Timestamp::from_nanos(self.idle_at())
     }
 
     /// A state ahead of `now` by more than a period, exactly empty as of now. Used by maintenance:

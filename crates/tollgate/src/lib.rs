@@ -74,12 +74,14 @@ mod meter;
 mod notation;
 mod request;
 mod rule;
+mod state;
 mod stats;
 mod store;
 mod sync;
 mod time;
 
 pub use block_on::block_on;
+pub use cell::{Cell, Transaction, transact};
 pub use counter::{Counter, CounterStore};
 pub use decision::{Decision, Report, Reports, Summary};
 pub use error::Error;
@@ -91,6 +93,7 @@ pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
 pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request};
 pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
+pub use state::State;
 pub use stats::{Counts, Stats};
 pub use store::{Answer, Applied, Cause, Charge, HoldId, Op, Store, StoreError, Until};
 #[cfg(feature = "tokio")]

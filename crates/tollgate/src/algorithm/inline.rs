@@ -12,6 +12,7 @@
 
 use super::token_bucket::{Parts, State as BucketState, TokenBucket};
 use super::{Arithmetic, exactly};
+use crate::Timestamp;
 
 /// A token bucket that came with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +72,10 @@ impl Arithmetic for InlineBucket {
 
     fn written_at(&self, state: &Time) -> u64 {
         self.idle_at(state).saturating_sub(self.longest)
+    }
+
+    fn can_write(&self, state: &Time) -> bool {
+        self.written_at(state) <= Timestamp::MAX.as_nanos() && state.rest < state.parts.max(1)
     }
 
     fn used(&self, state: &Time, now: u64) -> u64 {

@@ -53,6 +53,10 @@ impl Arithmetic for Reserve {
         self.sustained.written_at(&state.sustained).max(self.reserve.written_at(&state.reserve))
     }
 
+    fn can_write(&self, state: &State) -> bool {
+        self.sustained.can_write(&state.sustained) && self.reserve.can_write(&state.reserve)
+    }
+
     fn used(&self, state: &State, now: u64) -> u64 {
         let sustained = self.sustained.used(&state.sustained, now);
         sustained.saturating_add(self.reserve.used(&state.reserve, now))

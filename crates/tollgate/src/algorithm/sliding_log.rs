@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::Arithmetic;
+use crate::Timestamp;
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +43,7 @@ impl State {
         let (pairs, []) = numbers.as_chunks::<2>() else { return None };
         let entries: VecDeque<Entry> =
             pairs.iter().map(|[at, cost]| Entry { at: *at, cost: *cost }).collect();
-        let sum = entries.iter().map(|entry| entry.cost).fold(0, u64::saturating_add);
+        let sum = entries.iter().try_fold(0_u64, |sum, entry| sum.checked_add(entry.cost))?;
         Some(Self { entries, sum })
     }
 
@@ -85,6 +86,11 @@ impl Arithmetic for SlidingLog {
 
     fn written_at(&self, state: &State) -> u64 {
         state.newest_at()
+    }
+
+    fn can_write(&self, state: &State) -> bool {
+        let is_time = state.newest_at() <= Timestamp::MAX.as_nanos();
+        is_time && state.entries.iter().is_sorted_by(|older, newer| older.at < newer.at)
     }
 
     fn used(&self, state: &State, now: u64) -> u64 {

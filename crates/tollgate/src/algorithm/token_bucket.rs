@@ -16,6 +16,7 @@
 use std::fmt::Debug;
 
 use super::{Arithmetic, aligned_end, aligned_start, narrow, product, quotient_ceil, sum};
+use crate::Timestamp;
 
 /// The limit. `F` says whether a token is a whole number of nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -288,6 +289,11 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         if self.stepped { aligned_end(earliest, self.interval) } else { earliest }
     }
 
+    fn can_write(&self, state: &Self::State) -> bool {
+        let is_time = self.written_at(state) <= Timestamp::MAX.as_nanos();
+        is_time && F::numerator(state.rest) < self.fraction.parts()
+    }
+
     #[inline]
     fn used(&self, state: &Self::State, now: u64) -> u64 {
         if F::WORDS == 1 {
@@ -372,7 +378,7 @@ const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Limit, Meter, SECOND, Timestamp, Verdict};
+    use crate::{Limit, Meter, SECOND, Verdict};
     use std::time::Duration;
 
     fn admitted(meter: &mut Meter, now: Timestamp) -> u64 {

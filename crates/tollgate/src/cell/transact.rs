@@ -9,23 +9,67 @@ use crate::meter::{Numbers, Standing};
 use crate::store::{Answer, Applied, Cause, Charge, Op};
 use crate::{Limit, Timestamp, Verdict};
 
-/// What became of a request, and of which cells anything was changed.
-#[derive(Clone, Debug)]
-pub(crate) struct Transaction {
-    pub(crate) applied: Applied,
-    /// For each cell.
-    pub(crate) changed: SmallVec<[bool; 4]>,
+/// What became of a request, and which of its cells to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transaction {
+    /// The store's answer.
+    pub applied: Applied,
+    /// Whether the cell has to be written, for each cell.
+    pub changed: SmallVec<[bool; 4]>,
 }
 
-/// Applies `op` to the cells of a request, one charge each, no key twice.
+/// Applies `op` to the cells of a request: the arithmetic, the composition, the blocks and the
+/// reservations of a [`Store`](crate::Store). Left to the store are a transaction and a row for each
+/// key.
+///
+/// `cells` are those of `charges`, one each, in order, and no key twice: the limiter sees to that.
+/// Where nothing is kept of a key, the cell is [`Cell::new`] of the charge's limit.
 ///
 /// A denied request writes nothing, and neither does a peek. There are two exceptions, both for a
 /// check that the limit itself denies: a state from a wild reading of the clock is re-based, and a
 /// state that a replaced limit wrote is converted.
 ///
-/// `now` is the reading of the clock. `newest` is the newest that the store knows of, if `now` may
-/// merely have come late.
-pub(crate) fn transact(
+/// `now` is the reading of the clock. `newest` is the newest reading that the store has seen, if it
+/// remembers that and `now` may merely have come late; otherwise it is `now`.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+/// use tollgate::{Applied, Cell, Charge, Limit, Limiter, Op, Rule, RuleSet, State, Store, StoreError};
+/// use tollgate::{Timestamp, Transaction, block_on, transact};
+///
+/// /// A database with one table, locked as a whole.
+/// #[derive(Default)]
+/// struct Table(Mutex<HashMap<Vec<u8>, State>>);
+///
+/// impl Store for Table {
+///     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
+///         let mut rows = self.0.lock().map_err(|error| StoreError::Unavailable { reason: error.to_string() })?;
+///         let (mut keys, mut cells) = (Vec::new(), Vec::new());
+///         for Charge { key, limit, .. } in charges {
+///             let mut encoded = Vec::new();
+///             key.encode(&mut encoded);
+///             cells.push(match rows.get(&encoded) {
+///                 None => Cell::new(**limit),
+///                 Some(state) => Cell::from_state(**limit, state)
+///                     .ok_or_else(|| StoreError::Unavailable { reason: format!("no state: {state:?}") })?,
+///             });
+///             keys.push(encoded);
+///         }
+///         let Transaction { applied, changed } = transact(op, charges, &mut cells, now, now);
+///         let changes = keys.into_iter().zip(&cells).zip(changed).filter(|(_, changed)| *changed);
+///         rows.extend(changes.map(|((key, cell), _)| (key, cell.state())));
+///         Ok(applied)
+///     }
+/// }
+///
+/// let rules = RuleSet::new([Rule::new("per-client", Limit::per_minute(10)).key(["client"])])?;
+/// let limiter = Limiter::builder(rules).store(Table::default()).build()?;
+/// assert_eq!(block_on(limiter.check_async("alice"))?.remaining(), 9);
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[must_use = "the changed cells have to be written"]
+pub fn transact(
     op: Op,
     charges: &[Charge<'_>],
     cells: &mut [Cell],

@@ -52,7 +52,7 @@ impl Meter {
         }
     }
 
-    /// The meter whose state these numbers are.
+    /// The meter whose state these numbers are, if the limit can have written them.
     pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
         let mut meter = Self::new(limit);
         match (&mut meter.0, Self::words(&limit)) {
@@ -60,7 +60,7 @@ impl Meter {
             (_, Some(words)) if words == numbers.len() => meter = Self::load(limit, numbers),
             _ => return None,
         }
-        Some(meter)
+        ask!(&meter.0, |algorithm, state| algorithm.can_write(state)).then_some(meter)
     }
 
     /// The meter whose state was packed into `words`.

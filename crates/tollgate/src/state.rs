@@ -1,0 +1,90 @@
+//! State in and out: meters and cells as plain numbers, for stores that keep them elsewhere.
+
+use crate::cell::Cell;
+use crate::{Limit, Meter};
+
+/// The state of a [`Meter`] or a [`Cell`] as plain numbers, beside the limit that wrote them.
+///
+/// Keep it wherever you like, in a row of your own database for example, and put it back to decide
+/// again. With the feature `serde` it is `{"limit": "10/minute", "numbers": [1800000000000000000]}`.
+///
+/// * **Nothing is lost.** A meter or a cell that went out and in again answers everything as the
+///   original would have, now and later.
+/// * **The limit is the version.** Numbers mean something only under the limit that wrote them, so
+///   they come back under that limit. [`Meter::retune`], and [`transact`](crate::transact) by itself,
+///   converts them where another limit is in force by now.
+/// * **Numbers are not trusted.** `from_state` answers `None` where the limit cannot have written
+///   such numbers. What it accepts never panics, and never admits more than the limit at once.
+/// * **A meter is no cell.** `from_state` of one never accepts what `state` of the other wrote.
+///
+/// The layout of the numbers belongs to this version of the crate. Their order and meaning may
+/// change with the next incompatible version, and the changelog then says how to convert them.
+///
+/// ```
+/// use tollgate::{Limit, Meter, State, Timestamp};
+///
+/// let (old, new) = (Limit::per_minute(10), Limit::per_minute(100));
+/// let now = Timestamp::from_secs(1_800_000_000);
+/// let mut meter = Meter::new(old);
+/// assert!(meter.decide(now, 10).allowed());
+/// let State { limit, numbers } = meter.state();
+/// let row = (limit.map(|limit| limit.to_string()), numbers); // into the database …
+///
+/// let limit = row.0.map(|limit| limit.parse()).transpose()?; // … and out of it
+/// let mut meter = Meter::from_state(new, &State { limit, numbers: row.1 }).expect("a state");
+/// if meter.limit() != new {
+///     meter.retune(new, now); // the limit was raised in between
+/// }
+/// assert_eq!(meter.decide(now, 1).remaining, 89);
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct State {
+    /// The limit that wrote the numbers. `None` if it came with the request
+    /// ([`Limit::inline_longest`]): such state means the same under every limit that comes.
+    pub limit: Option<Limit>,
+    /// Times in nanoseconds since the epoch, and counts; each may need all 64 bits.
+    pub numbers: Vec<u64>,
+}
+
+impl State {
+    fn new(limit: Limit, numbers: Vec<u64>) -> Self {
+        Self { limit: Some(limit).filter(|limit| limit.inline_longest().is_none()), numbers }
+    }
+
+    /// The limit to read the numbers under.
+    fn written_under(&self, in_force: Limit) -> Option<Limit> {
+        self.limit.or_else(|| in_force.inline_longest().map(|_| in_force))
+    }
+}
+
+impl Meter {
+    /// The state as plain numbers, to be kept elsewhere.
+    #[must_use]
+    pub fn state(&self) -> State {
+        State::new(self.limit(), self.numbers())
+    }
+
+    /// The meter whose state this is, under the limit that wrote it. The limit in force is needed
+    /// where the state does not depend on it. `None` if the state is not a meter's.
+    #[must_use]
+    pub fn from_state(in_force: Limit, state: &State) -> Option<Self> {
+        Self::from_numbers(state.written_under(in_force)?, &state.numbers)
+    }
+}
+
+impl Cell {
+    /// The state as plain numbers, to be kept elsewhere: the meter's, the block and the reservations.
+    #[must_use]
+    pub fn state(&self) -> State {
+        State::new(self.limit(), self.to_numbers())
+    }
+
+    /// The cell whose state this is, under the limit that wrote it. The limit in force is needed
+    /// where the state does not depend on it. `None` if the state is not a cell's.
+    #[must_use]
+    pub fn from_state(in_force: Limit, state: &State) -> Option<Self> {
+        Self::from_numbers(state.written_under(in_force)?, &state.numbers)
+    }
+}
