@@ -1,0 +1,70 @@
+//! The example of a plain counter keeps the laws that a counter can, over a real Redis.
+
+mod common;
+#[path = "../examples/counter.rs"]
+#[expect(dead_code, reason = "its main")]
+mod counter;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::sync::OnceLock;
+
+use common::{Redis, unique};
+use counter::{RedisCounter, adding};
+use tollgate::{Counter as _, HOUR, MINUTE};
+use tollgate_testkit::run;
+
+/// The one server of this process.
+fn redis() -> &'static Redis {
+    static REDIS: OnceLock<Redis> = OnceLock::new();
+    REDIS.get_or_init(|| Redis::start(&[]))
+}
+
+fn counter() -> RedisCounter {
+    run(RedisCounter::connect(&redis().url(), &unique())).unwrap()
+}
+
+// Redis expires by its own clock, long after the schedules of the laws are over: they show that
+// nothing is forgotten too early.
+tollgate_testkit::conformance!(laws, counter = |_| counter());
+
+/// How long the number is kept, in milliseconds: -1 for ever, -2 if there is none.
+fn kept_for(name: &str) -> i64 {
+    redis().cli(&["pttl", name]).parse().unwrap()
+}
+
+#[test]
+fn e2_every_number_expires_and_reading_makes_none() {
+    let name = unique();
+    let counter = run(RedisCounter::connect(&redis().url(), "")).unwrap();
+    let add = |n| run(counter.add(name.as_bytes(), n, HOUR)).unwrap();
+    assert_eq!((add(0), kept_for(&name)), (0, -2));
+    assert_eq!(add(3), 3);
+    assert_eq!(redis().cli(&["pexpire", &name, "1"]), "1");
+    common::until("it has expired", || kept_for(&name) == -2);
+    assert_eq!((add(2), add(5), add(0)), (2, 7, 7));
+    let hour_and_a_minute = i64::try_from((HOUR + MINUTE).as_millis()).unwrap();
+    let kept_for = kept_for(&name);
+    assert!((1..=hour_and_a_minute).contains(&kept_for), "{kept_for}");
+    assert_eq!(redis().cli(&["set", &name, "-1"]), "OK");
+    assert!(run(counter.add(name.as_bytes(), 0, HOUR)).is_err(), "not a count");
+}
+
+/// A caller dies after any byte of what it sends.
+#[test]
+fn e2_a_caller_that_dies_leaves_no_number_that_never_expires() {
+    let name = unique();
+    let bytes = adding(name.as_bytes(), 1, HOUR).get_packed_pipeline();
+    let mut counted = 0;
+    for sent in 0..=bytes.len() {
+        let mut connection = TcpStream::connect(("127.0.0.1", redis().port)).unwrap();
+        connection.write_all(&bytes[..sent]).unwrap();
+        connection.shutdown(Shutdown::Write).unwrap();
+        // Redis hangs up when it has done all that was whole.
+        connection.read_to_end(&mut Vec::new()).unwrap();
+        let kept_for = kept_for(&name);
+        assert_ne!(kept_for, -1, "for ever, after {sent} of {} bytes", bytes.len());
+        counted += u32::from(kept_for > 0);
+    }
+    assert_eq!(counted, 1, "all or nothing");
+}
