@@ -26,7 +26,8 @@ use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 /// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same
 /// numbers: to the unit and to the store's resolution in time. Where the stored state was written
 /// under another limit than the charge's, it is first [retuned](crate::Meter::retune);
-/// the other verbs leave the limit as it is.
+/// the other verbs leave the limit as it is. [`transact`](crate::transact) does all of that, for
+/// stores that keep [states](crate::State) in a database of their own.
 ///
 /// **Time.** `now` is the caller's reading. A store with a clock of its own may use that instead,
 /// and says in [`Applied::now`] which time it used; the times in an [`Op`] then mean as long from

@@ -228,6 +228,22 @@ fn b12_inline_state_comes_back_under_whatever_inline_limit_is_in_force() {
     }
 }
 
+#[cfg(feature = "dump")]
+#[test]
+fn d3_a_dump_with_a_number_that_its_limit_cannot_have_written_is_refused() {
+    use tollgate::{Limiter, ManualClock, MemoryStore};
+    let rules = RuleSet::new([Rule::new("per-client", Limit::per_minute(60)).key(["client"])]).unwrap();
+    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+    let limiter = Limiter::builder(rules).clock(clock).build().unwrap();
+    assert!(limiter.check("a").unwrap().allowed());
+    let mut dump = Vec::new();
+    limiter.store().dump(&mut dump).unwrap();
+    assert!(MemoryStore::restore(&*dump).is_ok());
+    let hostile = String::from_utf8(dump).unwrap().replace("1800000001000000000", &u64::MAX.to_string());
+    let error = MemoryStore::restore(hostile.as_bytes()).unwrap_err();
+    assert!(error.to_string().contains("not a key and its state"), "{error}");
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn a_state_in_json_is_its_limit_and_its_numbers() {
