@@ -51,7 +51,8 @@ impl Route {
 }
 
 /// Statuses that are counted one by one; any other counts as the last.
-const STATUSES: [u16; 16] = [200, 204, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 501, 503, 507, 0];
+const STATUSES: [u16; 17] =
+    [200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 500, 501, 503, 507, 0];
 
 /// What the server itself counts. Decisions are counted by the limiter.
 #[derive(Debug, Default)]

@@ -209,7 +209,7 @@ fn what_is_in_flight_when_the_server_stops_is_finished() {
     let body = json!({"attributes": {"client": "a"}}).to_string();
     let (first, second) = body.split_at(10);
     let stream = caller.stream.get_mut();
-    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{first}", body.len())
+    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{first}", body.len())
         .unwrap();
     eventually("the connection is open", || server.metric("tollgate_http_connections") >= 2.0);
     server.signal("TERM");

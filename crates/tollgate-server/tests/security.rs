@@ -138,7 +138,7 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
     let mut half_a_head = connect();
     write!(half_a_head, "GET /check/a HTTP/1.1\r\nhost: x\r\nx-slow: ").unwrap();
     let mut half_a_body = connect();
-    write!(half_a_body, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{").unwrap();
+    write!(half_a_body, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{").unwrap();
     let mut idle = connect();
     write!(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     assert_eq!(server.get("/check/a").status, 200);
@@ -158,12 +158,13 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(server.send("GET", "/check/a", &many, "").status, 431);
     assert_eq!(
-        server.raw("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1048577\r\n\r\n").status,
+        server.raw("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1048577\r\n\r\n").status,
         413
     );
     let chunk = format!("{:x}\r\n{large}\r\n", large.len()).repeat(27);
-    let chunked =
-        format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n");
+    let chunked = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"
+    );
     assert_eq!(server.raw(&chunked).status, 413, "a length that was not announced");
     for garbage in [
         "\u{0}\u{1}\u{2}\r\n\r\n",

@@ -28,6 +28,7 @@ use tower_service::Service as _;
 use tracing::{Instrument as _, debug, enabled, info_span};
 
 use super::check::at_once;
+use super::cross_site::is_from_browser;
 use crate::app::{App, STOPWATCH};
 use crate::connection::{Course, Phase};
 use crate::metrics::Route;
@@ -109,7 +110,8 @@ impl Http {
         let began = STOPWATCH.now();
         let route = Route::of(request.uri().path());
         // What is asked most takes the short way around the router, and needs no name unless it is logged.
-        let short = route == Route::CLIENT && request.method() == Method::GET;
+        let short =
+            route == Route::CLIENT && request.method() == Method::GET && !is_from_browser(request.headers());
         let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
         let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{self, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -132,6 +132,12 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
             let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
             Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
         };
+        let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
+        if !content_type.is_some_and(is_json) {
+            let detail = "the body is not declared as JSON; send `Content-Type: application/json`";
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(Mistake::new(status, "unsupported_media_type", "content-type", detail));
+        }
         let body = request.into_body();
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_large());
@@ -147,6 +153,13 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
         })?;
         parse(&body.to_bytes()).map(Self)
     }
+}
+
+/// Whether a media type is `application/json`, with whatever parameters. Any other can be sent by a
+/// page of another site without asking first, or means something else.
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 /// Parses JSON, and says in which field it is not what it should be.

@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// Sends a request on a connection of its own.
+    /// Sends a request on a connection of its own. A body is JSON unless a header says otherwise.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
         for (name, value) in headers {
@@ -115,6 +115,9 @@ impl Server {
         }
         if !body.is_empty() {
             request += &format!("content-length: {}\r\n", body.len());
+        }
+        if matches!(method, "POST" | "PUT") && !headers.iter().any(|(name, _)| *name == "content-type") {
+            request += "content-type: application/json\r\n";
         }
         self.raw(&format!("{request}\r\n{body}"))
     }
