@@ -78,6 +78,8 @@ pub struct Settings {
     pub admin_token: Option<Secret>,
     /// Whether clients are hashed in logs.
     pub hash_keys_in_logs: bool,
+    /// Whether descriptors over gRPC may give units back.
+    pub grpc_refunds: bool,
     /// Certificates.
     pub tls: Option<Tls>,
     /// What rules do when the store fails, unless they say otherwise.
@@ -233,6 +235,7 @@ impl Origin {
             identity: server::identity(server),
             admin_token: self.admin_token(source, server),
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
+            grpc_refunds: server.get_or("grpc_refunds", false),
             tls: self.tls(server),
             on_store_error: FailurePolicy::default(),
             envoy_config: None,
