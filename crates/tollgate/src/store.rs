@@ -178,6 +178,11 @@ impl From<Duration> for Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(pub u128);
 
+impl HoldId {
+    /// Any reservation of a cost of 0: it is held nowhere, and a settlement takes all of the cost.
+    pub const NOTHING: Self = Self(0);
+}
+
 /// One limit of a budget that a request draws on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Charge<'a> {

@@ -80,7 +80,8 @@ fn half_a_minute() -> String {
 
 /// Hold an estimate
 ///
-/// What is not settled in time is given back.
+/// What is not settled in time is given back. An estimate of 0 holds nothing and occupies nothing: its
+/// settlement takes all of the cost, each time that it is sent.
 #[utoipa::path(
     post,
     path = "/v1/reserve",
@@ -115,7 +116,8 @@ pub(super) async fn reserve(
     let mut attributes = check.attributes;
     app.limiter
         .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
-    let id = Id { hold: reservation.leave().map_or(0, |hold| hold.0), attributes }.to_string();
+    // One that no rule covers, or that the store did not see, holds nothing either.
+    let id = Id { hold: reservation.leave().unwrap_or(HoldId::NOTHING).0, attributes }.to_string();
     Ok(answer(&app, &decision, StatusCode::OK, Reserved { id, answer: Answer::from(&decision) }))
 }
 
@@ -165,10 +167,6 @@ async fn end(app: &App, path: &str, cost: u64) -> Result<u64, Mistake> {
     let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
     let check = Check::new(attributes, cost);
     check.validated("")?;
-    if hold == 0 {
-        // It was admitted without anything to hold: nothing covered it, or the store was away.
-        return Ok(0);
-    }
     let settled = app.timed(app.limiter.settle(HoldId(hold), &check)).await;
     Ok(settled.map_err(|error| Mistake::of(&error))?.shortfall)
 }
