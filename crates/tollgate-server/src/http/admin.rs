@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::check::LimitAnswer;
 use super::document::Guarded;
 use super::ok;
-use super::problem::{Client, Json, Mistake, whole};
+use super::problem::{Client, Json, Mistake, parameters, twice, whole};
 use crate::app::App;
 
 /// Lets through who has the token.
@@ -123,7 +123,10 @@ pub(super) async fn show(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Mistake> {
     let query = query.unwrap_or_default();
-    let further: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+    let further = parameters(&query)?;
+    if further.iter().any(|(name, _)| name == CLIENT) {
+        return Err(twice(CLIENT.into()));
+    }
     let further = further.iter().map(|(name, value)| (&**name, &**value));
     let attributes: Vec<(&str, &str)> = [(CLIENT, client.as_str())].into_iter().chain(further).collect();
     let decision = app.timed(app.limiter.peek(Request::new(&attributes).own())).await.map_err(refused)?;
@@ -261,8 +264,7 @@ pub(super) async fn clear_limits(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Mistake> {
     let query = query.unwrap_or_default();
-    let rule =
-        form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "rule").map(|(_, rule)| rule);
+    let rule = parameters(&query)?.into_iter().find(|(name, _)| name == "rule").map(|(_, rule)| rule);
     app.clear_own_limits(&client, rule.as_deref()).map_err(|error| not_own(&app, error))?;
     info!(client = app.logged(&client), "a client's own limits were taken back");
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::document::{Guarded, Mistaken};
 use super::ok;
-use super::problem::Mistake;
+use super::problem::{Mistake, parameters};
 use crate::app::App;
 use crate::metrics;
 use crate::top::Heavy;
@@ -185,7 +185,7 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
 )]
 pub(super) async fn top(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Mistake> {
     let query = query.unwrap_or_default();
-    let count = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "count");
+    let count = parameters(&query)?.into_iter().find(|(name, _)| name == "count");
     let count = match count.map(|(_, count)| count.parse()) {
         None => TOP,
         Some(Ok(count @ 1..=TOP_MAX)) => count,

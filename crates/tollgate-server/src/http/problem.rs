@@ -2,6 +2,8 @@
 //! read so that this can be told.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde::de::{self, DeserializeOwned, Visitor};
+use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
 use tollgate::{CLIENT, Error, MAX_COUNT, MAX_VALUE_BYTES};
 use tollgate_http::Problem;
@@ -100,10 +102,21 @@ impl IntoResponse for Mistake {
 }
 
 impl Mistake {
-    pub(super) fn into_bytes(self) -> http::Response<Bytes> {
+    /// The problem body.
+    pub(super) fn into_problem(self) -> Problem<About> {
         let Self { status, code, field, detail } = self;
-        let problem = Problem::new(status, "about:blank", detail.into_owned(), About { code, field });
-        let mut response = problem.into_response();
+        Problem::new(status, "about:blank", detail.into_owned(), About { code, field })
+    }
+
+    /// The same for a part of the request: its field is one of that part's.
+    pub(super) fn within(self, part: &str) -> Self {
+        let field = if self.field == "body" { part.to_owned() } else { format!("{part}.{}", self.field) };
+        Self { field: field.into(), ..self }
+    }
+
+    pub(super) fn into_bytes(self) -> http::Response<Bytes> {
+        let status = self.status;
+        let mut response = self.into_problem().into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -163,7 +176,7 @@ fn is_json(content_type: &[u8]) -> bool {
 }
 
 /// Parses JSON, and says in which field it is not what it should be.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     // To serde an array of an object's members is as good as the object.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array; send an object, which for a batch is {\"checks\": […]}";
@@ -182,6 +195,55 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     let rest = |error| Mistake::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
     json.end().map_err(rest)?;
     Ok(parsed)
+}
+
+/// The parameters of a query. One that is given twice is a mistake: whoever looks at the request
+/// before or after may take the other.
+pub(super) fn parameters(query: &str) -> Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, Mistake> {
+    let mut all: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if all.iter().any(|(known, _)| *known == name) {
+            return Err(twice(name.into_owned()));
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// A parameter that is given twice.
+pub(super) fn twice(name: String) -> Mistake {
+    let detail = format!("the parameter {name:?} is given twice; send it once");
+    Mistake::bad("ambiguous", name, detail)
+}
+
+/// Reads an object of texts. A name that is there twice is a mistake.
+pub(super) fn texts<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Texts;
+
+    impl<'de> Visitor<'de> for Texts {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of texts")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut texts = BTreeMap::new();
+            while let Some((name, text)) = map.next_entry::<String, String>()? {
+                match texts.entry(name) {
+                    Entry::Vacant(vacant) => vacant.insert(text),
+                    Entry::Occupied(known) => {
+                        return Err(de::Error::custom(format_args!("duplicate attribute {:?}", known.key())));
+                    }
+                };
+            }
+            Ok(texts)
+        }
+    }
+
+    deserializer.deserialize_map(Texts)
 }
 
 /// Reads a whole number, also if it is written as `5.0`: to JSON that is the same, and there are

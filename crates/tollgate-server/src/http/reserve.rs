@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
 use super::document::{Mistaken, Refused};
-use super::problem::{Json, Mistake, whole};
+use super::problem::{Json, Mistake, texts, whole};
 use crate::app::App;
 
 /// The longest reservation.
@@ -32,6 +32,7 @@ const TTL_MAX: Duration = HOUR;
 #[serde(deny_unknown_fields)]
 pub(super) struct Reserve {
     /// What is known of the request, as in a check.
+    #[serde(deserialize_with = "texts")]
     #[schema(schema_with = super::check::attributes)]
     attributes: BTreeMap<String, String>,
     /// The estimate.
@@ -97,7 +98,7 @@ pub(super) async fn reserve(
     Json(Reserve { attributes, cost, ttl }): Json<Reserve>,
 ) -> Result<Response, Mistake> {
     let check = Check::new(attributes, cost);
-    check.validated("")?;
+    check.validated()?;
     let ttl = parse_duration(&ttl).map_err(|error| Mistake::bad("invalid_ttl", "ttl", error.to_string()))?;
     if ttl.is_zero() || ttl > TTL_MAX {
         return Err(Mistake::bad(
@@ -166,7 +167,7 @@ async fn end(app: &App, path: &str, cost: u64) -> Result<u64, Mistake> {
     let id = path.strip_prefix("/v1/reserve/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
     let check = Check::new(attributes, cost);
-    check.validated("")?;
+    check.validated()?;
     let settled = app.timed(app.limiter.settle(HoldId(hold), &check)).await;
     Ok(settled.map_err(|error| Mistake::of(&error))?.shortfall)
 }

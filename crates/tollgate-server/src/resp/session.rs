@@ -245,8 +245,9 @@ fn tell(replies: &mut Replies, asked: &Asked<'_>, decision: &Result<Decision, Er
 
 /// A decision as `TOLL.CHECK` tells it.
 fn numbers(replies: &mut Replies, decision: &Decision) {
-    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded } = decision.into();
-    replies.map(7);
+    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until } =
+        decision.into();
+    replies.map(if until.is_some() { 8 } else { 7 });
     replies.bulk(b"allowed");
     replies.truth(allowed);
     replies.bulk(b"limit");
@@ -264,6 +265,10 @@ fn numbers(replies: &mut Replies, decision: &Decision) {
     }
     replies.bulk(b"degraded");
     replies.truth(degraded);
+    if let Some(until) = until {
+        replies.bulk(b"blocked_until_ms");
+        replies.count(until);
+    }
 }
 
 fn describe(replies: &mut Replies, rule: &Rule) {
