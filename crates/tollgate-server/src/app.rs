@@ -9,7 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, Timestamp, TokioClock, Until};
+use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Timestamp, TokioClock, Until};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
@@ -20,10 +20,13 @@ use crate::metrics::Metrics;
 use crate::secret::Secret;
 use crate::top::Top;
 
+mod authentication;
 mod own;
+mod quiet;
 mod watcher;
 
 use own::{OwnLimit, is_per_client};
+use quiet::Quiet;
 use watcher::Watcher;
 
 /// What tells how long something took. Decisions are made by the server's own clock, which may be
@@ -45,6 +48,8 @@ pub struct App {
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
     made_up: Secret,
+    /// Wrong tokens that were shown.
+    wrong_tokens: Quiet,
     /// What masks names in logs.
     mask: Secret,
     /// What the configuration's files said when they were last read, right or wrong. Held while they are read again.
@@ -98,6 +103,7 @@ impl App {
             uncovered,
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
+            wrong_tokens: Quiet::new(SECOND),
             mask: Secret::random()?,
             text: Mutex::new(text),
             origin,
@@ -106,12 +112,6 @@ impl App {
             ready: AtomicBool::new(true),
             answered: AtomicU64::new(0),
         })
-    }
-
-    /// The admin token, if it was made up because none is configured: for the one who started the
-    /// server to see, once.
-    pub(crate) fn made_up_token(&self) -> Option<&str> {
-        self.settings().admin_token.is_none().then(|| self.made_up.reveal())
     }
 
     /// Decides a request, if the store answers at once.
@@ -190,11 +190,6 @@ impl App {
     #[must_use]
     pub const fn fixed(&self) -> &Fixed {
         &self.fixed
-    }
-
-    /// Whether this token opens the administration.
-    pub(crate) fn admits(&self, token: &[u8]) -> bool {
-        self.settings().admin_token.as_ref().unwrap_or(&self.made_up).is(token)
     }
 
     /// A client's name, for a log.

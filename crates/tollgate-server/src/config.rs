@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate::{FailurePolicy, Limit, RuleSet};
 use tollgate_http::{HeaderStyle, Headers, Identity};
@@ -32,6 +33,7 @@ use reader::{At, PREFIX, Section, Source};
 pub(crate) use server::WORKERS_MAX;
 pub use server::{Addresses, Fixed, LogFormat, OFF};
 pub use store::Store;
+use values::Delay;
 
 /// Every setting, explained: what `tollgate init` writes.
 pub const STARTER: &str = include_str!("../tollgate.toml");
@@ -41,6 +43,9 @@ const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 
 /// An admin token shorter than this could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
+
+/// Two guesses a second on each connection.
+const FAILED_AUTH_DELAY: Duration = Duration::from_millis(500);
 
 /// What comes after `TOLLGATE_` in what Kubernetes tells of a service called tollgate, and looks like ours.
 const OF_KUBERNETES: &str = "SERVICE_";
@@ -76,6 +81,8 @@ pub struct Settings {
     pub identity: Identity,
     /// What opens the administration; made up at the start if there is none.
     pub admin_token: Option<Secret>,
+    /// How long the answer to a wrong token takes.
+    pub failed_auth_delay: Duration,
     /// Whether clients are hashed in logs.
     pub hash_keys_in_logs: bool,
     /// Whether descriptors over gRPC may give units back.
@@ -234,6 +241,7 @@ impl Origin {
             headers: Headers::new(style),
             identity: server::identity(server),
             admin_token: self.admin_token(source, server),
+            failed_auth_delay: server.get_or("failed_auth_delay", Delay(FAILED_AUTH_DELAY)).0,
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             grpc_refunds: server.get_or("grpc_refunds", false),
             tls: self.tls(server),

@@ -148,7 +148,7 @@ impl Door {
         let ended = match &self.speaks {
             Speaks::Http(http) => http.speak(stream, peer, course).await,
             Speaks::Grpc(grpc) => grpc.speak(stream, course).await,
-            Speaks::Resp => resp::speak(&self.app, stream, course).await,
+            Speaks::Resp => resp::speak(&self.app, stream, peer, course).await,
         };
         if let Err(error) = ended {
             debug!(peer = self.peer(peer), %error, "a connection ended early");

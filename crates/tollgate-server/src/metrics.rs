@@ -63,6 +63,8 @@ pub(crate) struct Metrics {
     pub(crate) store: Latency,
     /// Requests of whose client nothing was known.
     pub(crate) unidentified: AtomicU64,
+    /// Wrong admin tokens that were shown.
+    pub(crate) failed_authentications: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) connections_total: AtomicU64,
     reloads: AtomicU64,
@@ -143,6 +145,11 @@ impl Collector for Scrape {
             "uncovered",
             "Requests that no rule covered, which are admitted",
             alone(read(uncovered)),
+        )?;
+        page.counter(
+            "failed_authentications",
+            "Wrong admin tokens that were shown",
+            alone(read(&metrics.failed_authentications)),
         )?;
         page.counter("degraded", "Decisions without the store", alone(total.degraded))?;
         let by_rule =

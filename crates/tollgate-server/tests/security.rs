@@ -10,8 +10,12 @@ use std::sync::Arc;
 use common::{Server, TOKEN, TOLLGATE, directory, parse, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use wire::Wire;
 
 mod common;
+#[expect(dead_code, reason = "one command at a time is enough here")]
+#[path = "common/wire.rs"]
+mod wire;
 
 #[test]
 fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
@@ -302,4 +306,58 @@ fn mutual_tls_lets_in_only_clients_with_a_certificate() {
     assert_eq!(ask(Some(authority.issue("client"))).unwrap(), 200);
     assert!(ask(None).is_err() && ask(Some(stranger.issue("client"))).is_err());
     assert_eq!(ask(Some(authority.issue("another"))).unwrap(), 200);
+}
+
+/// Somebody who guesses is noticed, and cannot fill the log.
+#[test]
+fn wrong_tokens_are_counted_and_logged_with_the_peer_once_a_second_at_most() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.arg("serve"));
+    let guesses = 200;
+    for _ in 0..guesses {
+        assert_eq!(server.send("GET", "/v1/rules", &[("authorization", "Bearer guess")], "").status, 401);
+    }
+    assert_eq!(server.get("/v1/rules").status, 401, "which is no guess");
+    assert_eq!(server.metric("tollgate_failed_authentications_total"), f64::from(guesses));
+    let line: serde_json::Value = serde_json::from_str(&server.log_line("wrong admin token")).unwrap();
+    let told = (line["level"].as_str(), line["peer"].as_str(), line["protocol"].as_str());
+    assert_eq!(told, (Some("WARN"), Some("127.0.0.1"), Some("http")));
+    assert_eq!(line["attempts"], 1);
+    server.signal("TERM");
+    let (mut log, mut lines) = (String::new(), 1);
+    while !log.contains("\"stopped\"") {
+        log = server.log_line("");
+        lines += usize::from(log.contains("wrong admin token"));
+    }
+    assert!(lines < 50, "{lines} lines for {guesses} guesses");
+}
+
+/// A token is changed because somebody has it who should not: their connections have to go with it.
+#[test]
+fn a_connection_is_an_administrators_only_while_its_token_is_the_one_in_force() {
+    let directory = directory("security-session");
+    let file = directory.join("tollgate.toml");
+    let (first, second) = ("the-first-admin-token", "the-second-admin-token");
+    fs::write(directory.join("token"), first).unwrap();
+    fs::write(&file, "[server]\nadmin_token_file = \"token\"").unwrap();
+    // What the helper adds says that only HTTP is listened for: the shell drops it.
+    let script =
+        r#"exec "$TOLLGATE" serve --config "$FILE" --http 127.0.0.1:0 --grpc off --resp 127.0.0.1:0"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("TOLLGATE", TOLLGATE).env("FILE", &file);
+    let mut server = Server::logging_without_token(&mut shell);
+    let mut wire = Wire::connect(&server);
+    let mut ask = |command: &str| wire.ask(command);
+    assert_eq!(ask(&format!("AUTH {first}")), "+OK");
+    assert_eq!(ask("TOLL.RESET a"), "+OK");
+    fs::write(directory.join("token"), second).unwrap();
+    server.signal("HUP");
+    server.log_line("is in effect");
+    assert!(ask("TOLL.RESET a").starts_with("-NOAUTH"));
+    assert!(ask(&format!("AUTH {first}")).starts_with("-WRONGPASS"));
+    assert_eq!(server.metric("tollgate_failed_authentications_total"), 1.0);
+    let line = server.log_line("wrong admin token");
+    assert!(line.contains("resp") && line.contains("127.0.0.1"), "{line}");
+    assert_eq!(ask(&format!("AUTH {second}")), "+OK");
+    assert_eq!(ask("TOLL.RESET a"), "+OK");
 }

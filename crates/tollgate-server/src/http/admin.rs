@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use tollgate::{CLIENT, Error, Limit, Limits, Request, Store as _, Timestamp, parse_duration};
+use tollgate_http::Head;
 use tracing::info;
 use utoipa::ToSchema;
 
@@ -25,12 +26,16 @@ pub(super) async fn guard(
     request: HttpRequest,
     next: Next,
 ) -> Result<Response, Mistake> {
-    let token = request.headers().get(AUTHORIZATION).and_then(|value| {
+    let shown = request.headers().get(AUTHORIZATION);
+    let token = shown.and_then(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
     });
     if token.is_some_and(|token| app.admits(token)) {
         return Ok(next.run(request).await);
+    }
+    if shown.is_some() {
+        app.wrong_token(Head::from(&request).peer(), "http").await;
     }
     let detail = "this needs `Authorization: Bearer <admin token>`; where none is configured, the log has the one made at the start";
     Err(Mistake::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))

@@ -197,10 +197,13 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     Ok(parsed)
 }
 
+/// Names and values.
+pub(super) type Parameters<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
 /// The parameters of a query. One that is given twice is a mistake: whoever looks at the request
 /// before or after may take the other.
-pub(super) fn parameters(query: &str) -> Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, Mistake> {
-    let mut all: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
+pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, Mistake> {
+    let mut all = Parameters::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if all.iter().any(|(known, _)| *known == name) {
             return Err(twice(name.into_owned()));

@@ -16,6 +16,9 @@ pub(crate) const HTTP_ONLY: [&str; 6] = ["--http", "127.0.0.1:0", "--grpc", "off
 /// The admin token of servers that are started here.
 pub(crate) const TOKEN: &str = "a-token-for-tests-only";
 
+/// How long the answer to a wrong token takes: no time, unless a test says otherwise.
+const DELAY: &str = "TOLLGATE_SERVER_FAILED_AUTH_DELAY";
+
 /// A running server, killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Child,
@@ -85,6 +88,9 @@ impl Server {
     }
 
     fn run(command: &mut Command) -> Self {
+        if !command.get_envs().any(|(name, _)| name == DELAY) {
+            command.env(DELAY, "0s");
+        }
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
