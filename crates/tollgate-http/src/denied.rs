@@ -197,7 +197,7 @@ pub struct Denied<N = Numbers> {
 }
 
 /// The response to a denied request: 429 with `Retry-After` and the rate limit fields, or 503 if
-/// it was denied because the store failed, which is not the client's fault.
+/// it was denied because the store failed or is full, which is not the client's fault.
 pub fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> {
     denied_with(decision, headers, Numbers::from(decision))
 }
@@ -217,7 +217,13 @@ pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Seriali
 
 fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> {
     let (status, kind, detail) = if decision.unavailable() {
-        let detail = "the rate limiter cannot count at the moment; try again soon".to_owned();
+        let detail = match decision.cause() {
+            Cause::StoreFull => {
+                let room_at = decision.reset_at().as_millis_ceil();
+                format!("the rate limiter has no room for one more client; there may be at {room_at}")
+            }
+            _ => "the rate limiter cannot count at the moment; try again soon".to_owned(),
+        };
         (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, detail)
     } else if let Some(until) = blocked_until(decision.cause()) {
         let detail = format!("the client is blocked; the block ends at {until}");

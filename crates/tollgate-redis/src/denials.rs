@@ -76,6 +76,13 @@ impl Denials {
         self.served.load(Ordering::Relaxed)
     }
 
+    /// Everything may have changed.
+    pub(crate) fn forget_all(&self) {
+        self.changes.iter().for_each(|counter| {
+            counter.fetch_add(1, Ordering::Release);
+        });
+    }
+
     /// What identifies a request, and what has been done to its budgets so far.
     pub(crate) fn identify(&self, charges: &[Charge<'_>]) -> Asked {
         let mut identity = 0_u128;

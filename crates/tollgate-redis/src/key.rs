@@ -41,6 +41,30 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     (name, slot)
 }
 
+/// The rule of a budget's name, if it begins with `prefix`, and the value that it is counted by, if that
+/// is one.
+pub(crate) fn read_name<'a>(prefix: &str, name: &'a str) -> Option<(&'a str, Option<String>)> {
+    let (subject, rest) = name.strip_prefix(prefix)?.strip_prefix(":{")?.split_once('}')?;
+    let (rest, _index) = rest.rsplit_once(':')?;
+    let rule = match rest.strip_prefix(':') {
+        Some(rule) => rule,
+        None => rest.strip_prefix('[')?.rsplit_once("]:")?.1,
+    };
+    let value = (subject != "*" && !subject.contains(',')).then(|| unescaped(subject)).flatten();
+    Some((rule, value))
+}
+
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// A byte as it is if it is printable and means nothing here, and escaped otherwise.
 fn push_byte(name: &mut String, byte: u8) {
     match byte {
@@ -79,6 +103,19 @@ mod tests {
         let mut name = String::new();
         "a},*b%{é\n ".bytes().for_each(|byte| push_byte(&mut name, byte));
         assert_eq!(name, "a%7D%2C%2Ab%25%7B%C3%A9%0A%20");
+    }
+
+    #[test]
+    fn a_name_says_whose_it_is_and_of_which_rule() {
+        let read = |name| read_name("t", name);
+        let of = |rule, value: &str| Some((rule, Some(value.to_owned())));
+        assert_eq!(read("t:{alice}:per-client:0"), of("per-client", "alice"));
+        assert_eq!(read("t:{a%7D%2C%C3%A9}[path=/x:y]:a:b:12"), of("a:b", "a},é"));
+        assert_eq!(read("t:{*}:all:0"), Some(("all", None)));
+        assert_eq!(read("t:{a,b}:two:0"), Some(("two", None)));
+        for other in ["tt:{a}:r:0", "t:a:r:0", "t:{a}", "t:{a}r:0", ""] {
+            assert_eq!(read(other), None, "{other}");
+        }
     }
 
     #[test]

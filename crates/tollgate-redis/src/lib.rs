@@ -12,6 +12,7 @@ mod denials;
 mod key;
 mod limit;
 mod link;
+mod scan;
 mod script;
 mod slots;
 mod store;

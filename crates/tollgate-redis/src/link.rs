@@ -174,6 +174,14 @@ impl Link {
         }
     }
 
+    /// A connection for an administrator's work, if Redis is there.
+    pub(crate) async fn spare(self: &Arc<Self>) -> Result<Connection, StoreError> {
+        self.connection(self.gate(0), 0).await.map_err(|failure| match failure {
+            Failure::Store(error) => error,
+            Failure::NoScript => StoreError::Unavailable { reason: "it has no script".into() },
+        })
+    }
+
     /// The connection, made first if there has never been one.
     async fn connection(self: &Arc<Self>, gate: &Gate, slot: u16) -> Result<Connection, Failure> {
         let mut changes = None;

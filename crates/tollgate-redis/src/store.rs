@@ -6,7 +6,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
 
+use redis::Value;
+
+use crate::connection::in_words;
 use crate::denials::Denials;
+use crate::key::read_name;
 use crate::link::{Change, Failure, Link, Tell};
 use crate::script::{Line, Reply, Time, Verb, command, reply};
 use crate::target::{Target, masked};
@@ -230,6 +234,21 @@ impl Store for RedisStore {
             changed.nothing();
         }
         applied
+    }
+
+    async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
+        let Shared { link, prefix, denials, .. } = &*self.shared;
+        let mut keys = 0_u64;
+        let is_wanted = |name: &str| read_name(prefix, name).is_some_and(|(other, _)| other == rule);
+        let unlink = |name: &str| redis::cmd("UNLINK").arg(name).take();
+        let unlinked = link.spare().await?.ask_every(prefix, is_wanted, unlink, |_, answer| {
+            keys = keys.saturating_add(u64::from(matches!(answer, Value::Int(1..))));
+            true
+        });
+        let unlinked = unlinked.await.map_err(|error| StoreError::Unavailable { reason: in_words(&error) });
+        // However far it got.
+        denials.iter().for_each(Denials::forget_all);
+        unlinked.map(|()| keys)
     }
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {

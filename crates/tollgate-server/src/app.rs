@@ -21,10 +21,12 @@ use crate::secret::Secret;
 use crate::top::Top;
 
 mod authentication;
+mod full;
 mod own;
 mod quiet;
 mod watcher;
 
+use full::Full;
 use own::{OwnLimit, is_per_client};
 use quiet::Quiet;
 use watcher::Watcher;
@@ -44,6 +46,8 @@ pub struct App {
     pub(crate) top: Arc<Top>,
     /// Requests that no rule covered.
     pub(crate) uncovered: Arc<AtomicU64>,
+    /// Requests that there was no room for.
+    pub(crate) full: Arc<Full>,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
@@ -84,11 +88,12 @@ impl App {
         let Config { fixed, settings, rules, warnings: _, text } = config;
         let top = Arc::new(Top::new());
         let uncovered = Arc::new(AtomicU64::new(0));
+        let full = Arc::new(Full::new());
         let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
-            .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered)))
+            .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered), Arc::clone(&full)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
             .longest_inline_refill(fixed.store.longest_inline_refill)
@@ -101,6 +106,7 @@ impl App {
             metrics: Metrics::default(),
             top,
             uncovered,
+            full,
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
             wrong_tokens: Quiet::new(SECOND),

@@ -37,6 +37,7 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(admin::penalise))
         .routes(routes!(admin::refund))
         .routes(routes!(rules::rules))
+        .routes(routes!(rules::clear))
         .routes(routes!(monitor::stats))
         .routes(routes!(monitor::top))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), admin::guard));

@@ -112,7 +112,7 @@ struct Scrape(Arc<App>);
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let App { limiter, metrics, started_at, uncovered, .. } = &*self.0;
+        let App { limiter, metrics, started_at, uncovered, full, .. } = &*self.0;
         let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut page = Page(encoder);
@@ -156,6 +156,11 @@ impl Collector for Scrape {
             stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
         page.counter("rule_degraded", "Decisions of each rule without the store", by_rule)?;
 
+        let refused =
+            stats.rules.iter().map(|(rule, _)| (vec![("rule", rule.as_str())], full.refused(*rule)));
+        page.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
+        let help = "States converted because their limit was replaced";
+        page.counter("converted_states", help, alone(stats.converted))?;
         page.counter("store_errors", "How often the store failed", alone(stats.store_errors))?;
         page.histogram("store_duration_seconds", "How long the store took", [(Vec::new(), &metrics.store)])?;
         if let Some(memory) = limiter.store().memory_stats() {

@@ -7,6 +7,7 @@ use tollgate::{Clock as _, Decision, Observer, Request, SECOND, StoreError};
 use tracing::warn;
 
 use super::STOPWATCH;
+use super::full::Full;
 use super::quiet::Quiet;
 use crate::top::Top;
 
@@ -14,18 +15,20 @@ use crate::top::Top;
 pub(super) struct Watcher {
     top: Arc<Top>,
     uncovered: Arc<AtomicU64>,
+    full: Arc<Full>,
     failures: Quiet,
 }
 
 impl Watcher {
-    pub(super) const fn new(top: Arc<Top>, uncovered: Arc<AtomicU64>) -> Self {
-        Self { top, uncovered, failures: Quiet::new(SECOND) }
+    pub(super) const fn new(top: Arc<Top>, uncovered: Arc<AtomicU64>, full: Arc<Full>) -> Self {
+        Self { top, uncovered, full, failures: Quiet::new(SECOND) }
     }
 }
 
 impl Observer for Watcher {
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
         self.top.count(request, decision);
+        self.full.count(decision);
         if decision.limits().is_empty() {
             self.uncovered.fetch_add(1, Ordering::Relaxed);
         }

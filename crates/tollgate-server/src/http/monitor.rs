@@ -26,10 +26,19 @@ const TOP: usize = 10;
 /// The most it tells of.
 const TOP_MAX: usize = 1_000;
 
-/// Up, or ready.
+/// Up.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Status {
     status: &'static str,
+}
+
+/// Ready, and for which rules there is no room.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Readiness {
+    status: &'static str,
+    /// Rules that have denied newcomers within the last minute because the table is full of keys in use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    full: Vec<&'static str>,
 }
 
 /// What has been decided since the server started.
@@ -108,7 +117,7 @@ pub(super) async fn healthz() -> Response {
     path = "/readyz",
     tag = "monitoring",
     responses(
-        (status = 200, description = "yes", body = Status),
+        (status = 200, description = "yes", body = Readiness),
         Mistaken,
     )
 )]
@@ -116,7 +125,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mist
     if let Some(detail) = app.why_not_ready().await {
         return Err(Mistake::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
     }
-    Ok(ok(&Status { status: "ready" }))
+    Ok(ok(&Readiness { status: "ready", full: app.full.now(app.clock.now()) }))
 }
 
 /// Numbers for Prometheus
