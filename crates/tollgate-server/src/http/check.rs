@@ -12,7 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tollgate::{AsRequest, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
+use tollgate::{AsRequest, Budget, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
 use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, json, millis_ceil};
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
@@ -73,6 +73,9 @@ pub(super) struct Answer {
 pub(super) struct LimitAnswer {
     /// Its rule.
     rule: &'static str,
+    /// Which of the rule's budgets, if it is an override's own: what that matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<&'static str>,
     /// The limit, as configuration writes it.
     notation: String,
     /// Whether it admits the request.
@@ -190,10 +193,11 @@ impl From<Result<Decision, Mistake>> for BatchAnswer {
 
 impl From<&Report> for LimitAnswer {
     fn from(report: &Report) -> Self {
-        let Report { rule, limit, shadow, outcome, cause, .. } = report;
+        let Report { rule, budget, limit, shadow, outcome, cause, .. } = report;
         let until = blocked_until(*cause);
         Self {
             rule: rule.as_str(),
+            budget: if let Budget::Override(name) = budget { Some(name) } else { None },
             notation: limit.to_string(),
             allowed: outcome.allowed(),
             limit: limit.capacity(),
