@@ -7,6 +7,7 @@
 //! [`RedisStore`] is a [`Store`](tollgate::Store): everything a [`Limiter`](tollgate::Limiter) can do, it can do with
 //! this one.
 
+mod blocks;
 mod connection;
 mod denials;
 mod key;
@@ -18,6 +19,7 @@ mod slots;
 mod store;
 mod target;
 
+pub use blocks::Blocked;
 pub use link::Change;
 pub use script::SCRIPT;
 pub use store::{RedisStore, RedisStoreBuilder, Status};

@@ -136,6 +136,10 @@ impl RedisStore {
         }
     }
 
+    pub(crate) fn link_and_prefix(&self) -> (&Arc<Link>, &str) {
+        (&self.shared.link, &self.shared.prefix)
+    }
+
     /// Asks Redis whether it would decide.
     ///
     /// # Errors

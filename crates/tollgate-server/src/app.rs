@@ -9,7 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Timestamp, TokioClock, Until};
+use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Timestamp, TokioClock};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
@@ -21,11 +21,13 @@ use crate::secret::Secret;
 use crate::top::Top;
 
 mod authentication;
+mod blocks;
 mod full;
 mod own;
 mod quiet;
 mod watcher;
 
+pub(crate) use blocks::Blocked;
 use full::Full;
 use own::{OwnLimit, is_per_client};
 use quiet::Quiet;
@@ -52,6 +54,8 @@ pub struct App {
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
     made_up: Secret,
+    /// Who was blocked.
+    blocked: blocks::Names,
     /// Wrong tokens that were shown.
     wrong_tokens: Quiet,
     /// What masks names in logs.
@@ -109,6 +113,7 @@ impl App {
             full,
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
+            blocked: blocks::Names::default(),
             wrong_tokens: Quiet::new(SECOND),
             mask: Secret::random()?,
             text: Mutex::new(text),
@@ -175,16 +180,6 @@ impl App {
         let [own, throttled] = inline::own(client);
         let own = self.timed(self.limiter.reset(own)).await;
         own.and(inline::if_known(self.timed(self.limiter.reset(throttled)).await))
-    }
-
-    /// Keeps a client out until then, under the same.
-    ///
-    /// # Errors
-    /// As of [`reset`](Self::reset).
-    pub(crate) async fn block(&self, client: &str, until: Until) -> Result<(), Error> {
-        let [own, throttled] = inline::own(client);
-        let own = self.timed(self.limiter.block(own, until)).await;
-        own.and(inline::if_known(self.timed(self.limiter.block(throttled, until)).await))
     }
 
     /// What can change while the server runs.

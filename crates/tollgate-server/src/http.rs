@@ -17,6 +17,7 @@ use crate::app::App;
 
 mod admin;
 mod auth;
+mod blocks;
 mod check;
 mod connection;
 mod cross_site;
@@ -36,6 +37,7 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(admin::set_limit, admin::clear_limits))
         .routes(routes!(admin::penalise))
         .routes(routes!(admin::refund))
+        .routes(routes!(blocks::blocks))
         .routes(routes!(rules::rules))
         .routes(routes!(rules::clear))
         .routes(routes!(monitor::stats))

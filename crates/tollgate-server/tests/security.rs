@@ -30,6 +30,8 @@ fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
         ("DELETE", "/v1/clients/a/limits"),
         ("POST", "/v1/clients/a/penalise"),
         ("POST", "/v1/clients/a/refund"),
+        ("GET", "/v1/blocks"),
+        ("DELETE", "/v1/rules/per-client/state"),
         ("GET", "/v1/rules"),
         ("GET", "/v1/stats"),
         ("GET", "/v1/top"),

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::document::{Guarded, Mistaken};
 use super::ok;
-use super::problem::{Mistake, parameters};
+use super::problem::{Mistake, count};
 use crate::app::App;
 use crate::metrics;
 use crate::top::Heavy;
@@ -193,16 +193,7 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
     )
 )]
 pub(super) async fn top(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Mistake> {
-    let query = query.unwrap_or_default();
-    let count = parameters(&query)?.into_iter().find(|(name, _)| name == "count");
-    let count = match count.map(|(_, count)| count.parse()) {
-        None => TOP,
-        Some(Ok(count @ 1..=TOP_MAX)) => count,
-        Some(_) => {
-            let detail = format!("the count is not a whole number from 1 to {TOP_MAX}");
-            return Err(Mistake::bad("invalid_count", "count", detail));
-        }
-    };
+    let count = count(&query.unwrap_or_default(), TOP, TOP_MAX)?;
     let now = app.clock.now();
     let answers = |heavy: Vec<Heavy>| heavy.into_iter().map(HeavyAnswer::from).collect();
     Ok(ok(&TopAnswer {

@@ -213,6 +213,16 @@ pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, Mistake> {
     Ok(all)
 }
 
+/// The parameter `count`, or how many are usual.
+pub(super) fn count(query: &str, usual: usize, most: usize) -> Result<usize, Mistake> {
+    let parameters = parameters(query)?;
+    let Some((_, count)) = parameters.iter().find(|(name, _)| name == "count") else { return Ok(usual) };
+    count.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
+        let detail = format!("the count is not a whole number from 1 to {most}");
+        Mistake::bad("invalid_count", "count", detail)
+    })
+}
+
 /// A parameter that is given twice.
 pub(super) fn twice(name: String) -> Mistake {
     let detail = format!("the parameter {name:?} is given twice; send it once");
