@@ -266,6 +266,23 @@ pub fn too_many_requests(decision: &Decision) -> Response<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate::{HOUR, Limit, Limiter, ManualClock, MemoryStore, RuleSet};
+
+    /// No room is not the client's fault, whoever asks the limiter.
+    #[test]
+    fn e5_a_newcomer_to_a_full_table_gets_a_503_and_a_time() {
+        let rules = RuleSet::per_client(Limit::fixed_window(9, HOUR));
+        let limiter = Limiter::builder(rules).store(MemoryStore::new().max_keys(1));
+        let limiter = limiter.clock(ManualClock::default()).build().unwrap();
+        assert!(limiter.check("in").unwrap().allowed());
+        let response = too_many_requests(&limiter.check("new").unwrap());
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (503, &"3600".parse().unwrap())
+        );
+        let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!(body["type"], REDUCED_CAPACITY);
+    }
 
     #[test]
     fn f1_numbers_written_by_hand_are_what_serialising_gives() {
