@@ -273,7 +273,7 @@ mod tests {
     fn e5_a_newcomer_to_a_full_table_gets_a_503_and_a_time() {
         let rules = RuleSet::per_client(Limit::fixed_window(9, HOUR));
         let limiter = Limiter::builder(rules).store(MemoryStore::new().max_keys(1));
-        let limiter = limiter.clock(ManualClock::default()).build().unwrap();
+        let limiter = limiter.clock(ManualClock::at(Timestamp::from_secs(1_800_000_000))).build().unwrap();
         assert!(limiter.check("in").unwrap().allowed());
         let response = too_many_requests(&limiter.check("new").unwrap());
         assert_eq!(
