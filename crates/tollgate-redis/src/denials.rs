@@ -162,6 +162,7 @@ impl Denials {
         u128::from(one) << 64 | u128::from(other)
     }
 
+    /// The index is in range: there are [`COUNTERS`] counters, and it is a remainder by that.
     fn counter(&self, key: u128) -> &AtomicU64 {
         let index = usize::try_from(key % COUNTERS as u128).unwrap_or(0);
         &self.changes[index]

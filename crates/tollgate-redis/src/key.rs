@@ -28,6 +28,7 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     if name.len() == tag_start {
         name.push('*');
     }
+    // In range: the name has only grown since `tag_start` was its length.
     let slot = slot_of(&name.as_bytes()[tag_start..]);
     name.push('}');
     match key.budget() {

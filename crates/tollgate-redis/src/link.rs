@@ -65,6 +65,18 @@ pub(crate) enum Failure {
     Store(StoreError),
 }
 
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Store(error) => error,
+            Failure::NoScript => {
+                let reason = "NOSCRIPT in answer to EVAL; check for a proxy that does not pass scripts on";
+                Self::Unavailable { reason: reason.into() }
+            }
+        }
+    }
+}
+
 /// One breaker.
 #[derive(Default)]
 struct Gate {
@@ -128,6 +140,7 @@ impl Link {
         self.trips.load(Ordering::Relaxed)
     }
 
+    /// The index is in range: there is one gate, or [`RANGES`], and a slot is below [`SLOTS`].
     fn gate(&self, slot: u16) -> &Gate {
         match self.gates.len() {
             1 => &self.gates[0],
@@ -167,11 +180,8 @@ impl Link {
 
     /// Whether the script runs.
     pub(crate) async fn ping(self: &Arc<Self>) -> Result<(), StoreError> {
-        match self.send(0, &probe(&name_in(&self.prefix, 0))).await {
-            Ok(_) => Ok(()),
-            Err(Failure::Store(error)) => Err(error),
-            Err(Failure::NoScript) => unreachable!("it is sent whole"),
-        }
+        self.send(0, &probe(&name_in(&self.prefix, 0))).await?;
+        Ok(())
     }
 
     /// A connection for an administrator's work, if Redis is there.

@@ -134,7 +134,10 @@ fn together(groups: &[Group], replies: &[Reply], charges: usize) -> Reply {
             answer.outcome.now = first;
             answer.outcome.reset_at = moved(answer.outcome.reset_at);
             answer.outcome.grows_at = moved(answer.outcome.grows_at);
-            answers[*place] = Some(answer);
+            // Always there: `groups` numbers the charges of the request.
+            if let Some(of_charge) = answers.get_mut(*place) {
+                *of_charge = Some(answer);
+            }
         }
     }
     Reply {

@@ -267,7 +267,7 @@ impl Shared {
             |charge: &Charge<'_>| charges.iter().position(|other| other.key.rule() == charge.key.rule());
         let line = |charge: &Charge<'_>| Line::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
         let lines: SmallVec<[Line; 4]> = charges.iter().map(line).collect();
-        let one_slot = lines.windows(2).all(|pair| pair[0].slot == pair[1].slot);
+        let one_slot = lines.iter().all(|line| line.slot == lines.first().map_or(0, |first| first.slot));
         let Reply { now, answers, converted, changed, .. } = if self.cluster && !one_slot {
             slots::decide(self, op, &lines, now).await?
         } else {
@@ -293,10 +293,6 @@ impl Shared {
             Err(Failure::NoScript) => send(true).await,
             answer => answer,
         };
-        match answer {
-            Ok(value) => reply(&value, verb, lines),
-            Err(Failure::Store(error)) => Err(error),
-            Err(Failure::NoScript) => Err(StoreError::Unavailable { reason: "it loses the script".into() }),
-        }
+        reply(&answer?, verb, lines)
     }
 }

@@ -198,6 +198,7 @@ impl App {
         if self.settings().hash_keys_in_logs {
             return self.mask.mask(client);
         }
+        // `floor_char_boundary` is a boundary within the text.
         match client.len() {
             ..=LOGGED_BYTES_MAX => client.to_owned(),
             _ => format!("{}…", &client[..client.floor_char_boundary(LOGGED_BYTES_MAX)]),
