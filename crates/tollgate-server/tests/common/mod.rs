@@ -166,6 +166,13 @@ impl Server {
         assert!(sent.success());
     }
 
+    /// How much memory it has held at most, in bytes.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+    }
+
     /// Waits until it has ended, and says how.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         self.process.wait().unwrap().code()
