@@ -22,6 +22,7 @@ mod check;
 mod connection;
 mod cross_site;
 mod document;
+mod host;
 mod monitor;
 mod problem;
 mod reserve;

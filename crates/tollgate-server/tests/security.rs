@@ -186,6 +186,30 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
 }
 
 #[test]
+fn a_request_has_one_host_as_rfc_9112_has_it() {
+    let server = Server::start(&["--limit", "100/hour"]);
+    let ask = |version: &str, hosts: &[&str], path: &str| {
+        let fields: String = hosts.iter().map(|host| format!("Host:{host}\r\n")).collect();
+        server.raw(&format!("GET {path} HTTP/{version}\r\n{fields}connection: close\r\n\r\n"))
+    };
+    let (none, two): (&[&str], &[&str]) = (&[], &["a", "a"]);
+    for path in ["/check/a", "/healthz", "http://a/check/a"] {
+        for hosts in [none, two, &["a b"], &["a/b"], &["u@a"], &["a:b"], &["a, b"], &["[::1"], &["a\u{e4}"]] {
+            let answer = ask("1.1", hosts, path);
+            assert_eq!(answer.status, 400, "{path} {hosts:?}");
+            let body = answer.json();
+            assert_eq!((&body["code"], &body["field"]), (&"invalid_host".into(), &"host".into()), "{body}");
+        }
+        assert_eq!((ask("1.0", two, path).status, ask("1.0", &["a b"], path).status), (400, 400), "{path}");
+        for hosts in [&["a"], &[" a.example:80"], &[" [::1]:80"], &[""]] {
+            assert_eq!(ask("1.1", hosts, path).status, 200, "{path} {hosts:?}");
+        }
+        assert_eq!((ask("1.0", none, path).status, ask("1.0", &["a"], path).status), (200, 200), "{path}");
+    }
+    assert_eq!(server.get("/check/a").json()["remaining"], 100 - 13, "what is refused costs nothing");
+}
+
+#[test]
 fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
     let mut command = Command::new(TOLLGATE);
     let server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_MAX_CONNECTIONS", "2"));

@@ -29,6 +29,7 @@ use tracing::{Instrument as _, debug, enabled, info_span};
 
 use super::check::at_once;
 use super::cross_site::is_from_browser;
+use super::host;
 use crate::app::{App, STOPWATCH};
 use crate::connection::{Course, Phase};
 use crate::metrics::Route;
@@ -119,7 +120,11 @@ impl Http {
             request.extensions_mut().insert(PeerAddr(peer));
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
-        let at_once = if short { at_once(&self.app, request.uri()) } else { None };
+        let at_once = match host::check(request.version(), request.headers()) {
+            Err(mistake) => Some(mistake.into_bytes()),
+            Ok(()) if short => at_once(&self.app, request.uri()),
+            Ok(()) => None,
+        };
         let mut response = if let Some(response) = at_once {
             response.map(|body| Either::Left(Full::new(body)))
         } else {
