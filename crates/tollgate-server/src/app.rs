@@ -13,7 +13,7 @@ use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Time
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
-use crate::config::{Config, Faults, Fixed, Origin, Settings};
+use crate::config::{Config, Extent, Faults, Fixed, Origin, Settings};
 use crate::inline;
 use crate::loading;
 use crate::metrics::Metrics;
@@ -74,6 +74,8 @@ pub struct App {
 struct Rules {
     file: RuleSet,
     own: Vec<OwnLimit>,
+    /// How much the file said.
+    extent: Extent,
 }
 
 impl fmt::Debug for App {
@@ -89,7 +91,7 @@ impl App {
     /// # Errors
     /// A sentence that says what to do.
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
-        let Config { fixed, settings, rules, warnings: _, text } = config;
+        let Config { fixed, settings, rules, warnings: _, text, extent } = config;
         let top = Arc::new(Top::new());
         let uncovered = Arc::new(AtomicU64::new(0));
         let full = Arc::new(Full::new());
@@ -119,7 +121,7 @@ impl App {
             text: Mutex::new(text),
             origin,
             fixed,
-            rules: Mutex::new(Rules { file: rules, own: Vec::new() }),
+            rules: Mutex::new(Rules { file: rules, own: Vec::new(), extent }),
             ready: AtomicBool::new(true),
             answered: AtomicU64::new(0),
         })
@@ -273,22 +275,25 @@ impl App {
     }
 
     fn apply(&self, config: Config) -> Result<(), Faults> {
-        let Config { fixed, settings, rules: file, warnings, text: _ } = config;
-        warnings.iter().for_each(|warning| warn!("{warning}"));
+        let name = || self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let mut rules = self.rules();
+        if let Some(lost) = config.lost_since(rules.extent, &self.settings()) {
+            return Err(Faults::sentence(name(), lost));
+        }
+        let Config { fixed, settings, rules: file, warnings, text: _, extent } = config;
+        warnings.iter().for_each(|warning| warn!("{warning}"));
         let mut own = rules.own.clone();
         own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
         let in_force = compose(&file, &own, &self.fixed, &settings);
         in_force.and_then(|rules| self.limiter.set_rules(rules)).map_err(|error| {
-            let file = self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
             let restart = if fixed.store == self.fixed.store {
                 ""
             } else {
                 "; a change of [store] needs a restart first"
             };
-            Faults::sentence(file, format!("{error}{restart}"))
+            Faults::sentence(name(), format!("{error}{restart}"))
         })?;
-        *rules = Rules { file, own };
+        *rules = Rules { file, own, extent };
         // Still under the lock: whoever has found rules and settings apart waits for it, and finds them together.
         let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
         drop(rules);

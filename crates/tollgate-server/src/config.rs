@@ -30,6 +30,7 @@ mod words;
 pub(crate) use fault::nearest;
 pub use fault::{Fault, Faults};
 use reader::{At, PREFIX, Section, Source};
+pub use rules::Extent;
 pub(crate) use server::WORKERS_MAX;
 pub use server::{Addresses, Fixed, LogFormat, OFF};
 pub use store::Store;
@@ -70,6 +71,8 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// What all its files say.
     pub text: String,
+    /// How much the file says.
+    pub extent: Extent,
 }
 
 /// What a running server can change.
@@ -95,6 +98,18 @@ pub struct Settings {
     pub envoy_config: Option<PathBuf>,
     /// What they say.
     pub(crate) domains: Arc<Domains>,
+}
+
+impl Config {
+    /// What is missing that a file of this extent and these settings had, if it looks cut.
+    pub(crate) fn lost_since(&self, extent: Extent, before: &Settings) -> Option<String> {
+        if self.extent < extent {
+            let lost = if self.extent == Extent::Empty { "says nothing" } else { "has no rule" };
+            return Some(format!("the file {lost} any more; if that is meant, start the server again"));
+        }
+        let domain = self.settings.domains.emptied_since(&before.domains)?;
+        Some(format!("the domain {domain:?} has no limit any more; if that is meant, remove its file"))
+    }
 }
 
 /// Flags, which count more than anything else.
@@ -225,7 +240,7 @@ impl Origin {
         if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
             warnings.push("gRPC is off, so nobody can ask for the limits of envoy_config".into());
         }
-        Config { warnings, fixed, settings, rules, text }
+        Config { warnings, fixed, settings, rules, text, extent: Extent::of(table) }
     }
 
     fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
