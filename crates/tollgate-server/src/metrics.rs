@@ -15,6 +15,7 @@ use tollgate_disk::DiskStats;
 use tollgate_redis::Status;
 
 use crate::app::App;
+use crate::connection::Counts;
 use crate::latency::Latency;
 
 /// A kind of request, as far as they are told apart: the place of its name in [`ROUTES`].
@@ -65,8 +66,8 @@ pub(crate) struct Metrics {
     pub(crate) unidentified: AtomicU64,
     /// Wrong admin tokens that were shown.
     pub(crate) failed_authentications: AtomicU64,
-    pub(crate) connections: AtomicU64,
-    pub(crate) connections_total: AtomicU64,
+    /// Of HTTP, gRPC and the Redis protocol.
+    pub(crate) connections: [Counts; 3],
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     stale: AtomicBool,
@@ -180,12 +181,7 @@ impl Collector for Scrape {
         let statuses = names.iter().zip(&metrics.statuses);
         let statuses = statuses.map(|(name, count)| (vec![("status", name.as_str())], read(count)));
         page.counter("http_responses", "Answers by status", statuses)?;
-        page.gauge("http_connections", "Open connections", alone(read(&metrics.connections)))?;
-        page.counter(
-            "http_connections_opened",
-            "Connections ever opened",
-            alone(read(&metrics.connections_total)),
-        )?;
+        page.connections(&metrics.connections)?;
 
         let reloads = [("ok", &metrics.reloads), ("failed", &metrics.failed_reloads)];
         let reloads = reloads.map(|(result, count)| (vec![("result", result)], read(count)));
@@ -206,6 +202,29 @@ fn alone<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
+    fn connections(&mut self, counts: &[Counts; 3]) -> fmt::Result {
+        let each = |count: fn(&Counts) -> &AtomicU64| {
+            let listeners = ["http", "grpc", "resp"].into_iter().zip(counts);
+            listeners
+                .map(move |(name, counts)| (vec![("listener", name)], count(counts).load(Ordering::Relaxed)))
+        };
+        self.gauge("connections", "Open connections", each(|counts| &counts.open))?;
+        self.counter("connections_opened", "Connections opened", each(|counts| &counts.opened))?;
+        let reason = |reason, count| {
+            each(count).map(move |(mut labels, value)| {
+                labels.push(("reason", reason));
+                (labels, value)
+            })
+        };
+        let refused = reason("per_peer", |counts| &counts.refused_per_peer);
+        let refused = refused.chain(reason("failed", |counts| &counts.failed));
+        self.counter("connections_refused", "Connections refused", refused)?;
+        let help = "Idle connections closed to make room for others";
+        self.counter("connections_evicted", help, each(|counts| &counts.evicted))?;
+        let help = "Connections that waited for room, because all others were busy";
+        self.counter("connections_delayed", help, each(|counts| &counts.delayed))
+    }
+
     fn memory(&mut self, memory: &MemoryStats) -> fmt::Result {
         self.gauge("live_keys", "Keys in use", alone(memory.live))?;
         let help = "Keys forgotten because they had turned idle";

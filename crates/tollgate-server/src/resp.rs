@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::connection::{Course, Phase};
+use crate::connection::{Course, Phase, Slot};
 
 mod command;
 pub mod frame;
@@ -46,6 +46,7 @@ pub(crate) async fn speak(
     app: &Arc<App>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
+    slot: &Arc<Slot>,
     course: watch::Receiver<Course>,
 ) -> io::Result<()> {
     let patience = app.fixed().timeout;
@@ -81,6 +82,7 @@ pub(crate) async fn speak(
                 }
             }
         }
+        let busy = slot.busy();
         // As much as there is room to answer, again and again.
         loop {
             let taken = session.answer(&bytes).await;
@@ -100,6 +102,7 @@ pub(crate) async fn speak(
                 break;
             }
         }
+        drop(busy);
         if bytes.is_empty() {
             bytes.shrink_to(READ_BYTES);
         }
@@ -169,7 +172,7 @@ mod tests {
         let (app, tell, told) = app();
         let (client, server) = duplex(capacity);
         // As encryption does, this keeps what is written until it is told to let it go.
-        (client, tell, async move { speak(&app, BufWriter::new(server), PEER, told).await })
+        (client, tell, async move { speak(&app, BufWriter::new(server), PEER, &Slot::alone(), told).await })
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,7 +193,7 @@ mod tests {
         let clock = ManualClock::default();
         let (app, _tell, told) = app_with(Arc::new(clock.clone()));
         let (mut client, server) = duplex(1 << 10);
-        tokio::spawn(async move { speak(&app, server, PEER, told).await });
+        tokio::spawn(async move { speak(&app, server, PEER, &Slot::alone(), told).await });
         for (command, late) in
             [("AUTH wrong", true), ("PING", false), ("HELLO 2 AUTH me wrong", true), ("HELLO x", false)]
         {
@@ -215,7 +218,7 @@ mod tests {
         let (server, _) = listener.accept().await.unwrap();
         client.write_all(&PING.repeat(100)).await.unwrap();
         tell.send_modify(|course| course.phase = Phase::Closing);
-        let server = tokio::spawn(async move { speak(&app, server, PEER, told).await });
+        let server = tokio::spawn(async move { speak(&app, server, PEER, &Slot::alone(), told).await });
         assert_eq!(client.read(&mut [0; 64]).await.unwrap(), 0, "the end, and no reset");
         drop(client);
         server.await.unwrap().unwrap();

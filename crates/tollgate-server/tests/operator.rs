@@ -211,7 +211,7 @@ fn what_is_in_flight_when_the_server_stops_is_finished() {
     let stream = caller.stream.get_mut();
     write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{first}", body.len())
         .unwrap();
-    eventually("the connection is open", || server.metric("tollgate_http_connections") >= 2.0);
+    eventually("the connection is open", || server.metric("tollgate_connections{listener=\"http\"}") >= 2.0);
     server.signal("TERM");
     server.log_line("stopping");
     eventually("nobody is let in any more", || Caller::connect(&server.address).is_err());

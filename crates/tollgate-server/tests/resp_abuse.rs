@@ -235,26 +235,6 @@ fn who_reads_late_gets_every_answer() {
 }
 
 #[test]
-fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
-    let server = server("full", "max_connections = 2");
-    let (mut one, mut two) = (Wire::connect(&server), Wire::connect(&server));
-    assert_eq!((one.ask("PING"), two.ask("PING")), ("+PONG".into(), "+PONG".into()));
-    let mut three = Wire::connect(&server);
-    three.send("PING\r\n");
-    three.0.get_ref().set_nonblocking(true).unwrap();
-    for _ in 0..1000 {
-        // The server has had time to answer this one a thousand times, and has not let it in.
-        assert_eq!(one.ask("PING"), "+PONG");
-        assert_eq!(three.0.get_mut().read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    }
-    assert_eq!(server.get("/healthz").status, 200, "other protocols have their own");
-    drop(two);
-    three.0.get_ref().set_nonblocking(false).unwrap();
-    assert_eq!(three.line(), "+PONG");
-    assert_eq!((one.ask("PING"), three.ask("PING")), ("+PONG".into(), "+PONG".into()));
-}
-
-#[test]
 fn a_hundred_thousand_commands_at_once_are_answered_in_order() {
     const COMMANDS: i64 = 100_000;
     let server = Server::everywhere(&[]);

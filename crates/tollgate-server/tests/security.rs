@@ -209,38 +209,6 @@ fn a_request_has_one_host_as_rfc_9112_has_it() {
     assert_eq!(server.get("/check/a").json()["remaining"], 100 - 13, "what is refused costs nothing");
 }
 
-#[test]
-fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
-    let mut command = Command::new(TOLLGATE);
-    let server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_MAX_CONNECTIONS", "2"));
-    let open = || {
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        write!(stream, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-        stream
-    };
-    let answered = |stream: &mut TcpStream| stream.read(&mut [0; 1024]).unwrap() > 0;
-    let (mut one, mut two) = (open(), open());
-    assert!(answered(&mut one) && answered(&mut two));
-    let mut three = open();
-    three.set_nonblocking(true).unwrap();
-    for _ in 0..100 {
-        // The server has had time to answer this one a hundred times, and has not let it in.
-        write!(one, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-        let mut page = Vec::new();
-        while !page.ends_with(b"# EOF\n") {
-            let mut some = [0; 16 << 10];
-            let length = one.read(&mut some).unwrap();
-            page.extend_from_slice(&some[..length]);
-        }
-        let page = String::from_utf8(page).unwrap();
-        assert!(page.contains("\ntollgate_http_connections 2\n"), "{page}");
-    }
-    assert_eq!(three.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    drop(two);
-    three.set_nonblocking(false).unwrap();
-    assert!(answered(&mut three));
-}
-
 /// An authority, and what it issued: certificate and key, in PEM.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 

@@ -15,6 +15,7 @@ use axum::body::Body;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -31,7 +32,7 @@ use super::check::at_once;
 use super::cross_site::is_from_browser;
 use super::host;
 use crate::app::{App, STOPWATCH};
-use crate::connection::{Course, Phase};
+use crate::connection::{Course, Phase, Slot};
 use crate::metrics::Route;
 
 /// The largest head of a request.
@@ -64,12 +65,14 @@ impl Http {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
         peer: SocketAddr,
+        slot: &Arc<Slot>,
         mut course: watch::Receiver<Course>,
     ) -> io::Result<()> {
         let (requests, phase) = (AtomicU64::new(0), course.clone());
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
-            self.answer(request, peer, &phase)
+            let busy = slot.busy();
+            self.answer(request, peer, &phase).inspect(move |_| drop(busy))
         });
         // Head and body are small: copying them together is cheaper than writing them in two pieces.
         let connection = http1::Builder::new()

@@ -62,7 +62,12 @@ impl Server {
 
     /// Starts it, and keeps its log for [`log_line`](Self::log_line).
     pub(crate) fn logging(command: &mut Command) -> Self {
-        Self::spawn(command.args(HTTP_ONLY).stderr(Stdio::piped()))
+        Self::with_log(command.args(HTTP_ONLY))
+    }
+
+    /// The same with a command that says where to listen.
+    pub(crate) fn with_log(command: &mut Command) -> Self {
+        Self::spawn(command.stderr(Stdio::piped()))
     }
 
     /// The same, with no token configured.
