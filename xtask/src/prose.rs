@@ -18,7 +18,8 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
     let mut long = Vec::new();
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {
-        let entries = fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let entries =
+            fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         for path in entries.flatten().map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() && !SKIPPED.contains(&name.as_str()) {

@@ -23,7 +23,7 @@ fn a_body_in_chunks_of_one_byte_costs_what_its_bytes_cost() {
     let body = format!("{}{json}", " ".repeat(BODY_BYTES - json.len()));
     let chunks: String = body.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();
     let request = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunks}"
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunks}"
     );
     thread::scope(|scope| {
         for _ in 0..BODIES {

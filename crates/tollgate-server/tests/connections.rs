@@ -37,7 +37,7 @@ const PROTOCOLS: [Protocol; 3] = [
         first: b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
         next: b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
         answer: b"}",
-        unfinished: b"POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n",
+        unfinished: b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n",
     },
     Protocol {
         name: "grpc",
