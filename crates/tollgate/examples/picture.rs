@@ -28,17 +28,17 @@ const ROW: f64 = 92.0;
 const TOP: f64 = 64.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let file = std::env::args().nth(1).ok_or("say which file to draw into")?;
+    let file = std::env::args().nth(1).ok_or("name the file to write: picture FILE")?;
     std::fs::write(file, draw()?)?;
     Ok(())
 }
 
-/// A trickle, a burst before a window's edge and one after it, and a late one.
+/// Steady traffic, with a burst before a window's edge, one after it, and a late one.
 fn traffic() -> Vec<u64> {
-    let trickle = (0..SECONDS).step_by(2).map(|second| second * 1_000);
+    let steady = (0..SECONDS).step_by(2).map(|second| second * 1_000);
     let bursts = [(8_000, 12), (10_400, 12), (27_000, 20)];
     let bursts = bursts.into_iter().flat_map(|(start, count)| (0..count).map(move |i| start + i * 90));
-    let mut millis: Vec<u64> = trickle.chain(bursts).collect();
+    let mut millis: Vec<u64> = steady.chain(bursts).collect();
     millis.sort_unstable();
     millis
 }
