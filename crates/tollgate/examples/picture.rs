@@ -55,7 +55,7 @@ fn draw() -> Result<String, Box<dyn Error>> {
 <text x="24" y="32" font-size="17" font-weight="600" fill="#1d2433">The same traffic, five limits of about ten per ten seconds</text>
 <circle cx="612" cy="27" r="4" fill="#1a7f5a"/><text x="621" y="31" font-size="12" fill="#4a5468">admitted</text>
 <path d="M688 23l8 8m0-8l-8 8" stroke="#d1495b" stroke-width="1.8"/><text x="702" y="31" font-size="12" fill="#4a5468">denied</text>
-<rect x="756" y="21" width="14" height="11" fill="#d7e8f7"/><text x="775" y="31" font-size="12" fill="#4a5468">what is left</text>
+<rect x="756" y="21" width="14" height="11" fill="#d7e8f7"/><text x="775" y="31" font-size="12" fill="#4a5468">remaining</text>
 "##
     );
     for (index, (name, notation, remark)) in ROWS.into_iter().enumerate() {

@@ -24,7 +24,7 @@ pub enum Error {
         text: String,
         /// Where the error starts, counted in characters from 1.
         column: usize,
-        /// What is wrong at that column.
+        /// The error at that column.
         reason: String,
         /// What to write instead.
         hint: String,
@@ -35,7 +35,7 @@ pub enum Error {
         rule: String,
         /// The invalid field.
         field: &'static str,
-        /// What is wrong with the field and what to write instead.
+        /// The error, and what to write instead.
         reason: String,
     },
     /// An attribute value that is part of a key is empty or too long.
@@ -80,12 +80,12 @@ pub enum Error {
     InvalidDump {
         /// The line number, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
     /// A page of a durable store cannot be loaded.
     InvalidPage {
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
     /// The reservation does not exist: it was settled or cancelled already, has expired, or was

@@ -81,7 +81,7 @@ pub struct MemoryStore {
     idle_for: Duration,
 }
 
-/// A shard on cache lines of its own.
+/// A shard, aligned so that no two share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Padded(Spin<Shard>);

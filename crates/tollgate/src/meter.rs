@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn b7_a_state_from_the_future_counts_as_exactly_empty_and_is_full_again_after_one_refill() {
+    fn b7_a_state_from_the_future_counts_as_exactly_empty_and_is_whole_after_one_refill() {
         let (wild, now) = (Timestamp::from_secs(9_000_000), Timestamp::from_secs(1_000));
         let limits = [
             (Limit::fixed_window(10, MINUTE), MINUTE),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn b7_a_window_that_was_given_back_whole_locks_nobody_out_when_the_clock_goes_back() {
+    fn b7_a_window_given_back_whole_does_not_deny_after_the_clock_goes_back() {
         let mut meter = Meter::new(Limit::fixed_window(10, MINUTE));
         let (wild, now) = (Timestamp::from_secs(9_000_000), Timestamp::from_secs(1_000));
         assert!(meter.decide(wild, 3).allowed());

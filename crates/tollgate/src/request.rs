@@ -90,8 +90,8 @@ impl<'a> Request<'a> {
     /// evenly, or a window that opens at the first request.
     ///
     /// The next request of the same client may have another limit, which neither gives back nor
-    /// speeds up what is in use. All buckets share one time, of which one unit at 1 a day uses more
-    /// than all of 1000 a second. All windows of one period share a count.
+    /// speeds up units in use. All buckets share one time: one unit at 1 a day uses up more time
+    /// than 1000 a second has. All windows of one period share a count.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
@@ -99,7 +99,7 @@ impl<'a> Request<'a> {
     /// let limiter = Limiter::builder(RuleSet::new([Rule::inline("by-plan").key(["client"])])?).build()?;
     /// let gold = limiter.inline(Limit::per_minute(600))?;
     /// assert_eq!(limiter.check(Request::client("alice").under("by-plan", &gold))?.remaining(), 599);
-    /// assert_eq!(limiter.check(Request::client("alice"))?.limits().len(), 0, "nobody named the rule");
+    /// assert_eq!(limiter.check(Request::client("alice"))?.limits().len(), 0, "the rule was not named");
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]

@@ -197,7 +197,7 @@ impl Rule {
         self.inline
     }
 
-    /// The most keys it can have, if it has a bound of its own.
+    /// The most keys it can have, if it is bounded.
     #[must_use]
     pub const fn key_bound(&self) -> Option<u64> {
         self.max_keys

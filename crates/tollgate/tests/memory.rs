@@ -116,7 +116,7 @@ fn e5_a_store_full_of_busy_keys_can_pool_new_keys() {
     }
     assert_eq!(limiter.store().memory_stats().pooled, 100);
     clock.advance(MINUTE);
-    assert!(limiter.check("new-7").unwrap().allowed(), "a budget of its own again");
+    assert!(limiter.check("new-7").unwrap().allowed(), "its own budget again");
     assert_eq!(block_on(limiter.peek("new-7")).unwrap().remaining(), 1);
 }
 

@@ -5,7 +5,7 @@
 //!
 //! * [`InlineBucket`]: the state is one absolute time, the moment at which every bucket is full
 //!   again, as in redis-cell. It only ever moves forward, and only on an admission, so a request
-//!   under one limit neither gives back nor speeds up what is in use under another. It may use the
+//!   under one limit neither gives back nor speeds up units in use under another. It may use the
 //!   other up: after a request at 1 a day, one at 1000 a second is denied.
 //! * [`InlineWindow`]: the period is part of the key, and the count is compared with the limit of
 //!   each request.

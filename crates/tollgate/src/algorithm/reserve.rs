@@ -1,7 +1,7 @@
 //! Token bucket with a reserve: a sustained bucket that is drawn on first, and a burst reserve for
 //! units that it lacks.
 //!
-//! The reserve has a slower refill of its own: a client may burst deep now and then, but not
+//! The reserve refills separately, and more slowly: a client may burst deep now and then, but not
 //! repeatedly. A cost may draw on both. A request is denied when both together lack units. A refund
 //! goes to the reserve first, since that was drawn on last.
 

@@ -1,7 +1,7 @@
 //! Capacity: how many keys are kept, how many may be, and what happens when there is no room.
 //!
-//! The whole store is bounded, and a rule can have a lower bound of its own: a client that can name
-//! keys freely cannot use up the room of other rules. A global budget needs no room, so a flood of
+//! The whole store is bounded, and a rule can have a lower bound: a client that can name keys
+//! freely cannot use up the room of other rules. A global budget needs no room, so a flood of
 //! clients cannot crowd it out.
 
 use std::collections::HashMap;

@@ -146,8 +146,8 @@ impl Overrides {
         pattern.or(exact).copied()
     }
 
-    /// The indexes of all overrides that may apply to a request of which only the key's attributes
-    /// are known, in order: those with a separate budget, and the first that replaces the rule's
+    /// The indexes of all overrides that may apply to a request with only the key's attributes
+    /// known, in order: those with a separate budget, and the first that replaces the rule's
     /// limits.
     pub(super) fn all_of(&self, request: &Request<'_>, key: &[String]) -> Vec<usize> {
         let mut found = Vec::new();
