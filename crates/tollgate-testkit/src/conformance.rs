@@ -55,6 +55,7 @@ macro_rules! conformance {
             b10_outcomes_are_those_of_the_oracle,
             b11_replacing_a_limit_keeps_history,
             b12_limits_are_islands,
+            b12_inline_windows_of_different_periods_are_islands,
             c5_reservations_live_in_the_store,
             c5_blocks_live_in_the_store,
         ]);

@@ -119,6 +119,8 @@ proptest! {
                 (4, true) => Request::new(&on_path),
                 _ => Request::client(CLIENTS[client]),
             };
+            // A cost of 0 writes nothing, which only shows when the clock goes back.
+            let cost = if other < 3 { 0 } else { cost };
             let decision = fast.check(request.cost(cost)).unwrap();
             prop_assert_eq!(&decision, &block_on(general.check_async(request.cost(cost))).unwrap());
             prop_assert!(fast.stats().live_keys <= Some(max_keys));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Algorithm, Limit, Override, Request, Rule, RuleSet, Store, Timestamp};
+use tollgate::{Algorithm, HOUR, Limit, MINUTE, Override, Request, Rule, RuleSet, Store, Timestamp};
 
 use super::{Laws, full_refill, nanos, per_client};
 use crate::bound::{Admitted, check_history, max_admitted};
@@ -84,6 +84,23 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 limits.iter().zip(&listed).try_for_each(|(limit, history)| check_history(limit, history));
             checked.and_then(|()| check_inline(&inline, &passed)).map_err(TestCaseError::fail)
         });
+    }
+
+    /// B12. Inline windows of different periods have counts of their own: a window that opens anew
+    /// under the shorter period leaves the count of the longer one as it is.
+    pub fn b12_inline_windows_of_different_periods_are_islands(&self) {
+        let world = self.world([per_client(Limit::per_minute(1))]);
+        let rules = RuleSet::new([Rule::inline("inline").key(["client"])]).expect("a valid rule");
+        world.limiter.set_rules(rules).expect("accepted");
+        let [short, long] = [Limit::fixed_window(2, MINUTE), Limit::fixed_window(3, HOUR)]
+            .map(|limit| world.limiter.inline(limit).expect("the store keeps windows"));
+        let admitted = |limit, times| {
+            let request = Request::client("a").under("inline", limit);
+            (0..times).filter(|_| world.check(request).allowed()).count()
+        };
+        assert_eq!((admitted(&long, 5), admitted(&short, 5)), (3, 2));
+        world.clock.advance(2 * MINUTE);
+        assert_eq!((admitted(&short, 5), admitted(&long, 5)), (2, 0));
     }
 }
 
