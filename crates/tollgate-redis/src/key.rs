@@ -1,16 +1,17 @@
 //! The name of a budget in Redis: `tollgate:{alice}:per-client:0`, or
-//! `tollgate:{alice}[path=/login]:per-client:0` for the budget of an override that matches on a path.
+//! `tollgate:{alice}[path=/login]:per-client:0` for the budget of an override that matches on a
+//! path.
 //!
-//! Printable, so that an operator can read it, and injective, so that no client can spell another's.
-//! The braces are the hash tag: a Cluster keeps all budgets of one subject in one slot, where one
-//! script decides them together. Budgets of everyone have the subject `*`, which no client can
-//! spell, and share a slot too.
+//! A name is printable, so that an operator can read it, and injective, so that no client can spell
+//! the name of another's budget. The braces are the hash tag: a Cluster keeps all budgets of one
+//! client in one slot, where one script decides them together. Budgets that all clients share have
+//! the tag `*`, which no client can spell, and share a slot too.
 
 use std::fmt::Write as _;
 
 use tollgate::{Budget, Key};
 
-/// How many slots a Cluster has.
+/// Number of slots of a Cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The name of `key`, and its slot.
@@ -31,7 +32,7 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     let slot = slot_of(&name.as_bytes()[tag_start..]);
     name.push('}');
     match key.budget() {
-        // A rule whose limits come with requests has no other budget by that name.
+        // A rule with inline limits has no other budget of this name.
         Budget::Rule | Budget::InlineTime => {}
         budget => {
             let _ = write!(name, "[{budget}]");
@@ -41,7 +42,7 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     (name, slot)
 }
 
-/// A byte as it is if it is printable and means nothing here, and escaped otherwise.
+/// Appends a byte: percent-encoded if it is a delimiter or not printable.
 fn push_byte(name: &mut String, byte: u8) {
     match byte {
         b'{' | b'}' | b'%' | b',' | b'*' => {
@@ -54,7 +55,7 @@ fn push_byte(name: &mut String, byte: u8) {
     }
 }
 
-/// The slot of a hash tag: CRC-16/XMODEM, as the Cluster specification has it.
+/// The slot of a hash tag, by the Cluster specification: CRC-16/XMODEM modulo the number of slots.
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     let crc = tag.iter().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -64,8 +65,8 @@ pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// A name with this slot, for asking its node something.
-pub(crate) fn name_in(prefix: &str, slot: u16) -> String {
+/// A key in this slot, for probing its node.
+pub(crate) fn probe_key(prefix: &str, slot: u16) -> String {
     let tag = (0_u32..).map(|number| format!("probe-{number}")).find(|tag| slot_of(tag.as_bytes()) == slot);
     format!("{prefix}:{{{}}}", tag.unwrap_or_default())
 }
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!(slot_of(b"123456789"), 0x31c3);
         assert_eq!(slot_of(b"foo"), 12_182);
         for slot in [0, 1, 9_999, SLOTS - 1] {
-            let name = name_in("t", slot);
+            let name = probe_key("t", slot);
             let tag = name.strip_prefix("t:{").and_then(|rest| rest.strip_suffix('}')).unwrap();
             assert_eq!(slot_of(tag.as_bytes()), slot);
         }
