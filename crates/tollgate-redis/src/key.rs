@@ -3,9 +3,9 @@
 //! path.
 //!
 //! A name is printable, so that an operator can read it, and injective, so that no client can spell
-//! the name of another's budget. The braces are the hash tag: a Cluster keeps all budgets of one
-//! client in one slot, where one script decides them together. Budgets that all clients share have
-//! the tag `*`, which no client can spell, and share a slot too.
+//! the name of another's budget. The braces are the hash tag: a Cluster keeps all budgets with the
+//! same key values in one slot, where one script decides them together. Budgets that all clients
+//! share have the tag `*`, which no client can spell, and are in one slot too.
 
 use std::fmt::Write as _;
 

@@ -15,7 +15,7 @@ use crate::limit::LimitText;
 /// arithmetic file by file; tests compare the two.
 pub const SCRIPT: &str = concat!(
     include_str!("script/head.lua"),
-    include_str!("script/short.lua"),
+    include_str!("script/fast.lua"),
     include_str!("script/algorithm.lua"),
     include_str!("script/fixed_window.lua"),
     include_str!("script/sliding_window.lua"),
