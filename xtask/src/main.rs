@@ -4,6 +4,8 @@ use std::env;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+mod prose;
+
 const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
 fn test() -> Result<(), String> {
     set_up()?;
     cargo("formatting", &["fmt", "--all", "--", "--check"])?;
+    eprintln!("── prose");
+    prose::check(root())?;
     cargo("lints", &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
     if has("nextest") {
         cargo("tests", &["nextest", "run", "--workspace", "--all-features"])?;

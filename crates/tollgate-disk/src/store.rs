@@ -343,6 +343,14 @@ impl Store for DiskStore {
         Ok(applied)
     }
 
+    async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
+        let keys = self.shared.memory.clear(rule);
+        if self.durability == Durability::Strict {
+            self.shared.wait_durable().await?;
+        }
+        Ok(keys)
+    }
+
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         self.shared.memory.accepts(limit)
     }

@@ -1,18 +1,20 @@
 //! What a denied client gets: a status, header fields, and a problem body (RFC 9457) with the
 //! numbers.
 
+use std::ops::Not;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate::{Decision, Timestamp};
+use tollgate::{Cause, Decision, Timestamp};
 
 use crate::Headers;
 use crate::headers::{enforcing, policy_name};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 // Checked once, when this is compiled.
@@ -39,11 +41,18 @@ pub struct Numbers {
     pub rule: Option<&'static str>,
     /// Whether the store had no say.
     pub degraded: bool,
+    /// Whether a block denies the request, and not a limit: there only if one does.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub blocked: bool,
+    /// When the block ends, since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
 }
 
 impl From<&Decision> for Numbers {
     fn from(decision: &Decision) -> Self {
         let limited = decision.deciding().is_some();
+        let until = blocked_until(decision.cause());
         Self {
             allowed: decision.allowed(),
             remaining: limited.then(|| decision.remaining()),
@@ -52,6 +61,8 @@ impl From<&Decision> for Numbers {
             retry_after_ms: decision.retry_after().map(millis_ceil),
             rule: decision.rule().map(|rule| rule.as_str()),
             degraded: decision.degraded(),
+            blocked: until.is_some(),
+            until,
         }
     }
 }
@@ -96,8 +107,25 @@ impl Numbers {
         }
         out.extend_from_slice(b",\"degraded\":");
         out.extend_from_slice(flag(self.degraded).as_bytes());
+        if self.blocked {
+            out.extend_from_slice(b",\"blocked\":true");
+        }
+        if self.until.is_some() {
+            out.extend_from_slice(b",\"until\":");
+            number(&mut out, self.until);
+        }
         out.push(b'}');
         out
+    }
+}
+
+/// When the block ends that a denial is due to, in whole milliseconds since the Unix epoch, rounded
+/// up.
+#[must_use]
+pub fn blocked_until(cause: Cause) -> Option<u64> {
+    match cause {
+        Cause::Block { until } => Some(until.as_millis_ceil()),
+        _ => None,
     }
 }
 
@@ -169,7 +197,7 @@ pub struct Denied<N = Numbers> {
 }
 
 /// The response to a denied request: 429 with `Retry-After` and the rate limit fields, or 503 if
-/// it was denied because the store failed, which is not the client's fault.
+/// it was denied because the store failed or is full, which is not the client's fault.
 pub fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> {
     denied_with(decision, headers, Numbers::from(decision))
 }
@@ -189,8 +217,17 @@ pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Seriali
 
 fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> {
     let (status, kind, detail) = if decision.unavailable() {
-        let detail = "the rate limiter cannot count at the moment; try again soon".to_owned();
+        let detail = match decision.cause() {
+            Cause::StoreFull => {
+                let room_at = decision.reset_at().as_millis_ceil();
+                format!("the rate limiter has no room for one more client; there may be at {room_at}")
+            }
+            _ => "the rate limiter cannot count at the moment; try again soon".to_owned(),
+        };
         (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, detail)
+    } else if let Some(until) = blocked_until(decision.cause()) {
+        let detail = format!("the client is blocked; the block ends at {until}");
+        (StatusCode::TOO_MANY_REQUESTS, ABNORMAL_USAGE, detail)
     } else {
         let reset_at = decision.reset_at().as_millis_ceil();
         let detail = format!("rate limit exceeded; window resets at {reset_at}");
@@ -229,6 +266,23 @@ pub fn too_many_requests(decision: &Decision) -> Response<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate::{HOUR, Limit, Limiter, ManualClock, MemoryStore, RuleSet};
+
+    /// No room is not the client's fault, whoever asks the limiter.
+    #[test]
+    fn e5_a_newcomer_to_a_full_table_gets_a_503_and_a_time() {
+        let rules = RuleSet::per_client(Limit::fixed_window(9, HOUR));
+        let limiter = Limiter::builder(rules).store(MemoryStore::new().max_keys(1));
+        let limiter = limiter.clock(ManualClock::at(Timestamp::from_secs(1_800_000_000))).build().unwrap();
+        assert!(limiter.check("in").unwrap().allowed());
+        let response = too_many_requests(&limiter.check("new").unwrap());
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (503, &"3600".parse().unwrap())
+        );
+        let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!(body["type"], REDUCED_CAPACITY);
+    }
 
     #[test]
     fn f1_numbers_written_by_hand_are_what_serialising_gives() {
@@ -244,6 +298,8 @@ mod tests {
                     retry_after_ms,
                     rule,
                     degraded: !even,
+                    blocked: !even,
+                    until: (!even).then_some(1_700_000_060_000),
                 };
                 let written = String::from_utf8(numbers.to_json()).unwrap();
                 assert_eq!(written, serde_json::to_string(&numbers).unwrap());

@@ -61,6 +61,7 @@ where
             }
             Projected::Denied { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(ResponseBody::denied))),
+                // The contract of `Future`: only the program that drives it can poll it again.
                 None => panic!("polled after it was done"),
             },
             Projected::Waiting { future } => future.as_mut().poll(context),

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderName};
@@ -143,6 +144,16 @@ impl Identity {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(Source::Either(Box::new((self.0, other.0))))
+    }
+
+    /// The name of whoever opened a connection, by its address alone, for a bound on connections;
+    /// `None` for a trusted proxy, which opens them for others. Only for [`Identity::peer`].
+    #[must_use]
+    pub fn bounded_peer(&self, peer: IpAddr) -> Option<String> {
+        match &self.0 {
+            Source::Address(address) => address.bounded_peer(peer.to_canonical()),
+            _ => None,
+        }
     }
 
     /// Who a request is from, or `None` if that cannot be told.

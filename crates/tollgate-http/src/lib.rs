@@ -44,7 +44,8 @@ mod service;
 pub use asked::Asked;
 pub use body::ResponseBody;
 pub use denied::{
-    Denied, Numbers, Problem, denied, denied_as, denied_with, json, millis_ceil, too_many_requests,
+    Denied, Numbers, Problem, blocked_until, denied, denied_as, denied_with, json, millis_ceil,
+    too_many_requests,
 };
 pub use future::ResponseFuture;
 pub use head::{Head, PeerAddr};

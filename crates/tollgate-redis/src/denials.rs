@@ -80,6 +80,13 @@ impl Denials {
         self.hits.load(Ordering::Relaxed)
     }
 
+    /// Invalidates every cached denial.
+    pub(crate) fn invalidate_all(&self) {
+        self.change_counters.iter().for_each(|counter| {
+            counter.fetch_add(1, Ordering::Release);
+        });
+    }
+
     /// The fingerprint of a request, as of now.
     pub(crate) fn fingerprint(&self, charges: &[Charge<'_>]) -> Fingerprint {
         let mut hash = 0_u128;
@@ -160,6 +167,7 @@ impl Denials {
         u128::from(one) << 64 | u128::from(other)
     }
 
+    /// The index is in range: it is a remainder by [`CHANGE_COUNTERS`], the number of counters.
     fn change_counter(&self, key: u128) -> &AtomicU64 {
         let index = usize::try_from(key % CHANGE_COUNTERS as u128).unwrap_or(0);
         &self.change_counters[index]

@@ -29,6 +29,7 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     if name.len() == tag_start {
         name.push('*');
     }
+    // In range: the name has only grown since `tag_start`.
     let slot = slot_of(&name.as_bytes()[tag_start..]);
     name.push('}');
     match key.budget() {
@@ -40,6 +41,30 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     }
     let _ = write!(name, ":{}:{}", key.rule().as_str(), key.index());
     (name, slot)
+}
+
+/// Parses the name of a budget under `prefix`: its rule, and the value that it is keyed by, if that
+/// is exactly one.
+pub(crate) fn parse_name<'a>(prefix: &str, name: &'a str) -> Option<(&'a str, Option<String>)> {
+    let (tag, rest) = name.strip_prefix(prefix)?.strip_prefix(":{")?.split_once('}')?;
+    let (rest, _index) = rest.rsplit_once(':')?;
+    let rule = match rest.strip_prefix(':') {
+        Some(rule) => rule,
+        None => rest.strip_prefix('[')?.rsplit_once("]:")?.1,
+    };
+    let value = (tag != "*" && !tag.contains(',')).then(|| percent_decoded(tag)).flatten();
+    Some((rule, value))
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Appends a byte: percent-encoded if it is a delimiter or not printable.
@@ -80,6 +105,19 @@ mod tests {
         let mut name = String::new();
         "a},*b%{é\n ".bytes().for_each(|byte| push_byte(&mut name, byte));
         assert_eq!(name, "a%7D%2C%2Ab%25%7B%C3%A9%0A%20");
+    }
+
+    #[test]
+    fn a_name_parses_to_its_rule_and_value() {
+        let parse = |name| parse_name("t", name);
+        let of = |rule, value: &str| Some((rule, Some(value.to_owned())));
+        assert_eq!(parse("t:{alice}:per-client:0"), of("per-client", "alice"));
+        assert_eq!(parse("t:{a%7D%2C%C3%A9}[path=/x:y]:a:b:12"), of("a:b", "a},é"));
+        assert_eq!(parse("t:{*}:all:0"), Some(("all", None)));
+        assert_eq!(parse("t:{a,b}:two:0"), Some(("two", None)));
+        for other in ["tt:{a}:r:0", "t:a:r:0", "t:{a}", "t:{a}r:0", ""] {
+            assert_eq!(parse(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -9,16 +9,19 @@
 //! [`RedisStore`] is a [`Store`](tollgate::Store) that supports every operation of a
 //! [`Limiter`](tollgate::Limiter).
 
+mod blocks;
 mod connection;
 mod denials;
 mod key;
 mod limit;
 mod link;
+mod scan;
 mod script;
 mod slots;
 mod store;
 mod target;
 
+pub use blocks::Blocked;
 pub use link::Change;
 pub use script::SCRIPT;
 pub use store::{RedisStore, RedisStoreBuilder, Status};

@@ -72,6 +72,18 @@ pub(crate) enum SendError {
     Store(StoreError),
 }
 
+impl From<SendError> for StoreError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Store(error) => error,
+            SendError::NoScript => {
+                let reason = "NOSCRIPT in answer to EVAL; check for a proxy that does not pass scripts on";
+                Self::Unavailable { reason: reason.into() }
+            }
+        }
+    }
+}
+
 /// A circuit breaker.
 #[derive(Default)]
 struct Breaker {
@@ -140,6 +152,8 @@ impl Link {
         self.trips.load(Ordering::Relaxed)
     }
 
+    /// The index is in range: there is one breaker, or [`SLOT_RANGES`], and a slot is below
+    /// [`SLOTS`].
     fn breaker(&self, slot: u16) -> &Breaker {
         match self.breakers.len() {
             1 => &self.breakers[0],
@@ -179,11 +193,16 @@ impl Link {
 
     /// Runs the script once, as a probe does.
     pub(crate) async fn ping(self: &Arc<Self>) -> Result<(), StoreError> {
-        match self.send(0, &probe_command(&probe_key(&self.prefix, 0))).await {
-            Ok(_) => Ok(()),
-            Err(SendError::Store(error)) => Err(error),
-            Err(SendError::NoScript) => unreachable!("a probe carries the whole script"),
-        }
+        self.send(0, &probe_command(&probe_key(&self.prefix, 0))).await?;
+        Ok(())
+    }
+
+    /// The connection, for administrative commands. Fails if the breaker of slot 0 is open.
+    pub(crate) async fn admin_connection(self: &Arc<Self>) -> Result<Connection, StoreError> {
+        self.connection(self.breaker(0), 0).await.map_err(|error| match error {
+            SendError::Store(error) => error,
+            SendError::NoScript => StoreError::Unavailable { reason: "Redis has no script".into() },
+        })
     }
 
     /// The connection. Waits for the first dial if there has been none.

@@ -141,7 +141,10 @@ fn merge(groups: &[Group], replies: &[Reply], charges: usize) -> Reply {
             answer.outcome.now = first;
             answer.outcome.reset_at = shifted(answer.outcome.reset_at);
             answer.outcome.grows_at = shifted(answer.outcome.grows_at);
-            answers[*index] = Some(answer);
+            // In range: `group_by_slot` numbers the charges of the request.
+            if let Some(merged) = answers.get_mut(*index) {
+                *merged = Some(answer);
+            }
         }
     }
     Reply {

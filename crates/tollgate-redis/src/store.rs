@@ -6,7 +6,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
 
+use redis::Value;
+
+use crate::connection::error_text;
 use crate::denials::Denials;
+use crate::key::parse_name;
 use crate::link::{Change, Link, OnChange, SendError};
 use crate::script::{Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
 use crate::target::{Target, masked};
@@ -135,6 +139,10 @@ impl RedisStore {
         }
     }
 
+    pub(crate) fn link_and_prefix(&self) -> (&Arc<Link>, &str) {
+        (&self.shared.link, &self.shared.prefix)
+    }
+
     /// Checks that Redis can run the script.
     ///
     /// # Errors
@@ -236,6 +244,22 @@ impl Store for RedisStore {
         applied
     }
 
+    async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
+        let Shared { link, prefix, denials, .. } = &*self.shared;
+        let mut keys = 0_u64;
+        let is_of_rule = |name: &str| parse_name(prefix, name).is_some_and(|(other, _)| other == rule);
+        let unlink = |name: &str| redis::cmd("UNLINK").arg(name).take();
+        let unlinked =
+            link.admin_connection().await?.for_each_key(prefix, is_of_rule, unlink, |_, answer| {
+                keys = keys.saturating_add(u64::from(matches!(answer, Value::Int(1..))));
+                true
+            });
+        let unlinked = unlinked.await.map_err(|error| StoreError::Unavailable { reason: error_text(&error) });
+        // Also after a failure: some keys may be gone.
+        denials.iter().for_each(Denials::invalidate_all);
+        unlinked.map(|()| keys)
+    }
+
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         limit::check(limit, self.shared.log_ceiling)
     }
@@ -249,7 +273,8 @@ impl Shared {
         let charge =
             |charge: &Charge<'_>| ScriptCharge::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
         let charges: SmallVec<[ScriptCharge; 4]> = charges.iter().map(charge).collect();
-        let one_slot = charges.windows(2).all(|pair| pair[0].slot == pair[1].slot);
+        let first_slot = charges.first().map_or(0, |first| first.slot);
+        let one_slot = charges.iter().all(|charge| charge.slot == first_slot);
         let Reply { now, answers, converted, changed, .. } = if self.cluster && !one_slot {
             slots::decide(self, op, &charges, now).await?
         } else {
@@ -276,12 +301,6 @@ impl Shared {
             Err(SendError::NoScript) => send(true).await,
             answer => answer,
         };
-        match answer {
-            Ok(value) => parse_reply(&value, verb, charges),
-            Err(SendError::Store(error)) => Err(error),
-            Err(SendError::NoScript) => {
-                Err(StoreError::Unavailable { reason: "Redis answers NOSCRIPT to EVAL".into() })
-            }
-        }
+        parse_reply(&answer?, verb, charges)
     }
 }

@@ -307,13 +307,14 @@ fn decoded(text: &str) -> Result<String, ()> {
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
         let escape = match rest {
-            [b'%', high, low, ..] => {
-                std::str::from_utf8(&[*high, *low]).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok())
-            }
+            [b'%', high, low, tail @ ..] => std::str::from_utf8(&[*high, *low])
+                .ok()
+                .and_then(|hex| Some((u8::from_str_radix(hex, 16).ok()?, tail))),
             _ => None,
         };
-        bytes.push(escape.unwrap_or(*first));
-        rest = if escape.is_some() { &rest[3..] } else { tail };
+        let (byte, tail) = escape.unwrap_or((*first, tail));
+        bytes.push(byte);
+        rest = tail;
     }
     String::from_utf8(bytes).map_err(drop)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{Cluster, Redis, Sentinels, until};
 use node::Node;
-use tollgate::{Decision, HOUR, Limit, Limiter, Request, Rule, RuleSet, TokioClock};
+use tollgate::{Clock as _, Decision, HOUR, Limit, Limiter, Request, Rule, RuleSet, Store as _, TokioClock};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
 
@@ -201,5 +201,32 @@ fn b9_a_command_that_may_have_been_executed_is_not_sent_again() {
         let attributes = [("policy", "open"), ("client", "a")];
         until("Redis is back", || !run(node.limiter.peek(Request::new(&attributes))).unwrap().degraded());
         assert_eq!(node.check("open", "a").remaining(), 5, "{scheme}: executed once");
+    }
+}
+
+#[test]
+fn clearing_a_rule_and_listing_blocks_reach_every_master() {
+    let cluster = Cluster::start();
+    let node = Node::new(&cluster.url());
+    let store = node.limiter.store();
+    let clients: Vec<String> = (0..100).map(|number| format!("client-{number}")).collect();
+    for client in &clients {
+        assert!(!node.check("closed", client).degraded());
+        let _ = node.check("open", client);
+        let attributes = [("policy", "open"), ("client", client.as_str())];
+        run(node.limiter.block(Request::new(&attributes), HOUR)).unwrap();
+    }
+    let now = TokioClock.now();
+    let mut blocked: Vec<String> =
+        run(store.blocks(1_000, now)).unwrap().into_iter().map(|block| block.value).collect();
+    blocked.sort();
+    let mut all = clients.clone();
+    all.sort();
+    assert_eq!(blocked, all);
+    assert_eq!(run(store.clear("closed")), Ok(100));
+    assert_eq!(run(store.clear("closed")), Ok(0));
+    for client in &clients {
+        assert_eq!(node.check("closed", client).remaining(), node::LIMIT - 1);
+        assert!(!node.check("open", client).allowed(), "the block of another rule stays");
     }
 }

@@ -3,6 +3,10 @@
 mod common;
 mod node;
 
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::{Redis, Sentinels, cli, until};
@@ -150,6 +154,56 @@ fn e4_a_flushed_script_is_loaded_again_and_no_check_fails() {
         assert!(decision.allowed() && !decision.degraded());
     }
     assert!(!node.check("closed", "a").allowed());
+}
+
+/// A server that runs the first EVAL, so that the store connects, and answers NOSCRIPT from then
+/// on.
+fn noscript_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let answer = |stream: TcpStream, ran: &AtomicBool| -> io::Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        // The count of arguments after `*`, the length in bytes after `$`.
+        let number = |reader: &mut BufReader<TcpStream>| -> io::Result<usize> {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            line.trim_end().trim_start_matches(['*', '$']).parse().map_err(io::Error::other)
+        };
+        loop {
+            let mut name = Vec::new();
+            for argument in 0..number(&mut reader)? {
+                let mut text = vec![0; number(&mut reader)? + 2];
+                reader.read_exact(&mut text)?;
+                name = if argument == 0 { text } else { name };
+            }
+            let name = String::from_utf8_lossy(&name).trim_end().to_owned();
+            let runs = name == "EVAL" && !ran.swap(true, Ordering::Relaxed);
+            let reply: &[u8] = match name.as_str() {
+                "EVAL" | "EVALSHA" if !runs => b"-NOSCRIPT No matching script. Please use EVAL.\r\n",
+                _ => b"+OK\r\n",
+            };
+            (&stream).write_all(reply)?;
+        }
+    };
+    thread::spawn(move || {
+        let ran = AtomicBool::new(false);
+        listener.incoming().flatten().for_each(|stream| drop(answer(stream, &ran)));
+    });
+    url
+}
+
+#[test]
+fn e4_noscript_in_answer_to_eval_is_a_store_error() {
+    let url = noscript_server();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = RedisStore::open(&url).unwrap();
+        let refused = store.ping().await.unwrap_err();
+        assert!(refused.to_string().contains("NOSCRIPT in answer to EVAL"), "{refused}");
+        let limiter =
+            Limiter::builder(RuleSet::per_client(Limit::per_second(10))).store(store).build().unwrap();
+        assert!(limiter.check_async("a").await.unwrap().degraded());
+    });
 }
 
 #[test]

@@ -9,21 +9,28 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, Timestamp, TokioClock, Until};
+use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Timestamp, TokioClock};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
-use crate::config::{Config, Faults, Fixed, Origin, Settings};
+use crate::config::{Config, Extent, Faults, Fixed, Origin, Settings};
 use crate::inline;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
 use crate::top::Top;
 
+mod authentication;
+mod blocks;
+mod full;
 mod own;
+mod quiet;
 mod watcher;
 
+pub(crate) use blocks::Blocked;
+use full::Full;
 use own::{OwnLimit, is_per_client};
+use quiet::Quiet;
 use watcher::Watcher;
 
 /// What tells how long something took. Decisions are made by the server's own clock, which may be
@@ -41,10 +48,16 @@ pub struct App {
     pub(crate) top: Arc<Top>,
     /// Requests that no rule covered.
     pub(crate) uncovered: Arc<AtomicU64>,
+    /// Requests that there was no room for.
+    pub(crate) full: Arc<Full>,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
     made_up: Secret,
+    /// Who was blocked.
+    blocked: blocks::Names,
+    /// Wrong tokens that were shown.
+    wrong_tokens: Quiet,
     /// What masks names in logs.
     mask: Secret,
     /// What the configuration's files said when they were last read, right or wrong. Held while they are read again.
@@ -61,6 +74,8 @@ pub struct App {
 struct Rules {
     file: RuleSet,
     own: Vec<OwnLimit>,
+    /// How much the file said.
+    extent: Extent,
 }
 
 impl fmt::Debug for App {
@@ -76,14 +91,15 @@ impl App {
     /// # Errors
     /// A sentence that says what to do.
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
-        let Config { fixed, settings, rules, warnings: _, text } = config;
+        let Config { fixed, settings, rules, warnings: _, text, extent } = config;
         let top = Arc::new(Top::new());
         let uncovered = Arc::new(AtomicU64::new(0));
+        let full = Arc::new(Full::new());
         let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::teller())?)
             .clock(Arc::clone(&clock))
-            .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered)))
+            .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered), Arc::clone(&full)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
             .longest_inline_refill(fixed.store.longest_inline_refill)
@@ -96,22 +112,19 @@ impl App {
             metrics: Metrics::default(),
             top,
             uncovered,
+            full,
             settings: ArcSwap::from_pointee(settings),
             made_up: Secret::random()?,
+            blocked: blocks::Names::default(),
+            wrong_tokens: Quiet::new(SECOND),
             mask: Secret::random()?,
             text: Mutex::new(text),
             origin,
             fixed,
-            rules: Mutex::new(Rules { file: rules, own: Vec::new() }),
+            rules: Mutex::new(Rules { file: rules, own: Vec::new(), extent }),
             ready: AtomicBool::new(true),
             answered: AtomicU64::new(0),
         })
-    }
-
-    /// The admin token, if it was made up because none is configured: for the one who started the
-    /// server to see, once.
-    pub(crate) fn made_up_token(&self) -> Option<&str> {
-        self.settings().admin_token.is_none().then(|| self.made_up.reveal())
     }
 
     /// Decides a request, if the store answers at once.
@@ -171,16 +184,6 @@ impl App {
         own.and(inline::if_known(self.timed(self.limiter.reset(throttled)).await))
     }
 
-    /// Keeps a client out until then, under the same.
-    ///
-    /// # Errors
-    /// As of [`reset`](Self::reset).
-    pub(crate) async fn block(&self, client: &str, until: Until) -> Result<(), Error> {
-        let [own, throttled] = inline::own(client);
-        let own = self.timed(self.limiter.block(own, until)).await;
-        own.and(inline::if_known(self.timed(self.limiter.block(throttled, until)).await))
-    }
-
     /// What can change while the server runs.
     pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
         self.settings.load()
@@ -192,16 +195,12 @@ impl App {
         &self.fixed
     }
 
-    /// Whether this token opens the administration.
-    pub(crate) fn admits(&self, token: &[u8]) -> bool {
-        self.settings().admin_token.as_ref().unwrap_or(&self.made_up).is(token)
-    }
-
     /// A client's name, for a log.
     pub(crate) fn logged(&self, client: &str) -> String {
         if self.settings().hash_keys_in_logs {
             return self.mask.mask(client);
         }
+        // `floor_char_boundary` is a boundary within the text.
         match client.len() {
             ..=LOGGED_BYTES_MAX => client.to_owned(),
             _ => format!("{}…", &client[..client.floor_char_boundary(LOGGED_BYTES_MAX)]),
@@ -276,22 +275,25 @@ impl App {
     }
 
     fn apply(&self, config: Config) -> Result<(), Faults> {
-        let Config { fixed, settings, rules: file, warnings, text: _ } = config;
-        warnings.iter().for_each(|warning| warn!("{warning}"));
+        let name = || self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let mut rules = self.rules();
+        if let Some(lost) = config.lost_since(rules.extent, &self.settings()) {
+            return Err(Faults::sentence(name(), lost));
+        }
+        let Config { fixed, settings, rules: file, warnings, text: _, extent } = config;
+        warnings.iter().for_each(|warning| warn!("{warning}"));
         let mut own = rules.own.clone();
         own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
         let in_force = compose(&file, &own, &self.fixed, &settings);
         in_force.and_then(|rules| self.limiter.set_rules(rules)).map_err(|error| {
-            let file = self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
             let restart = if fixed.store == self.fixed.store {
                 ""
             } else {
                 "; a change of [store] needs a restart first"
             };
-            Faults::sentence(file, format!("{error}{restart}"))
+            Faults::sentence(name(), format!("{error}{restart}"))
         })?;
-        *rules = Rules { file, own };
+        *rules = Rules { file, own, extent };
         // Still under the lock: whoever has found rules and settings apart waits for it, and finds them together.
         let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
         drop(rules);

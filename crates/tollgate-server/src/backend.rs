@@ -93,6 +93,14 @@ impl Store for Backend {
         }
     }
 
+    async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
+        match self {
+            Self::Memory(memory) => Store::clear(&**memory, rule).await,
+            Self::Disk(disk) => Store::clear(disk, rule).await,
+            Self::Redis(redis) => redis.clear(rule).await,
+        }
+    }
+
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         match self {
             Self::Memory(memory) => memory.accepts(limit),

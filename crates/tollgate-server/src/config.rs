@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate::{FailurePolicy, Limit, RuleSet};
 use tollgate_http::{HeaderStyle, Headers, Identity};
@@ -29,9 +30,11 @@ mod words;
 pub(crate) use fault::nearest;
 pub use fault::{Fault, Faults};
 use reader::{At, PREFIX, Section, Source};
+pub use rules::Extent;
 pub(crate) use server::WORKERS_MAX;
 pub use server::{Addresses, Fixed, LogFormat, OFF};
 pub use store::Store;
+use values::Delay;
 
 /// Every setting, explained: what `tollgate init` writes.
 pub const STARTER: &str = include_str!("../tollgate.toml");
@@ -41,6 +44,9 @@ const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 
 /// An admin token shorter than this could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
+
+/// Two guesses a second on each connection.
+const FAILED_AUTH_DELAY: Duration = Duration::from_millis(500);
 
 /// What comes after `TOLLGATE_` in what Kubernetes tells of a service called tollgate, and looks like ours.
 const OF_KUBERNETES: &str = "SERVICE_";
@@ -65,6 +71,8 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// What all its files say.
     pub text: String,
+    /// How much the file says.
+    pub extent: Extent,
 }
 
 /// What a running server can change.
@@ -76,8 +84,12 @@ pub struct Settings {
     pub identity: Identity,
     /// What opens the administration; made up at the start if there is none.
     pub admin_token: Option<Secret>,
+    /// How long the answer to a wrong token takes.
+    pub failed_auth_delay: Duration,
     /// Whether clients are hashed in logs.
     pub hash_keys_in_logs: bool,
+    /// Whether descriptors over gRPC may give units back.
+    pub grpc_refunds: bool,
     /// Certificates.
     pub tls: Option<Tls>,
     /// What rules do when the store fails, unless they say otherwise.
@@ -86,6 +98,18 @@ pub struct Settings {
     pub envoy_config: Option<PathBuf>,
     /// What they say.
     pub(crate) domains: Arc<Domains>,
+}
+
+impl Config {
+    /// What is missing that a file of this extent and these settings had, if it looks cut.
+    pub(crate) fn lost_since(&self, extent: Extent, before: &Settings) -> Option<String> {
+        if self.extent < extent {
+            let lost = if self.extent == Extent::Empty { "says nothing" } else { "has no rule" };
+            return Some(format!("the file {lost} any more; if that is meant, start the server again"));
+        }
+        let domain = self.settings.domains.emptied_since(&before.domains)?;
+        Some(format!("the domain {domain:?} has no limit any more; if that is meant, remove its file"))
+    }
 }
 
 /// Flags, which count more than anything else.
@@ -216,7 +240,7 @@ impl Origin {
         if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
             warnings.push("gRPC is off, so nobody can ask for the limits of envoy_config".into());
         }
-        Config { warnings, fixed, settings, rules, text }
+        Config { warnings, fixed, settings, rules, text, extent: Extent::of(table) }
     }
 
     fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
@@ -232,7 +256,9 @@ impl Origin {
             headers: Headers::new(style),
             identity: server::identity(server),
             admin_token: self.admin_token(source, server),
+            failed_auth_delay: server.get_or("failed_auth_delay", Delay(FAILED_AUTH_DELAY)).0,
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
+            grpc_refunds: server.get_or("grpc_refunds", false),
             tls: self.tls(server),
             on_store_error: FailurePolicy::default(),
             envoy_config: None,

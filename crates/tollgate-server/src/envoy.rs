@@ -134,6 +134,13 @@ impl Domains {
         self.domains.get(domain)
     }
 
+    /// A domain that had limits in `before` and is still there, without any.
+    pub(crate) fn emptied_since<'a>(&self, before: &'a Self) -> Option<&'a str> {
+        let emptied = |name: &str| self.get(name).is_some_and(|domain| !domain.root.limits());
+        let limited = before.domains.iter().filter(|(_, domain)| domain.root.limits());
+        limited.map(|(name, _)| name.as_str()).find(|name| emptied(name))
+    }
+
     fn of<'a>(drafts: impl Iterator<Item = &'a Draft> + Clone) -> Self {
         let mut names = Names::default();
         for draft in drafts.clone() {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use futures_util::FutureExt as _;
 use http_body_util::Limited;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -27,7 +28,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service as _;
 
 use crate::app::App;
-use crate::connection::{Course, Phase};
+use crate::connection::{Course, Phase, Slot};
 
 mod answer;
 mod bounded;
@@ -97,12 +98,14 @@ impl Grpc {
     pub(crate) async fn speak(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        slot: &Arc<Slot>,
         mut course: watch::Receiver<Course>,
     ) -> io::Result<()> {
         let calls = Arc::new(AtomicU64::new(0));
         let service = service_fn(|request| {
             calls.fetch_add(1, Ordering::Relaxed);
-            self.clone().call(request)
+            let busy = slot.busy();
+            self.clone().call(request).inspect(move |_| drop(busy))
         });
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())

@@ -17,9 +17,12 @@ use crate::app::App;
 
 mod admin;
 mod auth;
+mod blocks;
 mod check;
 mod connection;
+mod cross_site;
 mod document;
+mod host;
 mod monitor;
 mod problem;
 mod reserve;
@@ -35,27 +38,30 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(admin::set_limit, admin::clear_limits))
         .routes(routes!(admin::penalise))
         .routes(routes!(admin::refund))
+        .routes(routes!(blocks::blocks))
         .routes(routes!(rules::rules))
+        .routes(routes!(rules::clear))
         .routes(routes!(monitor::stats))
         .routes(routes!(monitor::top))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), admin::guard));
     let (router, document) = OpenApiRouter::with_openapi(document::about())
         .routes(routes!(check::by_path))
+        .route("/check/", get(check::by_path))
         .routes(routes!(check::by_attributes))
         .routes(routes!(check::batch))
-        .routes(routes!(auth::told_by_headers))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::cancel))
         .routes(routes!(reserve::settle))
+        .merge(administration)
+        .route_layer(middleware::from_fn(cross_site::guard))
+        .routes(routes!(auth::told_by_headers))
         .routes(routes!(monitor::healthz))
         .routes(routes!(monitor::readyz))
         .routes(routes!(monitor::metrics))
-        .merge(administration)
         .split_for_parts();
     let document = Arc::new(document);
     let document = move || ready(ok(&*document));
     router
-        .route("/check/", get(check::by_path))
         .route("/auth/", any(auth::told_by_path))
         .route("/auth/{*path}", any(auth::told_by_path))
         .route("/openapi.json", get(document))

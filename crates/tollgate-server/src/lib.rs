@@ -11,6 +11,7 @@ mod backend;
 pub mod cli;
 pub mod config;
 mod connection;
+mod descriptors;
 mod envoy;
 mod grpc;
 mod http;

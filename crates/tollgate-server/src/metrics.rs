@@ -15,6 +15,7 @@ use tollgate_disk::DiskStats;
 use tollgate_redis::Status;
 
 use crate::app::App;
+use crate::connection::Counts;
 use crate::latency::Latency;
 
 /// A kind of request, as far as they are told apart: the place of its name in [`ROUTES`].
@@ -51,7 +52,8 @@ impl Route {
 }
 
 /// Statuses that are counted one by one; any other counts as the last.
-const STATUSES: [u16; 16] = [200, 204, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 501, 503, 507, 0];
+const STATUSES: [u16; 17] =
+    [200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 500, 501, 503, 507, 0];
 
 /// What the server itself counts. Decisions are counted by the limiter.
 #[derive(Debug, Default)]
@@ -62,8 +64,10 @@ pub(crate) struct Metrics {
     pub(crate) store: Latency,
     /// Requests of whose client nothing was known.
     pub(crate) unidentified: AtomicU64,
-    pub(crate) connections: AtomicU64,
-    pub(crate) connections_total: AtomicU64,
+    /// Wrong admin tokens that were shown.
+    pub(crate) failed_authentications: AtomicU64,
+    /// Of HTTP, gRPC and the Redis protocol.
+    pub(crate) connections: [Counts; 3],
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     stale: AtomicBool,
@@ -109,7 +113,7 @@ struct Scrape(Arc<App>);
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let App { limiter, metrics, started_at, uncovered, .. } = &*self.0;
+        let App { limiter, metrics, started_at, uncovered, full, .. } = &*self.0;
         let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut page = Page(encoder);
@@ -143,11 +147,21 @@ impl Collector for Scrape {
             "Requests that no rule covered, which are admitted",
             alone(read(uncovered)),
         )?;
+        page.counter(
+            "failed_authentications",
+            "Wrong admin tokens that were shown",
+            alone(read(&metrics.failed_authentications)),
+        )?;
         page.counter("degraded", "Decisions without the store", alone(total.degraded))?;
         let by_rule =
             stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
         page.counter("rule_degraded", "Decisions of each rule without the store", by_rule)?;
 
+        let refused =
+            stats.rules.iter().map(|(rule, _)| (vec![("rule", rule.as_str())], full.refused(*rule)));
+        page.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
+        let help = "States converted because their limit was replaced";
+        page.counter("converted_states", help, alone(stats.converted))?;
         page.counter("store_errors", "How often the store failed", alone(stats.store_errors))?;
         page.histogram("store_duration_seconds", "How long the store took", [(Vec::new(), &metrics.store)])?;
         if let Some(memory) = limiter.store().memory_stats() {
@@ -167,12 +181,7 @@ impl Collector for Scrape {
         let statuses = names.iter().zip(&metrics.statuses);
         let statuses = statuses.map(|(name, count)| (vec![("status", name.as_str())], read(count)));
         page.counter("http_responses", "Answers by status", statuses)?;
-        page.gauge("http_connections", "Open connections", alone(read(&metrics.connections)))?;
-        page.counter(
-            "http_connections_opened",
-            "Connections ever opened",
-            alone(read(&metrics.connections_total)),
-        )?;
+        page.connections(&metrics.connections)?;
 
         let reloads = [("ok", &metrics.reloads), ("failed", &metrics.failed_reloads)];
         let reloads = reloads.map(|(result, count)| (vec![("result", result)], read(count)));
@@ -193,6 +202,29 @@ fn alone<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
+    fn connections(&mut self, counts: &[Counts; 3]) -> fmt::Result {
+        let each = |count: fn(&Counts) -> &AtomicU64| {
+            let listeners = ["http", "grpc", "resp"].into_iter().zip(counts);
+            listeners
+                .map(move |(name, counts)| (vec![("listener", name)], count(counts).load(Ordering::Relaxed)))
+        };
+        self.gauge("connections", "Open connections", each(|counts| &counts.open))?;
+        self.counter("connections_opened", "Connections opened", each(|counts| &counts.opened))?;
+        let reason = |reason, count| {
+            each(count).map(move |(mut labels, value)| {
+                labels.push(("reason", reason));
+                (labels, value)
+            })
+        };
+        let refused = reason("per_peer", |counts| &counts.refused_per_peer);
+        let refused = refused.chain(reason("failed", |counts| &counts.failed));
+        self.counter("connections_refused", "Connections refused", refused)?;
+        let help = "Idle connections closed to make room for others";
+        self.counter("connections_evicted", help, each(|counts| &counts.evicted))?;
+        let help = "Connections that waited for room, because all others were busy";
+        self.counter("connections_delayed", help, each(|counts| &counts.delayed))
+    }
+
     fn memory(&mut self, memory: &MemoryStats) -> fmt::Result {
         self.gauge("live_keys", "Keys in use", alone(memory.live))?;
         let help = "Keys forgotten because they had turned idle";

@@ -8,6 +8,7 @@
 //! after the time-out.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::connection::{Course, Phase};
+use crate::connection::{Course, Phase, Slot};
 
 mod command;
 pub mod frame;
@@ -44,10 +45,12 @@ const LINGER_BYTES_MAX: usize = 1 << 20;
 pub(crate) async fn speak(
     app: &Arc<App>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: SocketAddr,
+    slot: &Arc<Slot>,
     course: watch::Receiver<Course>,
 ) -> io::Result<()> {
     let patience = app.fixed().timeout;
-    let mut session = Session::new(Arc::clone(app));
+    let mut session = Session::new(Arc::clone(app), peer.ip());
     let mut bytes: Vec<u8> = Vec::new();
     let (mut tick, mut stuck_at) = (course.borrow().tick, None);
     let mut told = pin!(next(course));
@@ -79,6 +82,7 @@ pub(crate) async fn speak(
                 }
             }
         }
+        let busy = slot.busy();
         // As much as there is room to answer, again and again.
         loop {
             let taken = session.answer(&bytes).await;
@@ -98,6 +102,7 @@ pub(crate) async fn speak(
                 break;
             }
         }
+        drop(busy);
         if bytes.is_empty() {
             bytes.shrink_to(READ_BYTES);
         }
@@ -139,18 +144,24 @@ async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<(
 mod tests {
     use super::*;
     use crate::config::Origin;
+    use std::net::{IpAddr, Ipv4Addr};
     use tokio::io::{BufWriter, DuplexStream, duplex};
     use tokio::net::{TcpListener, TcpStream};
-    use tollgate::{HOUR, SECOND, SystemClock};
+    use tollgate::{Clock, HOUR, ManualClock, SECOND, SystemClock};
 
     const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
     const PONG: &[u8] = b"+PONG\r\n";
+    const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
     fn app() -> (Arc<App>, watch::Sender<Course>, watch::Receiver<Course>) {
+        app_with(Arc::new(SystemClock))
+    }
+
+    fn app_with(clock: Arc<dyn Clock>) -> (Arc<App>, watch::Sender<Course>, watch::Receiver<Course>) {
         let origin = Origin::default();
         let config = origin.load().unwrap();
         let (tell, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
-        (Arc::new(App::new(origin, config, Arc::new(SystemClock)).unwrap()), tell, told)
+        (Arc::new(App::new(origin, config, clock).unwrap()), tell, told)
     }
 
     /// A client, and a server that has `capacity` bytes of its replies on the way at most. It ends when
@@ -161,7 +172,7 @@ mod tests {
         let (app, tell, told) = app();
         let (client, server) = duplex(capacity);
         // As encryption does, this keeps what is written until it is told to let it go.
-        (client, tell, async move { speak(&app, BufWriter::new(server), told).await })
+        (client, tell, async move { speak(&app, BufWriter::new(server), PEER, &Slot::alone(), told).await })
     }
 
     #[tokio::test(start_paused = true)]
@@ -176,6 +187,28 @@ mod tests {
         server.await.unwrap().unwrap();
     }
 
+    /// Whoever guesses the token waits for each answer, and nobody else does.
+    #[tokio::test(start_paused = true)]
+    async fn a_wrong_token_is_answered_late_and_all_else_at_once() {
+        let clock = ManualClock::default();
+        let (app, _tell, told) = app_with(Arc::new(clock.clone()));
+        let (mut client, server) = duplex(1 << 10);
+        tokio::spawn(async move { speak(&app, server, PEER, &Slot::alone(), told).await });
+        for (command, late) in
+            [("AUTH wrong", true), ("PING", false), ("HELLO 2 AUTH me wrong", true), ("HELLO x", false)]
+        {
+            client.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
+            let mut reply = [0; 256];
+            for span in [0, 499, 1].map(Duration::from_millis).into_iter().filter(|_| late) {
+                // Time passes for the timeout when nobody has anything left to do.
+                assert!(timeout(HOUR, client.read(&mut reply)).await.is_err(), "{command}");
+                clock.advance(span);
+            }
+            let read = timeout(HOUR, client.read(&mut reply)).await;
+            assert_ne!(read.unwrap_or_else(|_| panic!("no answer to {command}")).unwrap(), 0);
+        }
+    }
+
     /// A connection that is closed with bytes unread takes with it what has been answered.
     #[tokio::test]
     async fn who_sends_on_while_the_server_stops_is_not_reset() {
@@ -185,7 +218,7 @@ mod tests {
         let (server, _) = listener.accept().await.unwrap();
         client.write_all(&PING.repeat(100)).await.unwrap();
         tell.send_modify(|course| course.phase = Phase::Closing);
-        let server = tokio::spawn(async move { speak(&app, server, told).await });
+        let server = tokio::spawn(async move { speak(&app, server, PEER, &Slot::alone(), told).await });
         assert_eq!(client.read(&mut [0; 64]).await.unwrap(), 0, "the end, and no reset");
         drop(client);
         server.await.unwrap().unwrap();

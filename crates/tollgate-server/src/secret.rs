@@ -44,6 +44,7 @@ impl Secret {
     pub fn mask(&self, text: &str) -> String {
         let hash =
             Sha256::new().chain_update(self.0.as_bytes()).chain_update([0]).chain_update(text).finalize();
+        // A SHA-256 has 32 bytes.
         hex(&hash[..8])
     }
 }

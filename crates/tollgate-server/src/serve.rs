@@ -21,7 +21,7 @@ use crate::config::{Addresses, Fixed, OFF, Origin};
 use crate::connection::{Course, Door, Phase, Speaks};
 use crate::grpc::Grpc;
 use crate::http::Http;
-use crate::{log, reload, upkeep};
+use crate::{descriptors, log, reload, upkeep};
 
 /// How long connections that wait for a request have, once the server stops, to send one.
 const DRAIN: Duration = SECOND;
@@ -90,9 +90,11 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output
     let http = http.map(|listener| (listener, Speaks::Http(Http::new(Arc::clone(&app)))));
     let grpc = grpc.map(|listener| (listener, Speaks::Grpc(Grpc::new(&app))));
     let resp = resp.map(|listener| (listener, Speaks::Resp));
+    let listeners: Vec<_> = [http, grpc, resp].into_iter().flatten().collect();
+    let max_connections = descriptors::share(listeners.len(), app.fixed().max_connections);
     let (mut doors, mut accepting) = (Vec::new(), Vec::new());
-    for (listener, speaks) in [http, grpc, resp].into_iter().flatten() {
-        let door = Door::new(Arc::clone(&app), speaks, told.clone());
+    for (listener, speaks) in listeners {
+        let door = Door::new(Arc::clone(&app), speaks, told.clone(), max_connections);
         doors.push(door.clone());
         accepting.push(tokio::spawn(async move { door.accept(listener).await }));
     }
@@ -116,6 +118,7 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     let warnings = config.warnings.clone();
     let Fixed { addresses, workers, log, log_format, store, .. } = config.fixed.clone();
     log::start(&log, log_format);
+    descriptors::raise();
     let clock: Arc<dyn Clock> = if store.coarse_clock { Arc::new(CoarseClock) } else { Arc::new(TokioClock) };
     let app = Arc::new(App::new(origin, config, clock)?);
     let mut runtime = match workers {

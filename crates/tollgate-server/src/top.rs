@@ -93,6 +93,7 @@ impl Top {
 
     /// The same for whatever else is worth counting, by its name: the units it was admitted, or a denial.
     pub(crate) fn count_as(&self, name: &str, admitted: Option<u64>, now: Timestamp) {
+        // `floor_char_boundary` is a boundary within the text.
         let name = &name[..name.floor_char_boundary(MAX_VALUE_BYTES)];
         let (shards, units) = admitted.map_or((&self.denied, 1), |units| (&self.admitted, units));
         let hash = self.hasher.hash_one(name);

@@ -92,10 +92,12 @@ impl Dice {
 
 fn script(seed: u64) -> Script {
     let mut dice = Dice(seed);
-    let step = |dice: &mut Dice| Step {
-        client: (dice.below(12) > 0).then(|| format!("c{}", dice.below(4))),
-        path: [None, None, Some("/login/now"), Some("/else")][usize::try_from(dice.below(4)).unwrap()],
-        cost: [1, 1, 1, 0, 2, 7][usize::try_from(dice.below(6)).unwrap()],
+    let step = |dice: &mut Dice| {
+        let client = (dice.below(12) > 0).then(|| format!("c{}", dice.below(4)));
+        let path = [None, None, Some("/login/now"), Some("/else")][usize::try_from(dice.below(4)).unwrap()];
+        // A command without any attribute is an error.
+        let path = path.or(client.is_none().then_some("/else"));
+        Step { client, path, cost: [1, 1, 1, 0, 2, 7][usize::try_from(dice.below(6)).unwrap()] }
     };
     let spans = [0, 1, 1_000_000, 99_999_999, 100_000_000, 333_333_333, 1_000_000_000, 20_000_000_000];
     let group = |dice: &mut Dice| {
@@ -202,7 +204,8 @@ fn by_http(script: &Script) -> Vec<Seen> {
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
     let url = format!("http://{}/v1/check", server.http);
     let ask = |step: &Step| {
-        let mut answer = agent.post(&url).send(as_json(step).to_string()).unwrap();
+        let mut answer =
+            agent.post(&url).content_type("application/json").send(as_json(step).to_string()).unwrap();
         let field =
             |name: &str| Some((name.to_owned(), answer.headers().get(name)?.to_str().unwrap().to_owned()));
         let fields = FIELDS.iter().filter_map(|name| field(name)).collect();
@@ -218,7 +221,10 @@ fn by_http_batches(script: &Script) -> Vec<Seen> {
     let url = format!("http://{}/v1/check/batch", server.http);
     server.play(script, |steps| {
         let checks: Vec<Value> = steps.iter().map(as_json).collect();
-        let mut answer = ureq::post(&url).send(json!({"checks": checks}).to_string()).unwrap();
+        let mut answer = ureq::post(&url)
+            .content_type("application/json")
+            .send(json!({"checks": checks}).to_string())
+            .unwrap();
         let body: Value = serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap();
         body["results"].as_array().unwrap().iter().map(|answer| of_json(answer, None)).collect()
     })

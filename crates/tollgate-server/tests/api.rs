@@ -335,16 +335,6 @@ fn d2_what_is_wrong_names_the_field_and_costs_nothing() {
         ("/v1/check", json!({"attributes": {"client": "a"}, "cost": 1e16}), "cost"),
         ("/v1/check", json!({"attributes": {"client": "a"}, "costs": 1}), "costs"),
         ("/v1/check", json!([]), "body"),
-        (
-            "/v1/check/batch",
-            json!({"checks": [{"attributes": {"client": "a"}}, {"attributes": {"client": ""}}]}),
-            "checks[1].attributes.client",
-        ),
-        (
-            "/v1/check/batch",
-            json!({"checks": [{"attributes": {"client": "a"}}, {"attributes": {}, "peek": 1}]}),
-            "checks[1].peek",
-        ),
         ("/v1/reserve", json!({"attributes": {"client": "a"}, "cost": "7"}), "cost"),
     ] {
         let answer = server.post(path, &body);

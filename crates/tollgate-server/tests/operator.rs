@@ -209,9 +209,9 @@ fn what_is_in_flight_when_the_server_stops_is_finished() {
     let body = json!({"attributes": {"client": "a"}}).to_string();
     let (first, second) = body.split_at(10);
     let stream = caller.stream.get_mut();
-    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{first}", body.len())
+    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{first}", body.len())
         .unwrap();
-    eventually("the connection is open", || server.metric("tollgate_http_connections") >= 2.0);
+    eventually("the connection is open", || server.metric("tollgate_connections{listener=\"http\"}") >= 2.0);
     server.signal("TERM");
     server.log_line("stopping");
     eventually("nobody is let in any more", || Caller::connect(&server.address).is_err());
@@ -219,6 +219,41 @@ fn what_is_in_flight_when_the_server_stops_is_finished() {
     let answer = caller.answer().unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn a_file_that_has_lost_its_rules_changes_nothing() {
+    let file = directory("operator-lost").join("tollgate.toml");
+    fs::write(&file, rules("1000/hour fixed")).unwrap();
+    let mut server =
+        Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
+    assert_eq!(server.get("/check/a?cost=10").json()["remaining"], 990);
+    for lost in ["", "# nothing but a comment\n", "[server]\n", "rule = []"] {
+        fs::write(&file, lost).unwrap();
+        server.signal("HUP");
+        let complaint = server.log_line("in effect");
+        assert!(complaint.contains("start the server again"), "{complaint}");
+        assert_eq!(
+            (left(&server, "a"), server.metric("tollgate_config_stale")),
+            (json!(990), 1.0),
+            "{lost:?}"
+        );
+    }
+    replace(&file, &rules("2000/hour fixed"));
+    server.log_line("is in effect");
+    assert_eq!((left(&server, "a"), server.metric("tollgate_config_stale")), (json!(1_990), 0.0));
+}
+
+#[test]
+fn a_file_of_settings_that_is_emptied_changes_nothing() {
+    let file = directory("operator-emptied").join("tollgate.toml");
+    fs::write(&file, "[server]\nheaders = \"x\"").unwrap();
+    let mut server =
+        Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
+    fs::write(&file, "").unwrap();
+    let complaint = server.log_line("in effect");
+    assert!(complaint.contains("start the server again"), "{complaint}");
+    assert!(server.get("/check/a").header("x-ratelimit-limit").is_some());
 }
 
 #[test]

@@ -10,8 +10,12 @@ use std::sync::Arc;
 use common::{Server, TOKEN, TOLLGATE, directory, parse, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use wire::Wire;
 
 mod common;
+#[expect(dead_code, reason = "one command at a time is enough here")]
+#[path = "common/wire.rs"]
+mod wire;
 
 #[test]
 fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
@@ -26,6 +30,8 @@ fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
         ("DELETE", "/v1/clients/a/limits"),
         ("POST", "/v1/clients/a/penalise"),
         ("POST", "/v1/clients/a/refund"),
+        ("GET", "/v1/blocks"),
+        ("DELETE", "/v1/rules/per-client/state"),
         ("GET", "/v1/rules"),
         ("GET", "/v1/stats"),
         ("GET", "/v1/top"),
@@ -138,7 +144,7 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
     let mut half_a_head = connect();
     write!(half_a_head, "GET /check/a HTTP/1.1\r\nhost: x\r\nx-slow: ").unwrap();
     let mut half_a_body = connect();
-    write!(half_a_body, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{").unwrap();
+    write!(half_a_body, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{").unwrap();
     let mut idle = connect();
     write!(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     assert_eq!(server.get("/check/a").status, 200);
@@ -158,12 +164,13 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(server.send("GET", "/check/a", &many, "").status, 431);
     assert_eq!(
-        server.raw("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1048577\r\n\r\n").status,
+        server.raw("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1048577\r\n\r\n").status,
         413
     );
     let chunk = format!("{:x}\r\n{large}\r\n", large.len()).repeat(27);
-    let chunked =
-        format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n");
+    let chunked = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"
+    );
     assert_eq!(server.raw(&chunked).status, 413, "a length that was not announced");
     for garbage in [
         "\u{0}\u{1}\u{2}\r\n\r\n",
@@ -179,35 +186,27 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
 }
 
 #[test]
-fn no_more_connections_than_configured_and_more_wait_for_their_turn() {
-    let mut command = Command::new(TOLLGATE);
-    let server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_MAX_CONNECTIONS", "2"));
-    let open = || {
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        write!(stream, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-        stream
+fn a_request_has_one_host_as_rfc_9112_has_it() {
+    let server = Server::start(&["--limit", "100/hour"]);
+    let ask = |version: &str, hosts: &[&str], path: &str| {
+        let fields: String = hosts.iter().map(|host| format!("Host:{host}\r\n")).collect();
+        server.raw(&format!("GET {path} HTTP/{version}\r\n{fields}connection: close\r\n\r\n"))
     };
-    let answered = |stream: &mut TcpStream| stream.read(&mut [0; 1024]).unwrap() > 0;
-    let (mut one, mut two) = (open(), open());
-    assert!(answered(&mut one) && answered(&mut two));
-    let mut three = open();
-    three.set_nonblocking(true).unwrap();
-    for _ in 0..100 {
-        // The server has had time to answer this one a hundred times, and has not let it in.
-        write!(one, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-        let mut page = Vec::new();
-        while !page.ends_with(b"# EOF\n") {
-            let mut some = [0; 16 << 10];
-            let length = one.read(&mut some).unwrap();
-            page.extend_from_slice(&some[..length]);
+    let (none, two): (&[&str], &[&str]) = (&[], &["a", "a"]);
+    for path in ["/check/a", "/healthz", "http://a/check/a"] {
+        for hosts in [none, two, &["a b"], &["a/b"], &["u@a"], &["a:b"], &["a, b"], &["[::1"], &["a\u{e4}"]] {
+            let answer = ask("1.1", hosts, path);
+            assert_eq!(answer.status, 400, "{path} {hosts:?}");
+            let body = answer.json();
+            assert_eq!((&body["code"], &body["field"]), (&"invalid_host".into(), &"host".into()), "{body}");
         }
-        let page = String::from_utf8(page).unwrap();
-        assert!(page.contains("\ntollgate_http_connections 2\n"), "{page}");
+        assert_eq!((ask("1.0", two, path).status, ask("1.0", &["a b"], path).status), (400, 400), "{path}");
+        for hosts in [&["a"], &[" a.example:80"], &[" [::1]:80"], &[""]] {
+            assert_eq!(ask("1.1", hosts, path).status, 200, "{path} {hosts:?}");
+        }
+        assert_eq!((ask("1.0", none, path).status, ask("1.0", &["a"], path).status), (200, 200), "{path}");
     }
-    assert_eq!(three.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    drop(two);
-    three.set_nonblocking(false).unwrap();
-    assert!(answered(&mut three));
+    assert_eq!(server.get("/check/a").json()["remaining"], 100 - 13, "what is refused costs nothing");
 }
 
 /// An authority, and what it issued: certificate and key, in PEM.
@@ -301,4 +300,58 @@ fn mutual_tls_lets_in_only_clients_with_a_certificate() {
     assert_eq!(ask(Some(authority.issue("client"))).unwrap(), 200);
     assert!(ask(None).is_err() && ask(Some(stranger.issue("client"))).is_err());
     assert_eq!(ask(Some(authority.issue("another"))).unwrap(), 200);
+}
+
+/// Somebody who guesses is noticed, and cannot fill the log.
+#[test]
+fn wrong_tokens_are_counted_and_logged_with_the_peer_once_a_second_at_most() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.arg("serve"));
+    let guesses = 200;
+    for _ in 0..guesses {
+        assert_eq!(server.send("GET", "/v1/rules", &[("authorization", "Bearer guess")], "").status, 401);
+    }
+    assert_eq!(server.get("/v1/rules").status, 401, "which is no guess");
+    assert_eq!(server.metric("tollgate_failed_authentications_total"), f64::from(guesses));
+    let line: serde_json::Value = serde_json::from_str(&server.log_line("wrong admin token")).unwrap();
+    let told = (line["level"].as_str(), line["peer"].as_str(), line["protocol"].as_str());
+    assert_eq!(told, (Some("WARN"), Some("127.0.0.1"), Some("http")));
+    assert_eq!(line["attempts"], 1);
+    server.signal("TERM");
+    let (mut log, mut lines) = (String::new(), 1);
+    while !log.contains("\"stopped\"") {
+        log = server.log_line("");
+        lines += usize::from(log.contains("wrong admin token"));
+    }
+    assert!(lines < 50, "{lines} lines for {guesses} guesses");
+}
+
+/// A token is changed because somebody has it who should not: their connections have to go with it.
+#[test]
+fn a_connection_is_an_administrators_only_while_its_token_is_the_one_in_force() {
+    let directory = directory("security-session");
+    let file = directory.join("tollgate.toml");
+    let (first, second) = ("the-first-admin-token", "the-second-admin-token");
+    fs::write(directory.join("token"), first).unwrap();
+    fs::write(&file, "[server]\nadmin_token_file = \"token\"").unwrap();
+    // What the helper adds says that only HTTP is listened for: the shell drops it.
+    let script =
+        r#"exec "$TOLLGATE" serve --config "$FILE" --http 127.0.0.1:0 --grpc off --resp 127.0.0.1:0"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("TOLLGATE", TOLLGATE).env("FILE", &file);
+    let mut server = Server::logging_without_token(&mut shell);
+    let mut wire = Wire::connect(&server);
+    let mut ask = |command: &str| wire.ask(command);
+    assert_eq!(ask(&format!("AUTH {first}")), "+OK");
+    assert_eq!(ask("TOLL.RESET a"), "+OK");
+    fs::write(directory.join("token"), second).unwrap();
+    server.signal("HUP");
+    server.log_line("is in effect");
+    assert!(ask("TOLL.RESET a").starts_with("-NOAUTH"));
+    assert!(ask(&format!("AUTH {first}")).starts_with("-WRONGPASS"));
+    assert_eq!(server.metric("tollgate_failed_authentications_total"), 1.0);
+    let line = server.log_line("wrong admin token");
+    assert!(line.contains("resp") && line.contains("127.0.0.1"), "{line}");
+    assert_eq!(ask(&format!("AUTH {second}")), "+OK");
+    assert_eq!(ask("TOLL.RESET a"), "+OK");
 }

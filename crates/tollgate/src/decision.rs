@@ -237,17 +237,23 @@ impl Decision {
         !matches!(self.degraded, Degraded::No)
     }
 
-    /// Whether it was denied because the store failed and a rule's policy is to deny then. That is
-    /// not the client's fault: over HTTP it is a 503 and not a 429.
+    /// Whether it was denied for want of a store: it failed and a rule's policy is to deny then, or it
+    /// has no room. That is not the client's fault: over HTTP it is a 503 and not a 429.
     #[must_use]
-    pub const fn unavailable(&self) -> bool {
-        matches!(self.degraded, Degraded::Closed)
+    pub fn unavailable(&self) -> bool {
+        matches!(self.degraded, Degraded::Closed) || self.cause() == Cause::StoreFull
     }
 
     /// What a denial is due to: the limit that decided, a block, or a table without room.
     #[must_use]
     pub fn cause(&self) -> Cause {
-        if self.allowed { Cause::Limit } else { self.deciding().map_or(Cause::Limit, |report| report.cause) }
+        match &self.detail {
+            Detail::Told(told) if !self.allowed => {
+                told.0.deciding.map_or(Cause::Limit, |report| report.cause)
+            }
+            // States alone are only written where limits decide.
+            _ => Cause::Limit,
+        }
     }
 
     /// The time it was decided at.

@@ -221,6 +221,11 @@ impl Store for MemoryStore {
         ready(self.apply_now(op, charges, now))
     }
 
+    fn clear(&self, rule: &str) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        // The method of the same name.
+        ready(Ok(Self::clear(self, rule)))
+    }
+
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         match limit.algorithm() {
             Algorithm::SlidingLog { limit, .. } if limit > self.log_ceiling => Err(Error::InvalidLimit {

@@ -1,7 +1,7 @@
 //! Where state is kept: one seam, one atomic verb.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -50,6 +50,13 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
 
+    /// Forgets every key of a rule, whatever it has in use, and says how many there were. Requests that
+    /// come meanwhile may find theirs or not.
+    fn clear(&self, rule: &str) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = rule;
+        ready(Err(StoreError::Unsupported { verb: "clear" }))
+    }
+
     /// Whether this store can keep such a limit: asked once for each limit when a limiter is built,
     /// before any traffic.
     ///
@@ -80,6 +87,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
         now: Timestamp,
     ) -> impl Future<Output = Result<Applied, StoreError>> + Send {
         (**self).apply(op, charges, now)
+    }
+
+    fn clear(&self, rule: &str) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        (**self).clear(rule)
     }
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
@@ -177,6 +188,11 @@ impl From<Duration> for Until {
 /// Identifies a reservation: random, so that it cannot be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(pub u128);
+
+impl HoldId {
+    /// Any reservation of a cost of 0: it is held nowhere, and a settlement takes all of the cost.
+    pub const NOTHING: Self = Self(0);
+}
 
 /// One limit of a budget that a request draws on.
 #[derive(Clone, Copy, Debug, PartialEq)]

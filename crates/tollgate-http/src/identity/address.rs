@@ -87,6 +87,16 @@ impl ClientAddress {
         Some(self.name(client))
     }
 
+    /// The name of a peer that is no trusted proxy. Where so many hops are trusted, all are.
+    pub(super) fn bounded_peer(&self, peer: IpAddr) -> Option<String> {
+        let trusted = match &self.proxies.trust {
+            Trust::Nobody => false,
+            Trust::Networks(networks) => networks.iter().any(|network| network.contains(&peer)),
+            Trust::Hops(count) => *count > 0,
+        };
+        (!trusted).then(|| self.name(peer))
+    }
+
     fn hops<'a>(&self, head: Head<'a>) -> Hops<'a> {
         match self.proxies.by {
             ForwardedBy::XForwardedFor => forwarded::x_forwarded_for(head.headers.get_all(X_FORWARDED_FOR)),
@@ -170,6 +180,20 @@ mod tests {
         );
         assert_eq!(client(&identity.clone().ipv6_prefix(128), "2001:db8::1", &[]), "2001:db8::1");
         assert_eq!(client(&identity.ipv6_prefix(0), "2001:db8::1", &[]), "::/0");
+    }
+
+    #[test]
+    fn a_peer_is_its_own_address_and_a_trusted_proxy_is_none() {
+        let name = |identity: &Identity, peer: &str| identity.bounded_peer(peer.parse().unwrap());
+        let behind = Identity::peer().behind(networks());
+        assert_eq!(name(&behind, "192.0.2.1").as_deref(), Some("192.0.2.1"));
+        assert_eq!(name(&behind, "2001:db8:1:2:3::4").as_deref(), Some("2001:db8:1:2::/64"));
+        for proxy in ["10.0.0.1", "::ffff:10.0.0.1", "fd00::1"] {
+            assert_eq!(name(&behind, proxy), None, "{proxy}");
+            assert!(name(&Identity::peer(), proxy).is_some(), "{proxy}");
+        }
+        let hops = |count| Identity::peer().behind(Proxies::hops(count));
+        assert_eq!((name(&hops(1), "192.0.2.1"), name(&hops(0), "192.0.2.1").is_some()), (None, true));
     }
 
     #[test]

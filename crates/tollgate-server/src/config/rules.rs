@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, RuleSet, Store as _};
 
+use toml::de::DeTable;
+
 use super::reader::{At, Section, Source};
 use super::store::{Store, share};
 use super::{Fault, POLICIES, nearest, place};
@@ -13,6 +15,28 @@ use crate::inline;
 
 /// What each client may do if nothing else is said.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
+
+/// How much a file says. A file that is being written, or was cut, says less than it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// Nothing.
+    Empty,
+    /// Settings, and no rule.
+    Settings,
+    /// At least one rule.
+    Rules,
+}
+
+impl Extent {
+    pub(super) fn of(table: &DeTable<'_>) -> Self {
+        let rules = table.get("rule").and_then(|rules| rules.get_ref().as_array());
+        match rules {
+            Some(rules) if !rules.is_empty() => Self::Rules,
+            _ if table.is_empty() => Self::Empty,
+            _ => Self::Settings,
+        }
+    }
+}
 
 /// What rules have to go with.
 pub(super) struct About<'a> {

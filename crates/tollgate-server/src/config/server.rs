@@ -33,8 +33,10 @@ pub struct Fixed {
     pub addresses: Addresses,
     /// How many threads answer; one for each processor unless said otherwise.
     pub workers: Option<usize>,
-    /// How many connections may be open.
+    /// How many connections each listener may have open.
     pub max_connections: usize,
+    /// How many of them one peer may have, unless it is a trusted proxy.
+    pub max_connections_per_peer: usize,
     /// How long a connection may be silent, and a request may take to arrive or an answer to leave.
     pub timeout: Duration,
     /// How long to go on after readiness has gone false, so that load balancers notice.
@@ -50,7 +52,8 @@ pub struct Fixed {
 impl Fixed {
     /// What of it is another in `other`, as the file calls it.
     pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
-        let Self { addresses, workers, max_connections, timeout, stop_delay, log, log_format, store } = self;
+        let Self { addresses, workers, max_connections, max_connections_per_peer, .. } = self;
+        let Self { timeout, stop_delay, log, log_format, store, .. } = self;
         let Addresses { http, grpc, resp } = addresses;
         let differs = [
             ("http", *http != other.addresses.http),
@@ -58,6 +61,7 @@ impl Fixed {
             ("resp", *resp != other.addresses.resp),
             ("workers", *workers != other.workers),
             ("max_connections", *max_connections != other.max_connections),
+            ("max_connections_per_peer", *max_connections_per_peer != other.max_connections_per_peer),
             ("timeout", *timeout != other.timeout),
             ("stop_delay", *stop_delay != other.stop_delay),
             ("log", *log != other.log),
@@ -113,8 +117,8 @@ pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags,
     let fixed = Fixed {
         addresses,
         workers: flags.workers.or(workers.and_then(|workers| usize::try_from(workers.value).ok())),
-        max_connections: at_least_one(&mut server, "max_connections")
-            .map_or(10_000, |most| usize::try_from(most).unwrap_or(usize::MAX)),
+        max_connections: connections(&mut server, "max_connections", 10_000),
+        max_connections_per_peer: connections(&mut server, "max_connections_per_peer", 1_000),
         timeout: timeout.value,
         stop_delay: server.get_or("stop_delay", Delay(Duration::ZERO)).0,
         log: server.get_or::<Filter>("log", Filter("info".into())).0,
@@ -152,6 +156,10 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     };
     let identity = Identity::peer().ipv6_prefix(prefix.unwrap_or(64));
     proxies.map_or(identity.clone(), |proxies| identity.behind(proxies.by(by)))
+}
+
+fn connections(server: &mut Section<'_>, key: &'static str, default: usize) -> usize {
+    at_least_one(server, key).map_or(default, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
 pub(super) fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {

@@ -39,6 +39,16 @@ struct Branch {
 }
 
 impl Level {
+    /// Whether there is a limit here or below.
+    pub(super) fn limits(&self) -> bool {
+        let branches = |values: &Values| {
+            let patterns = values.patterns.iter().map(|(_, branch)| branch);
+            let mut all = values.exact.values().chain(patterns).chain(values.any.as_deref());
+            all.any(|branch| branch.matched.is_some() || branch.below.limits())
+        };
+        self.keys.values().any(branches)
+    }
+
     /// Puts descriptors to use; those `above` lead to them.
     pub(super) fn grow<'a>(
         descriptors: &'a [Descriptor],

@@ -31,6 +31,11 @@ impl RateLimits {
     }
 
     /// Decides a request. What `given_back` says has been given back is not given back again.
+    ///
+    /// Where `grpc_refunds` is off, a descriptor that gives back is an error, which Envoy lets pass
+    /// unless its `failure_mode_deny` is set. So the error comes last: the other descriptors are
+    /// decided and charged as always, a denial of theirs is the answer, and what passes with the
+    /// error is what they admit.
     async fn decide(
         &self,
         request: &RateLimitRequest,
@@ -39,7 +44,7 @@ impl RateLimits {
         let settings = self.app.settings().clone();
         let sought = Sought::all(&self.app, &settings.domains, request)?;
         for (sought, done) in sought.iter().zip(given_back) {
-            if let (Some(refunded), false) = (sought.refunded(), *done) {
+            if let (Some(refunded), false) = (sought.refunded().filter(|_| settings.grpc_refunds), *done) {
                 // Whatever came of it is in the numbers.
                 *done = self.app.timed(self.app.limiter.refund(refunded)).await.is_ok();
             }
@@ -76,6 +81,12 @@ impl RateLimits {
             answer.status(sought, decision);
         }
         let allowed = answer.allowed();
+        let gives_back = request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
+        if allowed && gives_back && !settings.grpc_refunds {
+            let sentence = "is_negative_hits gives units back, which is off; set `grpc_refunds = true` \
+                            under [server] to allow it";
+            return Err(Status::invalid_argument(sentence));
+        }
         for (name, cost) in sought.iter().filter_map(Sought::detailed) {
             self.app.top.count_as(name, allowed.then_some(cost), self.app.clock.now());
         }

@@ -10,13 +10,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use tollgate::{CLIENT, Error, Limit, Limits, Request, Store as _, Timestamp, parse_duration};
+use tollgate_http::Head;
 use tracing::info;
 use utoipa::ToSchema;
 
 use super::check::LimitAnswer;
 use super::document::Guarded;
 use super::ok;
-use super::problem::{Client, Json, Mistake, whole};
+use super::problem::{Client, Json, Mistake, parameters, twice, whole};
 use crate::app::App;
 
 /// Lets through who has the token.
@@ -25,12 +26,16 @@ pub(super) async fn guard(
     request: HttpRequest,
     next: Next,
 ) -> Result<Response, Mistake> {
-    let token = request.headers().get(AUTHORIZATION).and_then(|value| {
+    let shown = request.headers().get(AUTHORIZATION);
+    let token = shown.and_then(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
     });
     if token.is_some_and(|token| app.admits(token)) {
         return Ok(next.run(request).await);
+    }
+    if shown.is_some() {
+        app.wrong_token(Head::from(&request).peer(), "http").await;
     }
     let detail = "this needs `Authorization: Bearer <admin token>`; where none is configured, the log has the one made at the start";
     Err(Mistake::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))
@@ -123,7 +128,10 @@ pub(super) async fn show(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Mistake> {
     let query = query.unwrap_or_default();
-    let further: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+    let further = parameters(&query)?;
+    if further.iter().any(|(name, _)| name == CLIENT) {
+        return Err(twice(CLIENT.into()));
+    }
     let further = further.iter().map(|(name, value)| (&**name, &**value));
     let attributes: Vec<(&str, &str)> = [(CLIENT, client.as_str())].into_iter().chain(further).collect();
     let decision = app.timed(app.limiter.peek(Request::new(&attributes).own())).await.map_err(refused)?;
@@ -261,8 +269,7 @@ pub(super) async fn clear_limits(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Mistake> {
     let query = query.unwrap_or_default();
-    let rule =
-        form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "rule").map(|(_, rule)| rule);
+    let rule = parameters(&query)?.into_iter().find(|(name, _)| name == "rule").map(|(_, rule)| rule);
     app.clear_own_limits(&client, rule.as_deref()).map_err(|error| not_own(&app, error))?;
     info!(client = app.logged(&client), "a client's own limits were taken back");
     Ok(StatusCode::NO_CONTENT.into_response())

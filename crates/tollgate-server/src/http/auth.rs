@@ -21,7 +21,7 @@ use tollgate_http::{Asked, Head, Numbers, UNIDENTIFIED, denied, denied_as};
 
 use super::check::told;
 use super::document::Gated;
-use super::problem::Mistake;
+use super::problem::{Mistake, parameters};
 use crate::app::App;
 
 /// Where Envoy puts the path it was asked for: behind this.
@@ -169,8 +169,10 @@ fn target_of(value: &[u8]) -> Option<Uri> {
 }
 
 fn deny_status(query: &str) -> Result<Option<StatusCode>, Mistake> {
-    let mut pairs = form_urlencoded::parse(query.as_bytes());
-    let Some((_, status)) = pairs.find(|(name, _)| name == "deny_status") else { return Ok(None) };
+    let parameters = parameters(query)?;
+    let Some((_, status)) = parameters.iter().find(|(name, _)| name == "deny_status") else {
+        return Ok(None);
+    };
     let digits = status.bytes().all(|byte| byte.is_ascii_digit());
     match status.parse().ok().filter(|status| digits && (400..=599).contains(status)) {
         Some(status) => Ok(StatusCode::from_u16(status).ok()),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Not;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,13 +11,14 @@ use axum::http::{self, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tollgate::{AsRequest, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
-use tollgate_http::{Headers, Numbers, denied, denied_with, json, millis_ceil};
+use serde_json::value::RawValue;
+use tollgate::{AsRequest, Budget, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
+use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, json, millis_ceil};
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use super::document::{Mistaken, Refused};
-use super::problem::{Json, Mistake, client, whole};
+use super::problem::{About, Json, Mistake, client, parse, texts, twice, whole};
 use crate::app::App;
 use crate::value::value_of;
 
@@ -35,6 +37,7 @@ const ATTRIBUTES_MAX: usize = 64;
 pub(super) struct Check {
     /// What is known of it, such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024
     /// bytes.
+    #[serde(deserialize_with = "texts")]
     #[schema(schema_with = attributes)]
     pub(super) attributes: BTreeMap<String, String>,
     /// How many units it costs. 0 takes nothing.
@@ -50,8 +53,9 @@ pub(super) struct Check {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Batch {
-    /// At most 10000.
-    checks: Vec<Check>,
+    /// At most 10000. Each is read by itself, so that a mistake in one is no reason to refuse the others.
+    #[schema(value_type = Vec<Check>)]
+    checks: Vec<Box<RawValue>>,
 }
 
 /// What became of a request.
@@ -69,6 +73,9 @@ pub(super) struct Answer {
 pub(super) struct LimitAnswer {
     /// Its rule.
     rule: &'static str,
+    /// Which of the rule's budgets, if it is an override's own: what that matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<&'static str>,
     /// The limit, as configuration writes it.
     notation: String,
     /// Whether it admits the request.
@@ -83,13 +90,33 @@ pub(super) struct LimitAnswer {
     retry_after_ms: Option<u64>,
     /// Whether it only watches.
     shadow: bool,
+    /// Whether a block denies the request, and not the limit: there only if one does.
+    #[serde(skip_serializing_if = "Not::not")]
+    blocked: bool,
+    /// When the block ends, in milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<u64>,
 }
 
 /// What became of several requests.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Answers {
     /// In the order of the checks.
-    results: Vec<Answer>,
+    results: Vec<BatchAnswer>,
+}
+
+/// What became of one of several requests.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum BatchAnswer {
+    /// It was decided.
+    Decided(Answer),
+    /// It makes no sense, or the store failed.
+    Refused {
+        /// What is wrong, as if it had been sent alone.
+        #[schema(inline)]
+        error: Problem<About>,
+    },
 }
 
 /// How attributes are described.
@@ -124,9 +151,9 @@ impl Check {
     }
 
     /// Whether it can be counted, whatever the rules are.
-    pub(super) fn validated(&self, within: &str) -> Result<(), Mistake> {
+    pub(super) fn validated(&self) -> Result<(), Mistake> {
         let bad = |field: &str, detail: String| {
-            Err(Mistake::bad("invalid_key", format!("{within}attributes{field}"), detail))
+            Err(Mistake::bad("invalid_key", format!("attributes{field}"), detail))
         };
         if self.attributes.len() > ATTRIBUTES_MAX {
             return bad(
@@ -142,7 +169,7 @@ impl Check {
         }
         if self.cost > MAX_COUNT {
             let error = Error::InvalidCost { value: self.cost };
-            return Err(Mistake::bad(error.code(), format!("{within}cost"), error.to_string()));
+            return Err(Mistake::of(&error));
         }
         Ok(())
     }
@@ -155,11 +182,22 @@ impl From<&Decision> for Answer {
     }
 }
 
+impl From<Result<Decision, Mistake>> for BatchAnswer {
+    fn from(decision: Result<Decision, Mistake>) -> Self {
+        match decision {
+            Ok(decision) => Self::Decided(Answer::from(&decision)),
+            Err(mistake) => Self::Refused { error: mistake.into_problem() },
+        }
+    }
+}
+
 impl From<&Report> for LimitAnswer {
     fn from(report: &Report) -> Self {
-        let Report { rule, limit, shadow, outcome, .. } = report;
+        let Report { rule, budget, limit, shadow, outcome, cause, .. } = report;
+        let until = blocked_until(*cause);
         Self {
             rule: rule.as_str(),
+            budget: if let Budget::Override(name) = budget { Some(name) } else { None },
             notation: limit.to_string(),
             allowed: outcome.allowed(),
             limit: limit.capacity(),
@@ -167,6 +205,8 @@ impl From<&Report> for LimitAnswer {
             reset_at: outcome.reset_at.as_millis_ceil(),
             retry_after_ms: outcome.verdict.retry_after().map(millis_ceil),
             shadow: *shadow,
+            blocked: until.is_some(),
+            until,
         }
     }
 }
@@ -244,14 +284,15 @@ pub(super) async fn by_attributes(
     State(app): State<Arc<App>>,
     Json(check): Json<Check>,
 ) -> Result<Response, Mistake> {
-    check.validated("")?;
+    check.validated()?;
     let decision = decide(&app, &check).await?;
     Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)))
 }
 
 /// May each of these requests go ahead?
 ///
-/// They are decided one after the other, each on its own: a denial is no reason to deny the next.
+/// They are decided one after the other, each on its own: a denial is no reason to deny the next, and
+/// a mistake in one is told in its place.
 #[utoipa::path(
     post,
     path = "/v1/check/batch",
@@ -270,27 +311,36 @@ pub(super) async fn batch(
         let detail = format!("there are {} checks; send at most {BATCH_MAX} at a time", checks.len());
         return Err(Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "checks", detail));
     }
-    let mut numbered = checks.iter().enumerate();
-    numbered.try_for_each(|(index, check)| check.validated(&format!("checks[{index}].")))?;
+    let read = |(index, check): (usize, Box<RawValue>)| {
+        let check: Result<Check, Mistake> = parse(check.get().as_bytes());
+        let check = check.and_then(|check| check.validated().map(|()| check));
+        check.map_err(|mistake| mistake.within(&format!("checks[{index}]")))
+    };
+    let checks: Vec<Result<Check, Mistake>> = checks.into_iter().enumerate().map(read).collect();
     let mut results = Vec::with_capacity(checks.len());
-    for alike in checks.chunk_by(|one, next| one.peek == next.peek) {
-        for turn in alike.chunks(BATCH_TURN) {
-            if alike.first().is_some_and(|check| check.peek) {
-                for check in turn {
-                    results.push(Answer::from(&decide(&app, check).await?));
-                }
-            } else {
-                let mut refused = None;
-                let each = |decision| match decision {
-                    Ok(decision) => results.push(Answer::from(&decision)),
-                    Err(error) => refused = Some(error),
+    let mut rest = checks.into_iter().peekable();
+    while let Some(check) = rest.next() {
+        let mut takes = match check {
+            Ok(check) if !check.peek => vec![check],
+            other => {
+                let decision = match other {
+                    Ok(peek) => decide(&app, &peek).await,
+                    Err(mistake) => Err(mistake),
                 };
-                app.check_many(&turn.iter().collect::<Vec<_>>(), each).await;
-                // Everything that could be refused has been looked at before.
-                refused.map_or(Ok(()), |error| Err(Mistake::of(&error)))?;
+                results.push(BatchAnswer::from(decision));
+                continue;
             }
-            tokio::task::yield_now().await;
+        };
+        while takes.len() < BATCH_TURN
+            && let Some(Ok(check)) = rest.next_if(|next| next.as_ref().is_ok_and(|check| !check.peek))
+        {
+            takes.push(check);
         }
+        let each = |decision: Result<Decision, Error>| {
+            results.push(BatchAnswer::from(decision.map_err(|error| Mistake::of(&error))));
+        };
+        app.check_many(&takes.iter().collect::<Vec<_>>(), each).await;
+        tokio::task::yield_now().await;
     }
     Ok(json(StatusCode::OK, &Answers { results }).map(Body::from))
 }
@@ -324,7 +374,10 @@ fn cost(query: &str) -> Result<u64, Mistake> {
         let detail = format!("there is no parameter {unknown:?} here; the only one is `cost`");
         return Err(Mistake::bad("unknown_parameter", unknown.into_owned(), detail));
     }
-    let Some((_, cost)) = pairs().next() else { return Ok(1) };
+    let Some((name, cost)) = pairs().next() else { return Ok(1) };
+    if pairs().nth(1).is_some() {
+        return Err(twice(name.into_owned()));
+    }
     let digits = !cost.is_empty() && cost.bytes().all(|byte| byte.is_ascii_digit());
     match cost.parse() {
         Ok(cost @ 0..=MAX_COUNT) if digits => Ok(cost),

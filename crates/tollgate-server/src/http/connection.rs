@@ -15,6 +15,7 @@ use axum::body::Body;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -28,8 +29,10 @@ use tower_service::Service as _;
 use tracing::{Instrument as _, debug, enabled, info_span};
 
 use super::check::at_once;
+use super::cross_site::is_from_browser;
+use super::host;
 use crate::app::{App, STOPWATCH};
-use crate::connection::{Course, Phase};
+use crate::connection::{Course, Phase, Slot};
 use crate::metrics::Route;
 
 /// The largest head of a request.
@@ -62,12 +65,14 @@ impl Http {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
         peer: SocketAddr,
+        slot: &Arc<Slot>,
         mut course: watch::Receiver<Course>,
     ) -> io::Result<()> {
         let (requests, phase) = (AtomicU64::new(0), course.clone());
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
-            self.answer(request, peer, &phase)
+            let busy = slot.busy();
+            self.answer(request, peer, &phase).inspect(move |_| drop(busy))
         });
         // Head and body are small: copying them together is cheaper than writing them in two pieces.
         let connection = http1::Builder::new()
@@ -109,7 +114,8 @@ impl Http {
         let began = STOPWATCH.now();
         let route = Route::of(request.uri().path());
         // What is asked most takes the short way around the router, and needs no name unless it is logged.
-        let short = route == Route::CLIENT && request.method() == Method::GET;
+        let short =
+            route == Route::CLIENT && request.method() == Method::GET && !is_from_browser(request.headers());
         let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
         let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
@@ -117,7 +123,11 @@ impl Http {
             request.extensions_mut().insert(PeerAddr(peer));
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
-        let at_once = if short { at_once(&self.app, request.uri()) } else { None };
+        let at_once = match host::check(request.version(), request.headers()) {
+            Err(mistake) => Some(mistake.into_bytes()),
+            Ok(()) if short => at_once(&self.app, request.uri()),
+            Ok(()) => None,
+        };
         let mut response = if let Some(response) = at_once {
             response.map(|body| Either::Left(Full::new(body)))
         } else {

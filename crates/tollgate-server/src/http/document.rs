@@ -65,11 +65,13 @@ impl Denying for Answer {
     const DENIAL: &'static str = "DenialWithLimits";
 }
 
-const MISTAKES: [(u16, &str); 5] = [
+const MISTAKES: [(u16, &str); 7] = [
     (400, "the request makes no sense, and which field of it"),
+    (403, "a browser says that a page of another site asks"),
     (404, "there is no such thing"),
     (408, "the body did not arrive in time"),
     (413, "too large, or too many"),
+    (415, "the body is not declared as application/json"),
     (503, "the store failed"),
 ];
 

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::document::{Guarded, Mistaken};
 use super::ok;
-use super::problem::Mistake;
+use super::problem::{Mistake, count};
 use crate::app::App;
 use crate::metrics;
 use crate::top::Heavy;
@@ -26,10 +26,19 @@ const TOP: usize = 10;
 /// The most it tells of.
 const TOP_MAX: usize = 1_000;
 
-/// Up, or ready.
+/// Up.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Status {
     status: &'static str,
+}
+
+/// Ready, and for which rules there is no room.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Readiness {
+    status: &'static str,
+    /// Rules that have denied newcomers within the last minute because the table is full of keys in use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    full: Vec<&'static str>,
 }
 
 /// What has been decided since the server started.
@@ -108,7 +117,7 @@ pub(super) async fn healthz() -> Response {
     path = "/readyz",
     tag = "monitoring",
     responses(
-        (status = 200, description = "yes", body = Status),
+        (status = 200, description = "yes", body = Readiness),
         Mistaken,
     )
 )]
@@ -116,7 +125,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mist
     if let Some(detail) = app.why_not_ready().await {
         return Err(Mistake::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
     }
-    Ok(ok(&Status { status: "ready" }))
+    Ok(ok(&Readiness { status: "ready", full: app.full.now(app.clock.now()) }))
 }
 
 /// Numbers for Prometheus
@@ -184,16 +193,7 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
     )
 )]
 pub(super) async fn top(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Mistake> {
-    let query = query.unwrap_or_default();
-    let count = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "count");
-    let count = match count.map(|(_, count)| count.parse()) {
-        None => TOP,
-        Some(Ok(count @ 1..=TOP_MAX)) => count,
-        Some(_) => {
-            let detail = format!("the count is not a whole number from 1 to {TOP_MAX}");
-            return Err(Mistake::bad("invalid_count", "count", detail));
-        }
-    };
+    let count = count(&query.unwrap_or_default(), TOP, TOP_MAX)?;
     let now = app.clock.now();
     let answers = |heavy: Vec<Heavy>| heavy.into_iter().map(HeavyAnswer::from).collect();
     Ok(ok(&TopAnswer {

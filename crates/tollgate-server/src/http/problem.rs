@@ -2,19 +2,22 @@
 //! read so that this can be told.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
+use axum::BoxError;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{self, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde::de::{self, DeserializeOwned, Visitor};
+use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
 use tollgate::{CLIENT, Error, MAX_COUNT, MAX_VALUE_BYTES};
 use tollgate_http::Problem;
@@ -100,10 +103,21 @@ impl IntoResponse for Mistake {
 }
 
 impl Mistake {
-    pub(super) fn into_bytes(self) -> http::Response<Bytes> {
+    /// The problem body.
+    pub(super) fn into_problem(self) -> Problem<About> {
         let Self { status, code, field, detail } = self;
-        let problem = Problem::new(status, "about:blank", detail.into_owned(), About { code, field });
-        let mut response = problem.into_response();
+        Problem::new(status, "about:blank", detail.into_owned(), About { code, field })
+    }
+
+    /// The same for a part of the request: its field is one of that part's.
+    pub(super) fn within(self, part: &str) -> Self {
+        let field = if self.field == "body" { part.to_owned() } else { format!("{part}.{}", self.field) };
+        Self { field: field.into(), ..self }
+    }
+
+    pub(super) fn into_bytes(self) -> http::Response<Bytes> {
+        let status = self.status;
+        let mut response = self.into_problem().into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -132,11 +146,17 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
             let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
             Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
         };
+        let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
+        if !content_type.is_some_and(is_json) {
+            let detail = "the body is not declared as JSON; send `Content-Type: application/json`";
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(Mistake::new(status, "unsupported_media_type", "content-type", detail));
+        }
         let body = request.into_body();
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_large());
         }
-        let body = Limited::new(body, BODY_BYTES_MAX).collect();
+        let body = contents(Limited::new(body, BODY_BYTES_MAX));
         let body = tokio::time::timeout(app.fixed().timeout, body).await.map_err(|_| {
             let detail = "the body did not arrive in time; send it at once";
             Mistake::new(StatusCode::REQUEST_TIMEOUT, "timeout", "body", detail)
@@ -145,12 +165,31 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
             Some(_) => too_large(),
             None => Mistake::bad("invalid_body", "body", format!("the body broke off: {error}")),
         })?;
-        parse(&body.to_bytes()).map(Self)
+        parse(&body).map(Self)
     }
 }
 
+/// Whether a media type is `application/json`, with whatever parameters. Any other can be sent by a
+/// page of another site without asking first, or means something else.
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// The bytes of a body. Each chunk is copied and dropped as it arrives: kept, a chunk of one byte
+/// costs twenty-six.
+async fn contents(mut body: Limited<Body>) -> Result<Vec<u8>, BoxError> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes)
+}
+
 /// Parses JSON, and says in which field it is not what it should be.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     // To serde an array of an object's members is as good as the object.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array; send an object, which for a batch is {\"checks\": […]}";
@@ -169,6 +208,68 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     let rest = |error| Mistake::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
     json.end().map_err(rest)?;
     Ok(parsed)
+}
+
+/// Names and values.
+pub(super) type Parameters<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+/// The parameters of a query. One that is given twice is a mistake: whoever looks at the request
+/// before or after may take the other.
+pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, Mistake> {
+    let mut all = Parameters::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if all.iter().any(|(known, _)| *known == name) {
+            return Err(twice(name.into_owned()));
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// The parameter `count`, or how many are usual.
+pub(super) fn count(query: &str, usual: usize, most: usize) -> Result<usize, Mistake> {
+    let parameters = parameters(query)?;
+    let Some((_, count)) = parameters.iter().find(|(name, _)| name == "count") else { return Ok(usual) };
+    count.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
+        let detail = format!("the count is not a whole number from 1 to {most}");
+        Mistake::bad("invalid_count", "count", detail)
+    })
+}
+
+/// A parameter that is given twice.
+pub(super) fn twice(name: String) -> Mistake {
+    let detail = format!("the parameter {name:?} is given twice; send it once");
+    Mistake::bad("ambiguous", name, detail)
+}
+
+/// Reads an object of texts. A name that is there twice is a mistake.
+pub(super) fn texts<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Texts;
+
+    impl<'de> Visitor<'de> for Texts {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of texts")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut texts = BTreeMap::new();
+            while let Some((name, text)) = map.next_entry::<String, String>()? {
+                match texts.entry(name) {
+                    Entry::Vacant(vacant) => vacant.insert(text),
+                    Entry::Occupied(known) => {
+                        return Err(de::Error::custom(format_args!("duplicate attribute {:?}", known.key())));
+                    }
+                };
+            }
+            Ok(texts)
+        }
+    }
+
+    deserializer.deserialize_map(Texts)
 }
 
 /// Reads a whole number, also if it is written as `5.0`: to JSON that is the same, and there are

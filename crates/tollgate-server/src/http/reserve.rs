@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
 use super::document::{Mistaken, Refused};
-use super::problem::{Json, Mistake, whole};
+use super::problem::{Json, Mistake, texts, whole};
 use crate::app::App;
 
 /// The longest reservation.
@@ -32,6 +32,7 @@ const TTL_MAX: Duration = HOUR;
 #[serde(deny_unknown_fields)]
 pub(super) struct Reserve {
     /// What is known of the request, as in a check.
+    #[serde(deserialize_with = "texts")]
     #[schema(schema_with = super::check::attributes)]
     attributes: BTreeMap<String, String>,
     /// The estimate.
@@ -80,7 +81,8 @@ fn half_a_minute() -> String {
 
 /// Hold an estimate
 ///
-/// What is not settled in time is given back.
+/// What is not settled in time is given back. An estimate of 0 holds nothing and occupies nothing: its
+/// settlement takes all of the cost, each time that it is sent.
 #[utoipa::path(
     post,
     path = "/v1/reserve",
@@ -96,7 +98,7 @@ pub(super) async fn reserve(
     Json(Reserve { attributes, cost, ttl }): Json<Reserve>,
 ) -> Result<Response, Mistake> {
     let check = Check::new(attributes, cost);
-    check.validated("")?;
+    check.validated()?;
     let ttl = parse_duration(&ttl).map_err(|error| Mistake::bad("invalid_ttl", "ttl", error.to_string()))?;
     if ttl.is_zero() || ttl > TTL_MAX {
         return Err(Mistake::bad(
@@ -115,7 +117,8 @@ pub(super) async fn reserve(
     let mut attributes = check.attributes;
     app.limiter
         .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
-    let id = Id { hold: reservation.leave().map_or(0, |hold| hold.0), attributes }.to_string();
+    // One that no rule covers, or that the store did not see, holds nothing either.
+    let id = Id { hold: reservation.leave().unwrap_or(HoldId::NOTHING).0, attributes }.to_string();
     Ok(answer(&app, &decision, StatusCode::OK, Reserved { id, answer: Answer::from(&decision) }))
 }
 
@@ -164,11 +167,7 @@ async fn end(app: &App, path: &str, cost: u64) -> Result<u64, Mistake> {
     let id = path.strip_prefix("/v1/reserve/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
     let check = Check::new(attributes, cost);
-    check.validated("")?;
-    if hold == 0 {
-        // It was admitted without anything to hold: nothing covered it, or the store was away.
-        return Ok(0);
-    }
+    check.validated()?;
     let settled = app.timed(app.limiter.settle(HoldId(hold), &check)).await;
     Ok(settled.map_err(|error| Mistake::of(&error))?.shortfall)
 }

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tollgate::{Limit, Override, Rule};
+use tollgate::{Error, Limit, Override, Rule, Store as _};
+use tracing::info;
 use utoipa::ToSchema;
 
 use super::document::Guarded;
 use super::ok;
+use super::problem::Mistake;
 use crate::app::App;
 use crate::config::policy_name;
 
@@ -63,6 +67,41 @@ pub(super) async fn rules(State(app): State<Arc<App>>) -> Response {
     let rules = app.limiter.rules();
     let overrides = rules.overrides().map(OverrideAnswer::from).collect();
     ok(&Rules { rules: rules.rules().iter().map(RuleAnswer::from).collect(), overrides })
+}
+
+/// How much was forgotten.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Cleared {
+    /// Keys of the rule.
+    keys: u64,
+}
+
+/// Forget all state of a rule
+///
+/// Of every client: nothing in use, no block, no reservation. `cl.throttle` and `envoy.override` are
+/// the rules of limits that come with requests.
+#[utoipa::path(
+    delete,
+    path = "/v1/rules/{rule}/state",
+    tag = "administration",
+    security(("admin" = [])),
+    params(("rule" = String, Path, description = "which, percent-encoded", min_length = 1)),
+    responses(
+        (status = 200, description = "forgotten", body = Cleared),
+        Guarded,
+    )
+)]
+pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Mistake> {
+    let path = uri.path().strip_prefix("/v1/rules/").and_then(|rest| rest.strip_suffix("/state"));
+    let rule = percent_decode_str(path.unwrap_or_default()).decode_utf8_lossy();
+    let is_known = app.limiter.with_rules(|rules| rules.rules().iter().any(|known| *known.name() == *rule));
+    if !is_known {
+        return Err(Mistake::of(&Error::UnknownRule { rule: rule.into() }));
+    }
+    let keys =
+        app.timed(app.limiter.store().clear(&rule)).await.map_err(|error| Mistake::of(&error.into()))?;
+    info!(rule = &*rule, keys, "all state of a rule was forgotten");
+    Ok(ok(&Cleared { keys }))
 }
 
 impl From<&Rule> for RuleAnswer {

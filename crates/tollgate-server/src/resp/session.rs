@@ -1,5 +1,6 @@
 //! What one client has said so far, and the answers to what it says next.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,7 @@ use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
 use crate::config::policy_name;
 use crate::metrics::Route;
+use crate::secret::Secret;
 
 /// Replies beyond this are sent before anything else is read: who asks and never listens costs this
 /// much.
@@ -34,8 +36,11 @@ pub(super) struct Session {
     app: Arc<App>,
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
-    /// Whether it has shown the admin token.
-    admin: bool,
+    peer: IpAddr,
+    /// The admin token that it has shown: good for as long as it is the one in force.
+    token: Option<Secret>,
+    /// Whether it has just shown a wrong one.
+    pub(super) guessed: bool,
     /// Whether it, or the protocol, is at its end.
     pub(super) over: bool,
     /// How many commands it has sent.
@@ -48,14 +53,16 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(app: Arc<App>) -> Self {
+    pub(super) fn new(app: Arc<App>, peer: IpAddr) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = i64::try_from(IDS.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
         Self {
             app,
             id,
             name: Vec::new(),
-            admin: false,
+            peer,
+            token: None,
+            guessed: false,
             over: false,
             commands: 0,
             frame: Frame::default(),
@@ -175,14 +182,19 @@ impl Session {
             Ok(Command::Other(name)) => {
                 let arguments: SmallVec<[&[u8]; 8]> = frame.arguments(bytes).skip(1).collect();
                 match (name.as_str(), arguments.as_slice()) {
-                    ("toll.reset" | "toll.rules", _) if !self.admin => {
+                    ("toll.reset" | "toll.rules", _) if !self.is_admin() => {
                         self.replies
                             .error("NOAUTH", "Authentication required; AUTH with the admin token first");
                     }
                     ("toll.reset", [client]) => self.reset(client).await,
                     ("toll.rules", []) => self.rules(),
                     ("exec", []) => self.execute().await,
-                    (name, arguments) => hello::answer(self, name, arguments),
+                    (name, arguments) => {
+                        hello::answer(self, name, arguments);
+                        if std::mem::take(&mut self.guessed) {
+                            self.app.wrong_token(Some(self.peer), "resp").await;
+                        }
+                    }
                 }
             }
             // Not here: it goes into a batch.
@@ -213,10 +225,15 @@ impl Session {
         rules.rules().iter().for_each(|rule| describe(&mut self.replies, rule));
     }
 
-    /// Whether this is the admin token.
+    fn is_admin(&self) -> bool {
+        self.token.as_ref().is_some_and(|token| self.app.admits(token.reveal().as_bytes()))
+    }
+
+    /// Whether this is the admin token. One that is not takes away what another has given.
     pub(super) fn authenticate(&mut self, token: &[u8]) -> bool {
         let right = self.app.admits(token);
-        self.admin |= right;
+        self.token = right.then(|| Secret::new(String::from_utf8_lossy(token).into_owned()));
+        self.guessed = !right;
         if !right {
             let sentence =
                 "invalid username-password pair or user is disabled; the password is the admin token";
@@ -227,7 +244,7 @@ impl Session {
 
     /// As it was in the beginning.
     pub(super) fn reset_state(&mut self) {
-        self.admin = false;
+        self.token = None;
         self.queue = None;
         self.name.clear();
         self.replies.version = Version::Two;
@@ -245,8 +262,9 @@ fn tell(replies: &mut Replies, asked: &Asked<'_>, decision: &Result<Decision, Er
 
 /// A decision as `TOLL.CHECK` tells it.
 fn numbers(replies: &mut Replies, decision: &Decision) {
-    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded } = decision.into();
-    replies.map(7);
+    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until } =
+        decision.into();
+    replies.map(if until.is_some() { 8 } else { 7 });
     replies.bulk(b"allowed");
     replies.truth(allowed);
     replies.bulk(b"limit");
@@ -264,6 +282,10 @@ fn numbers(replies: &mut Replies, decision: &Decision) {
     }
     replies.bulk(b"degraded");
     replies.truth(degraded);
+    if let Some(until) = until {
+        replies.bulk(b"blocked_until_ms");
+        replies.count(until);
+    }
 }
 
 fn describe(replies: &mut Replies, rule: &Rule) {

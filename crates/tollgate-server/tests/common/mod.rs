@@ -16,6 +16,9 @@ pub(crate) const HTTP_ONLY: [&str; 6] = ["--http", "127.0.0.1:0", "--grpc", "off
 /// The admin token of servers that are started here.
 pub(crate) const TOKEN: &str = "a-token-for-tests-only";
 
+/// How long the answer to a wrong token takes: no time, unless a test says otherwise.
+const DELAY: &str = "TOLLGATE_SERVER_FAILED_AUTH_DELAY";
+
 /// A running server, killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Child,
@@ -59,7 +62,12 @@ impl Server {
 
     /// Starts it, and keeps its log for [`log_line`](Self::log_line).
     pub(crate) fn logging(command: &mut Command) -> Self {
-        Self::spawn(command.args(HTTP_ONLY).stderr(Stdio::piped()))
+        Self::with_log(command.args(HTTP_ONLY))
+    }
+
+    /// The same with a command that says where to listen.
+    pub(crate) fn with_log(command: &mut Command) -> Self {
+        Self::spawn(command.stderr(Stdio::piped()))
     }
 
     /// The same, with no token configured.
@@ -85,6 +93,9 @@ impl Server {
     }
 
     fn run(command: &mut Command) -> Self {
+        if !command.get_envs().any(|(name, _)| name == DELAY) {
+            command.env(DELAY, "0s");
+        }
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -107,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Sends a request on a connection of its own.
+    /// Sends a request on a connection of its own. A body is JSON unless a header says otherwise.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
         for (name, value) in headers {
@@ -115,6 +126,9 @@ impl Server {
         }
         if !body.is_empty() {
             request += &format!("content-length: {}\r\n", body.len());
+        }
+        if matches!(method, "POST" | "PUT") && !headers.iter().any(|(name, _)| *name == "content-type") {
+            request += "content-type: application/json\r\n";
         }
         self.raw(&format!("{request}\r\n{body}"))
     }
@@ -155,6 +169,13 @@ impl Server {
         let sent =
             Command::new("kill").args([format!("-{name}"), self.process.id().to_string()]).status().unwrap();
         assert!(sent.success());
+    }
+
+    /// How much memory it has held at most, in bytes.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
     }
 
     /// Waits until it has ended, and says how.

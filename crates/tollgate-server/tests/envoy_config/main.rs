@@ -290,7 +290,11 @@ fn g2_a_detailed_descriptor_beside_one_that_is_always_denied_is_not_counted_as_a
 
 #[test]
 fn g2_what_a_detailed_descriptor_gives_back_is_not_counted_as_admitted() {
-    let (server, envoy) = serve(&written("detailed-back", EDGE));
+    let limits = written("detailed-back", EDGE);
+    let file = limits.with_file_name("tollgate.toml");
+    fs::write(&file, format!("[server]\ngrpc_refunds = true\nenvoy_config = {limits:?}")).unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let envoy = Envoy::of(&server);
     let ann = descriptor(&[("detailed", "ann")]);
     assert!(envoy.allows("edge", &hits(&ann, 4)));
     assert_eq!(left(&envoy.status("edge", &back(&hits(&ann, 3)))), Some(4));

@@ -130,6 +130,19 @@ fn an_emptied_file_is_told() {
 }
 
 #[test]
+fn a_domain_that_has_lost_its_limits_is_told() {
+    let file = written("lost", EDGE);
+    let (mut server, envoy) = serve_logging(&file);
+    for cut in ["domain: edge\n", "domain: edge\ndescriptors:\n  - key: path\n"] {
+        fs::write(&file, cut).unwrap();
+        let line = server.log_line("in effect");
+        assert!(line.contains("has no limit any more"), "{line}");
+        assert_eq!(server.metric("tollgate_config_stale"), 1.0);
+        assert_eq!(envoy.left("edge", &descriptor(&[("path", "/login")])), Some(2));
+    }
+}
+
+#[test]
 fn files_in_another_place_take_effect_and_are_watched() {
     let [one, other] = ["one-place", "other-place"].map(|name| written(name, EDGE));
     let config = one.with_file_name("tollgate.toml");

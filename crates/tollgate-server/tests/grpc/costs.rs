@@ -29,7 +29,7 @@ fn b4_what_can_never_fit_is_denied_with_no_time_to_come_back() {
 
 #[test]
 fn c5_negative_hits_give_back_and_never_more_than_was_taken() {
-    let (_server, envoy) = bare();
+    let (_server, envoy) = server("refunds", REFUNDS);
     let alice = client("alice");
     assert!(envoy.allows("edge", &hits(&alice, 10)));
     assert!(!envoy.allows("edge", &alice));
@@ -39,4 +39,26 @@ fn c5_negative_hits_give_back_and_never_more_than_was_taken() {
     let status = envoy.status("edge", &back(&hits(&alice, 1_000)));
     assert_eq!((status.code(), left(&status)), (Code::Ok, Some(10)));
     assert_eq!(left(&envoy.status("edge", &back(&client("new")))), Some(10));
+}
+
+const REFUNDS: &str = "[server]\ngrpc_refunds = true";
+
+/// Whoever reaches the port could otherwise give itself back what it used. Envoy lets errors pass, so
+/// a descriptor that is refused must not carry others past their limits.
+#[test]
+fn c5_negative_hits_are_refused_unless_configured_and_carry_nothing_past_a_limit() {
+    let (_server, envoy) = bare();
+    let [alice, bob] = ["alice", "bob"].map(client);
+    assert!(envoy.allows("edge", &hits(&alice, 10)));
+    let refused = envoy.send(request("edge", &[back(&alice)])).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert!(refused.message().contains("grpc_refunds"), "{refused}");
+    assert!(!envoy.allows("edge", &alice), "nothing was given back");
+    let mixed = envoy.ask("edge", &[back(&bob), alice]);
+    assert_eq!(mixed.overall_code(), Code::OverLimit, "the other is over its limit all the same");
+    assert_eq!(
+        refusal(&envoy, "edge", &[back(&client("carol")), hits(&bob, 4)]),
+        tonic::Code::InvalidArgument
+    );
+    assert_eq!(envoy.left("edge", &bob), Some(6), "what may pass with the error was charged");
 }

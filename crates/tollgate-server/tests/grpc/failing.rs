@@ -8,7 +8,10 @@ fn config(redis: &str) -> String {
         )
     };
     let rules = ["open", "closed", "local"].map(rule).concat();
-    format!("[store]\nkind = \"redis\"\nurl = \"redis://{redis}\"\ndeadline = \"100ms\"\n{rules}")
+    format!(
+        "[server]\ngrpc_refunds = true\n\
+         [store]\nkind = \"redis\"\nurl = \"redis://{redis}\"\ndeadline = \"100ms\"\n{rules}"
+    )
 }
 
 fn assert_the_policy_is_followed(envoy: &Envoy) {

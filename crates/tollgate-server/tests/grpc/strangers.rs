@@ -59,15 +59,17 @@ fn flags_of_next(stream: &mut TcpStream, wanted: u8) -> u8 {
     }
 }
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
 const PING: u8 = 6;
-/// The flag of headers that are the last of their stream, and of a ping that is an answer.
+const WINDOW_UPDATE: u8 = 8;
+/// The flag of what is the last of its stream, and of a ping or settings that are an answer.
 const LAST: u8 = 1;
 const WHOLE: u8 = 4;
 
-#[test]
-fn a_call_whose_message_never_comes_is_ended_and_its_connection_lives_on() {
-    let (server, _) = server("never", "[server]\ntimeout = \"100ms\"");
+/// A connection, and a call on it whose message is still to come.
+fn calling(server: &Server) -> TcpStream {
     let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     // Method POST and scheme http as the tables of HPACK have them, then a path, a host, and what it is.
     let headers = [
@@ -81,6 +83,36 @@ fn a_call_whose_message_never_comes_is_ended_and_its_connection_lives_on() {
     .concat();
     let mut stream = TcpStream::connect(server.listens("grpc")).unwrap();
     stream.write_all(&[HELLO, &frame(HEADERS, WHOLE, 1, &headers)].concat()).unwrap();
+    stream
+}
+
+#[test]
+fn a_message_in_frames_of_one_byte_costs_what_its_bytes_cost() {
+    /// Nearly as much as a message may have.
+    const BYTES: usize = 1_000_000;
+    let (server, envoy) = bare();
+    assert!(envoy.allows("edge", &client("a")));
+    let before = server.peak_bytes();
+    // A message that is not compressed, and its length.
+    let message = [&[0][..], &u32::try_from(BYTES).unwrap().to_be_bytes(), &vec![0; BYTES]].concat();
+    let frames: Vec<u8> = message.iter().flat_map(|byte| frame(DATA, 0, 1, &[*byte])).collect();
+    let mut stream = calling(&server);
+    // Once its settings are acknowledged, all of it may be sent at once.
+    flags_of_next(&mut stream, WINDOW_UPDATE);
+    stream.write_all(&frame(SETTINGS, LAST, 0, &[])).unwrap();
+    // The server may have had enough before that: so many small frames are nobody's way of sending.
+    let _ = stream.write_all(&[frames, frame(DATA, LAST, 1, &[])].concat());
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read_to_end(&mut Vec::new());
+    let grown = server.peak_bytes().saturating_sub(before);
+    assert!(grown < 12 << 20, "by {grown} bytes");
+    assert!(envoy.allows("edge", &client("a")));
+}
+
+#[test]
+fn a_call_whose_message_never_comes_is_ended_and_its_connection_lives_on() {
+    let (server, _) = server("never", "[server]\ntimeout = \"100ms\"");
+    let mut stream = calling(&server);
     assert_eq!(flags_of_next(&mut stream, HEADERS) & LAST, LAST, "nothing but how it ended");
     stream.write_all(&frame(PING, 0, 0, b"are you?")).unwrap();
     assert_eq!(flags_of_next(&mut stream, PING), LAST);

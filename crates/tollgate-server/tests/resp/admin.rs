@@ -81,8 +81,11 @@ fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
                 "AUTH wrong",
                 "TOLL.RESET alice",
                 &auth,
-                "AUTH wrong",
                 "TOLL.RESET bob",
+                // A wrong one takes away what the right one gave.
+                "AUTH wrong",
+                "TOLL.RESET alice",
+                &auth,
                 // What follows is no administrator any more.
                 "RESET",
                 "TOLL.RESET alice",
@@ -97,7 +100,9 @@ fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
             "(error) WRONGPASS ",
             "(error) NOAUTH ",
             "OK",
+            "OK",
             "(error) WRONGPASS ",
+            "(error) NOAUTH ",
             "OK",
             "RESET",
             "(error) NOAUTH ",

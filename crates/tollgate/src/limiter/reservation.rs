@@ -100,6 +100,9 @@ impl<S: Store> Limiter<S> {
     /// As [`Reservation::settle`].
     pub async fn settle(&self, hold: HoldId, request: impl AsRequest) -> Result<Settlement, Error> {
         let (plan, cost) = self.plan(&request)?;
+        if hold == HoldId::NOTHING {
+            return self.shared.settle_nothing(&plan, cost).await;
+        }
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
         let enforced = plan.once().zip(&applied.answers).filter(|(line, _)| !line.shadow);
         let mut held = enforced.map(|(_, answer)| answer.held).peekable();
@@ -164,13 +167,7 @@ impl<S: Store> Reservation<S> {
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
         if self.of_nothing {
             self.hold = None;
-            let applied = self.limiter.shared.act(Op::Penalise, &self.plan, cost).await?;
-            let charges = self.plan.charges(cost);
-            let lacking = charges
-                .iter()
-                .zip(&applied.answers)
-                .map(|(charge, answer)| charge.cost.saturating_sub(answer.units));
-            return Ok(Settlement { shortfall: lacking.max().unwrap_or(0) });
+            return self.limiter.shared.settle_nothing(&self.plan, cost).await;
         }
         // Should this be cancelled on its way, the drop settles the same.
         self.if_dropped = cost;
@@ -184,10 +181,11 @@ impl<S: Store> Reservation<S> {
     }
 
     /// Leaves it in the store, to be [settled](Limiter::settle) by its id, in another process if
-    /// need be. `None` if nothing is held: it was denied, decided without the store, or no rule
-    /// covers it.
+    /// need be. [`HoldId::NOTHING`] if the estimate was 0. `None` if it was denied, decided without
+    /// the store, or no rule covers it.
     pub fn leave(mut self) -> Option<HoldId> {
-        self.hold.take().filter(|_| !self.plan.is_empty() && !self.of_nothing)
+        let hold = if self.of_nothing { HoldId::NOTHING } else { self.hold? };
+        self.hold.take().filter(|_| !self.plan.is_empty()).map(|_| hold)
     }
 
     /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
@@ -216,6 +214,17 @@ impl<S: Store> Reservation<S> {
     fn is_lost(&self, applied: &Applied) -> bool {
         let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
         self.plan.once().zip(&applied.answers).any(lost)
+    }
+}
+
+impl<S: Store> Shared<S> {
+    /// Ends a reservation of nothing: all of the cost is taken now, as far as it goes.
+    async fn settle_nothing(&self, plan: &Plan, cost: u64) -> Result<Settlement, Error> {
+        let applied = self.act(Op::Penalise, plan, cost).await?;
+        let charges = plan.charges(cost);
+        let each = charges.iter().zip(&applied.answers);
+        let lacking = each.map(|(charge, answer)| charge.cost.saturating_sub(answer.units));
+        Ok(Settlement { shortfall: lacking.max().unwrap_or(0) })
     }
 }
 

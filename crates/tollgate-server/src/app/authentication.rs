@@ -1,0 +1,34 @@
+//! Who is an administrator, and what becomes of those who only say so.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use tollgate::Clock as _;
+use tracing::warn;
+
+use super::{App, STOPWATCH};
+
+impl App {
+    /// The admin token, if it was made up because none is configured: for the one who started the
+    /// server to see, once.
+    pub(crate) fn made_up_token(&self) -> Option<&str> {
+        self.settings().admin_token.is_none().then(|| self.made_up.reveal())
+    }
+
+    /// Whether this token opens the administration.
+    pub(crate) fn admits(&self, token: &[u8]) -> bool {
+        self.settings().admin_token.as_ref().unwrap_or(&self.made_up).is(token)
+    }
+
+    /// Counts a wrong token, logs it at most once a second, and returns after the configured delay:
+    /// a connection guesses no faster than that. No thread waits.
+    pub(crate) async fn wrong_token(&self, peer: Option<IpAddr>, protocol: &'static str) {
+        self.metrics.failed_authentications.fetch_add(1, Ordering::Relaxed);
+        if let Some(attempts) = self.wrong_tokens.count(STOPWATCH.now()) {
+            let peer = peer.map(|peer| self.logged(&peer.to_string()));
+            warn!(peer, protocol, attempts, "a wrong admin token was shown");
+        }
+        let delay = self.settings().failed_auth_delay;
+        self.clock.sleep_until(self.clock.now().saturating_add(delay)).await;
+    }
+}

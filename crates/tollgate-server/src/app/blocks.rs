@@ -1,0 +1,100 @@
+//! Who is kept out.
+//!
+//! A store in memory keeps no names, so the server remembers whom it was told to block, and asks the
+//! store whether they still are. After a restart with a data directory such blocks hold, and are told to
+//! whoever meets them, but are not listed. Redis has the names, of all servers that share it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate::{Cause, Error, Timestamp, Until};
+
+use super::App;
+use crate::inline;
+
+/// How many names are remembered.
+const NAMES_MAX: usize = 10_000;
+
+/// Whom the server was told to block, and until when.
+#[derive(Debug, Default)]
+pub(super) struct Names(Mutex<BTreeMap<String, Timestamp>>);
+
+/// A client that is kept out.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    pub(crate) client: String,
+    pub(crate) rule: String,
+    pub(crate) until: Timestamp,
+}
+
+impl Names {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, client: &str, until: Timestamp, now: Timestamp) {
+        let mut names = self.lock();
+        if names.len() >= NAMES_MAX {
+            names.retain(|_, until| *until > now);
+        }
+        if until <= now {
+            names.remove(client);
+        } else if names.len() < NAMES_MAX {
+            names.insert(client.to_owned(), until);
+        }
+    }
+}
+
+impl App {
+    /// Keeps a client out until then, under every rule that counts by client alone, and by
+    /// `CL.THROTTLE`.
+    ///
+    /// # Errors
+    /// As of [`reset`](Self::reset).
+    pub(crate) async fn block(&self, client: &str, until: Until) -> Result<(), Error> {
+        let now = self.clock.now();
+        let ends_at = match until {
+            Until::Date(date) => date,
+            Until::After(span) => now.saturating_add(span),
+        };
+        self.blocked.note(client, ends_at, now);
+        let [own, throttled] = inline::own(client);
+        let own = self.timed(self.limiter.block(own, until)).await;
+        own.and(inline::if_known(self.timed(self.limiter.block(throttled, until)).await))
+    }
+
+    /// Who is kept out, at most so many.
+    ///
+    /// # Errors
+    /// If the store could not be asked.
+    pub(crate) async fn blocks(&self, most: usize) -> Result<Vec<Blocked>, Error> {
+        let now = self.clock.now();
+        if let Some(redis) = self.limiter.store().as_redis() {
+            let blocks = self.timed(redis.blocks(most, now)).await?;
+            let each = blocks.into_iter();
+            return Ok(each
+                .map(|block| Blocked { client: block.value, rule: block.rule, until: block.until })
+                .collect());
+        }
+        let names: Vec<String> = self.blocked.lock().keys().cloned().collect();
+        let mut blocks: Vec<Blocked> = Vec::new();
+        for client in names {
+            let before = blocks.len();
+            for request in inline::own(&client) {
+                let Ok(decision) = self.timed(self.limiter.peek(request)).await else { continue };
+                for report in decision.limits() {
+                    let Cause::Block { until } = report.cause else { continue };
+                    let rule = report.rule.as_str();
+                    if !blocks[before..].iter().any(|known| known.rule == rule) {
+                        blocks.push(Blocked { client: client.clone(), rule: rule.to_owned(), until });
+                    }
+                }
+            }
+            if blocks.len() >= most {
+                break;
+            }
+        }
+        blocks.truncate(most);
+        Ok(blocks)
+    }
+}

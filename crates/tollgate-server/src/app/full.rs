@@ -1,0 +1,65 @@
+//! Rules that turn newcomers away because the store has no room for one more key.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate::{Cause, Decision, MINUTE, RuleName, Timestamp};
+use tracing::warn;
+
+use super::quiet::Quiet;
+
+/// Who was turned away, by rule.
+#[derive(Debug)]
+pub(crate) struct Full {
+    rules: Mutex<BTreeMap<&'static str, Refusals>>,
+    /// A full table turns away thousands.
+    log: Quiet,
+}
+
+/// How many requests, and when the last of them.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    count: u64,
+    last: Timestamp,
+}
+
+impl Full {
+    pub(super) const fn new() -> Self {
+        Self { rules: Mutex::new(BTreeMap::new()), log: Quiet::new(MINUTE) }
+    }
+
+    /// Counts a decision if there was no room, and logs it once a minute at most.
+    pub(super) fn count(&self, decision: &Decision) {
+        if decision.cause() != Cause::StoreFull {
+            return;
+        }
+        let Some(rule) = decision.rule() else { return };
+        let (rule, last) = (rule.as_str(), decision.now());
+        let mut rules = self.rules();
+        let refusals = rules.entry(rule).or_insert(Refusals { count: 0, last });
+        *refusals = Refusals { count: refusals.count.saturating_add(1), last };
+        drop(rules);
+        if let Some(refused) = self.log.count(last) {
+            warn!(
+                rule,
+                refused, "the table is full of keys in use, and newcomers are denied; raise max_keys"
+            );
+        }
+    }
+
+    /// How many requests a rule has turned away.
+    pub(crate) fn refused(&self, rule: RuleName) -> u64 {
+        self.rules().get(rule.as_str()).map_or(0, |refusals| refusals.count)
+    }
+
+    /// The rules that have turned somebody away within the last minute.
+    pub(crate) fn now(&self, now: Timestamp) -> Vec<&'static str> {
+        let rules = self.rules();
+        let recent = rules.iter().filter(|(_, refusals)| now.since(refusals.last) < MINUTE);
+        recent.map(|(rule, _)| *rule).collect()
+    }
+
+    fn rules(&self) -> MutexGuard<'_, BTreeMap<&'static str, Refusals>> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,87 @@
+//! Requests that a browser sends for another site's page: refused wherever they can change state.
+//!
+//! A page can have its visitor's browser send requests to servers that only the visitor reaches, and
+//! needs no answer to use up a budget. Browsers say where such a request comes from: in
+//! `Sec-Fetch-Site`, which no page can write, and before that existed in `Origin`. Other clients send
+//! neither.
+//!
+//! `/auth` is exempt. It is asked by proxies, which forward the header fields of the request that they
+//! were sent: a cross-site request to the site behind the proxy is that site's own business.
+
+use axum::extract::Request;
+use axum::http::header::{HOST, HeaderName, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::problem::Mistake;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Lets through what no other site's page asks for.
+pub(super) async fn guard(request: Request, next: Next) -> Result<Response, Mistake> {
+    let Some(field) = cross_site_field(request.headers()) else { return Ok(next.run(request).await) };
+    let detail =
+        format!("{field} says that a page of another site asks; ask from a server, or the same origin");
+    Err(Mistake::new(StatusCode::FORBIDDEN, "cross_site", field.as_str().to_owned(), detail))
+}
+
+/// Whether a browser has said anything of where a request comes from.
+pub(super) fn is_from_browser(headers: &HeaderMap) -> bool {
+    headers.contains_key(SEC_FETCH_SITE) || headers.contains_key(ORIGIN)
+}
+
+/// The field that marks a request as another site's. `Sec-Fetch-Site` counts alone where it is
+/// there: behind a proxy `Host` may be another name of the same origin.
+fn cross_site_field(headers: &HeaderMap) -> Option<HeaderName> {
+    if headers.contains_key(SEC_FETCH_SITE) {
+        let mut sites = headers.get_all(SEC_FETCH_SITE).iter().map(|site| site.as_bytes());
+        return (!sites.all(|site| matches!(site, b"same-origin" | b"none"))).then_some(SEC_FETCH_SITE);
+    }
+    let host = headers.get(HOST).map(|host| host.as_bytes());
+    let is_here = |origin: &[u8]| {
+        // `null`, the origin of sandboxed pages, has no authority.
+        let authority = origin.windows(3).position(|part| part == b"://").and_then(|at| origin.get(at + 3..));
+        authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
+    };
+    let mut origins = headers.get_all(ORIGIN).iter().map(|origin| origin.as_bytes());
+    (!origins.all(is_here)).then_some(ORIGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_browser_marks_as_another_sites_is_cross_site() {
+        let marked = |fields: &[(&'static str, &'static str)]| {
+            let fields = fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            cross_site_field(&fields.collect()).is_some()
+        };
+        let host = ("host", "gate.example:8080");
+        for fields in [
+            &[host][..],
+            &[host, ("sec-fetch-site", "same-origin")],
+            &[host, ("sec-fetch-site", "none")],
+            &[host, ("origin", "http://gate.example:8080")],
+            &[host, ("origin", "https://GATE.example:8080")],
+            &[host, ("sec-fetch-site", "same-origin"), ("origin", "https://front.example")],
+        ] {
+            assert!(!marked(fields), "{fields:?}");
+        }
+        for fields in [
+            &[host, ("sec-fetch-site", "cross-site")][..],
+            &[host, ("sec-fetch-site", "same-site")],
+            &[host, ("sec-fetch-site", "unheard-of")],
+            &[host, ("sec-fetch-site", "cross-site"), ("origin", "http://gate.example:8080")],
+            &[host, ("origin", "http://evil.example")],
+            &[host, ("origin", "http://gate.example")],
+            &[host, ("origin", "http://gate.example:8080.evil.example")],
+            &[host, ("origin", "null")],
+            &[host, ("origin", "")],
+            &[("origin", "http://gate.example:8080")],
+        ] {
+            assert!(marked(fields), "{fields:?}");
+        }
+    }
+}

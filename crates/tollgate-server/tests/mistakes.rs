@@ -1,0 +1,119 @@
+//! Requests that can be read in two ways, batches of which one part is wrong, and blocks that are told
+//! as such.
+
+use std::fs;
+
+use common::{Server, directory};
+use serde_json::{Value, json};
+use wire::Wire;
+
+mod common;
+#[expect(dead_code, reason = "one command is enough here")]
+#[path = "common/wire.rs"]
+mod wire;
+
+/// Whoever looks at the request before or after tollgate may read the other of the two.
+#[test]
+fn what_is_given_twice_is_refused_and_costs_nothing() {
+    let server = Server::start(&[]);
+    for (path, field) in [
+        ("/check/a?cost=1&cost=2", "cost"),
+        ("/check/a?cost=1&c%6Fst=1", "cost"),
+        ("/auth?deny_status=403&deny_status=404", "deny_status"),
+        ("/v1/top?count=1&count=2", "count"),
+        ("/v1/clients/a?plan=gold&plan=free", "plan"),
+        ("/v1/clients/a?client=b", "client"),
+    ] {
+        let answer = server.admin("GET", path, None);
+        assert_eq!((answer.status, &answer.json()["field"]), (400, &json!(field)), "{path}: {answer:?}");
+    }
+    assert_eq!(server.admin("DELETE", "/v1/clients/a/limits?rule=x&rule=y", None).status, 400);
+    for body in [
+        r#"{"attributes":{"client":"a","client":"b"}}"#,
+        r#"{"attributes":{"client":"a","cli\u0065nt":"a"}}"#,
+        r#"{"attributes":{"client":"a"},"attributes":{"client":"b"}}"#,
+        r#"{"attributes":{"client":"a"},"cost":1,"cost":1}"#,
+    ] {
+        for path in ["/v1/check", "/v1/reserve"] {
+            let answer = server.send("POST", path, &[], body);
+            assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("invalid_body")), "{body}");
+            assert!(answer.json()["detail"].as_str().unwrap().contains("duplicate"), "{answer:?}");
+        }
+        let batch = server.send("POST", "/v1/check/batch", &[], &format!("{{\"checks\":[{body}]}}"));
+        assert_eq!(batch.json()["results"][0]["error"]["code"], "invalid_body", "{body}");
+    }
+    assert_eq!(server.get("/check/a").json()["remaining"], 9);
+}
+
+#[test]
+fn one_bad_check_of_a_batch_is_told_in_its_place_and_the_others_are_decided() {
+    let server = Server::start(&[]);
+    let checks = json!({"checks": [
+        {"attributes": {"client": "a"}},
+        {"attributes": {"client": ""}},
+        {"attributes": {"client": "a"}, "peek": true},
+        {"attributes": {"client": "a"}, "peek": 1},
+        {"attributes": {"client": "a"}, "cost": 9_999_999_999_999_999_u64},
+        [],
+        {"attributes": {"client": "a"}, "cost": 2},
+    ]});
+    let answer = server.post("/v1/check/batch", &checks);
+    assert_eq!(answer.status, 200);
+    let body = answer.json();
+    let told = |result: &Value| match &result["error"] {
+        Value::Null => json!(result["remaining"]),
+        error => json!([error["status"], error["field"]]),
+    };
+    let told: Vec<Value> = body["results"].as_array().unwrap().iter().map(told).collect();
+    let refused = |field: &str| json!([400, field]);
+    assert_eq!(
+        told,
+        [
+            json!(9),
+            refused("checks[1].attributes.client"),
+            json!(9),
+            refused("checks[3].peek"),
+            refused("checks[4].cost"),
+            refused("checks[5]"),
+            json!(7),
+        ]
+    );
+}
+
+#[test]
+fn a_block_is_told_as_a_block_with_its_end() {
+    let file = directory("mistakes-block").join("tollgate.toml");
+    fs::write(&file, "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"10/hour fixed\"").unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    assert_eq!(server.get("/check/a").json().get("blocked"), None);
+    let until =
+        server.admin("PUT", "/v1/clients/a/block", Some(&json!({"for": "10m"}))).json()["until"].clone();
+    let close = |told: &Value| {
+        let [told, set] = [told, &until].map(|millis| millis.as_i64().unwrap_or_default());
+        (told - set).abs() < 60_000
+    };
+    let by_path = server.get("/check/a");
+    let by_attributes = server.post("/v1/check", &json!({"attributes": {"client": "a"}}));
+    for answer in [&by_path, &by_attributes] {
+        let body = answer.json();
+        assert_eq!(answer.status, 429);
+        assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
+        assert_eq!(body["blocked"], true, "{body}");
+        assert!(close(&body["until"]), "{body} {until}");
+        assert!(body["detail"].as_str().unwrap().contains("block"), "{body}");
+    }
+    let shown = server.admin("GET", "/v1/clients/a", None).json();
+    for limit in [&by_attributes.json()["limits"][0], &shown["limits"][0]] {
+        assert!(limit["blocked"] == true && close(&limit["until"]), "{limit}");
+    }
+    let mut wire = Wire::connect(&server);
+    assert_eq!(wire.ask("TOLL.CHECK client a"), "*16");
+    wire.send("QUIT\r\n");
+    assert!(wire.rest().contains("blocked_until_ms\r\n:"));
+    server.admin("DELETE", "/v1/clients/a/block", None);
+    assert_eq!(server.get("/check/a").json().get("until"), None);
+    server.get("/check/a?cost=8");
+    let full = server.get("/check/a").json();
+    assert_eq!(full["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(full.get("blocked"), None);
+}
