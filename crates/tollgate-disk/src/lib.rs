@@ -24,11 +24,20 @@
 //!
 //! # What a crash costs
 //!
-//! | | [`Relaxed`](Durability::Relaxed), the default | [`Strict`](Durability::Strict) |
-//! |---|---|---|
-//! | an answer waits for | nothing | a sync, shared by all requests that wait at the time |
-//! | the process is killed, or the power fails | the changes since the last finished write began: at most the flush interval and the duration of a write, or four writes where a write takes longer than a third of the interval | nothing that was answered |
-//! | the disk fails or is full | nothing while the process lives: it goes on in memory, reports the failure, and writes the whole state once it can | checks follow the rule's failure policy, flagged; denials are still exact |
+//! In [`Relaxed`](Durability::Relaxed) mode, the default, an answer waits for nothing:
+//!
+//! * If the process is killed or the power fails, the changes since the last finished write began
+//!   are lost: at most the flush interval and the duration of a write, or four writes where a write
+//!   takes longer than a third of the interval.
+//! * If the disk fails or is full, nothing is lost while the process lives: the store goes on in
+//!   memory, reports the failure, and writes the whole state once it can.
+//!
+//! In [`Strict`](Durability::Strict) mode an answer waits for a sync, which all requests that wait
+//! at the time share:
+//!
+//! * If the process is killed or the power fails, nothing that was answered is lost.
+//! * If the disk fails or is full, checks follow the rule's failure policy, flagged. Denials are
+//!   still exact.
 //!
 //! A lost change is lost by itself, as if it had not happened: that client may draw those units
 //! once more. A write is one transaction: after a crash the file has all of it or none.
