@@ -1,5 +1,5 @@
 //! A simulated disk: a power cut loses unsynced writes and tears the last one. The tests open the
-//! store on what is left.
+//! store on the result.
 
 use std::collections::BTreeMap;
 use std::io;
