@@ -1,46 +1,46 @@
-//! Why a directory cannot be used.
+//! The error of opening a directory.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// Why a directory cannot be used. The message says what to do.
+/// Why a directory cannot be opened. The message says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It cannot be read or written.
+    /// The directory or a file in it cannot be read or written.
     Inaccessible {
-        /// What.
+        /// The directory or file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Another process has it.
+    /// Another process uses the directory.
     InUse {
         /// The directory.
         dir: PathBuf,
-        /// Which, if it says so.
+        /// The id of that process, if it is known.
         process: Option<u32>,
     },
-    /// A newer tollgate wrote it.
+    /// A newer version of tollgate wrote the directory.
     Newer {
         /// The directory.
         dir: PathBuf,
         /// The version of its format.
         version: u64,
     },
-    /// It is not what was written.
+    /// The file is damaged.
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What was found.
+        /// The damage that was found.
         reason: String,
     },
-    /// It has no state, and was to have some.
+    /// The directory has no state, and [`open_existing`](crate::Builder::open_existing) needs some.
     Empty {
         /// The directory.
         dir: PathBuf,
     },
-    /// It has state, and was to be new.
+    /// The directory has state, and [`create`](crate::Builder::create) needs a new one.
     NotEmpty {
         /// The directory.
         dir: PathBuf,
@@ -63,7 +63,7 @@ impl fmt::Display for OpenError {
         match self {
             Self::Inaccessible { path, source } => write!(
                 f,
-                "cannot read and write {}: {source}; make it a place that this user may write to, or name another directory",
+                "cannot read and write {}: {source}; give this user write permission, or name another directory",
                 path.display()
             ),
             Self::InUse { dir, process } => {
@@ -76,7 +76,7 @@ impl fmt::Display for OpenError {
             }
             Self::Newer { dir, version } => write!(
                 f,
-                "{} was written by a newer tollgate (format {version}, and this one knows {}); use that one, or move the state with its `tollgate dump`",
+                "{} was written by a newer tollgate (format {version}; this version reads up to {}); use the newer version, or export the state with its `tollgate dump`",
                 dir.display(),
                 crate::file::VERSION
             ),
@@ -86,11 +86,7 @@ impl fmt::Display for OpenError {
                 file.display()
             ),
             Self::Empty { dir } => {
-                write!(
-                    f,
-                    "there is no state in {}; name the directory that a server was given",
-                    dir.display()
-                )
+                write!(f, "there is no state in {}; name the directory that a server uses", dir.display())
             }
             Self::NotEmpty { dir } => {
                 write!(f, "{} has state already; name a new directory, or move it away", dir.display())

@@ -1,14 +1,15 @@
-//! The file: pages by their names, and what is known of all of them together.
+//! The file: pages by name, and a header over all of them.
 //!
 //! ```text
 //! pages:  name → content, CRC-32 of both
-//! about:  "state" → the format's version, the seed that identities are made with, how many pages there are, the
-//!                   sum of their checksums, and of their lengths, each 8 bytes; CRC-32 of that
+//! about:  "state" → the header: the version of the format, the seed of identities (two numbers),
+//!                   the number of pages, the sum of their checksums, the sum of their lengths,
+//!                   8 bytes each; CRC-32 of name and numbers
 //! ```
 //!
-//! The engine makes a write one transaction, and finds torn ones by checksums of its own. Ours are for
-//! what it does not look at when all seems well: a page that changed on the disk does not agree with
-//! its checksum, and one that is missing or is an older one does not agree with the sums.
+//! The engine writes in transactions, and detects a torn one by its own checksums. It does not
+//! verify every page of a file that looks intact; our checksums do. A page that changed on the disk
+//! does not match its checksum, and a page that is missing or stale does not match the header.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,86 +21,89 @@ use std::sync::atomic::Ordering;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, Table, TableDefinition};
 
 use crate::OpenError;
-use crate::medium::{Traffic, Watched};
+use crate::storage::{CountingBackend, IoCounters};
 
-/// The version of the format that is written, and the newest that is understood.
+/// The version of the format that is written, and the newest that is read.
 pub(crate) const VERSION: u64 = 2;
 
 const PAGES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
-/// What all pages together are known as.
+/// The name of the header.
 const STATE: &str = "state";
 
-/// What the engine may keep in memory of the file. Half of it is for a write: one that takes more is written twice, and a
-/// million keys that all changed take 35 MB. The state itself is in memory already.
-const CACHE: usize = 128 << 20;
+/// Cache of the engine. Half of it is for a write: a larger write is written twice, and a million
+/// changed keys take 35 MB. Reads need none, because the state is in memory.
+const CACHE_BYTES: usize = 128 << 20;
 
-/// A file is made smaller once it is this large, and so many times as large as what it holds. Under load it is four or five
-/// times as large: what is written anew goes beside what it replaces, and that is free only after the next write.
-const SMALL: u64 = 4 << 20;
-const TIMES: u64 = 8;
+/// The smallest file that is compacted.
+const COMPACT_BYTES_MIN: u64 = 4 << 20;
 
-/// The file, open.
-pub(crate) struct Pages {
-    /// There until it is dropped.
+/// A file is compacted when it is this many times as large as its pages. Under load it is four or
+/// five times as large: the engine copies on write, and frees an old page only after the next
+/// write.
+const COMPACT_RATIO: u64 = 8;
+
+/// An open file.
+pub(crate) struct PageFile {
+    /// `None` only while this is dropped.
     database: Option<Database>,
     seed: [u64; 2],
-    /// The version that wrote it last.
+    /// The version of the format that is in the file.
     version: u64,
-    sums: Sums,
-    traffic: Arc<Traffic>,
-    /// How large it was after it was last made smaller: there is no use in trying again soon.
-    compacted: u64,
+    totals: Totals,
+    io: Arc<IoCounters>,
+    /// The size after the last compaction: the next one waits until the file has doubled.
+    compacted_bytes: u64,
 }
 
-impl fmt::Debug for Pages {
+impl fmt::Debug for PageFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages").field("sums", &self.sums).finish_non_exhaustive()
+        f.debug_struct("PageFile").field("totals", &self.totals).finish_non_exhaustive()
     }
 }
 
-/// What is known of all pages together.
+/// Totals over all pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
+struct Totals {
     pages: u64,
     checksums: u64,
     bytes: u64,
 }
 
-impl Sums {
+impl Totals {
     fn add(&mut self, stored: &[u8]) {
         self.pages = self.pages.wrapping_add(1);
-        self.checksums = self.checksums.wrapping_add(checksum_of(stored).into());
+        self.checksums = self.checksums.wrapping_add(stored_checksum(stored).into());
         self.bytes = self.bytes.wrapping_add(length(stored));
     }
 
     fn subtract(&mut self, stored: &[u8]) {
         self.pages = self.pages.wrapping_sub(1);
-        self.checksums = self.checksums.wrapping_sub(checksum_of(stored).into());
+        self.checksums = self.checksums.wrapping_sub(stored_checksum(stored).into());
         self.bytes = self.bytes.wrapping_sub(length(stored));
     }
 }
 
-impl Drop for Pages {
+impl Drop for PageFile {
     fn drop(&mut self) {
-        // Closing writes too.
-        let _ = guarded(|| {
+        // Closing the database writes, and so may panic.
+        let _ = catch_panic(|| {
             drop(self.database.take());
             Ok(())
         });
     }
 }
 
-impl Pages {
-    fn new(database: Database, seed: [u64; 2], traffic: &Arc<Traffic>) -> Self {
+impl PageFile {
+    fn new(database: Database, seed: [u64; 2], io: &Arc<IoCounters>) -> Self {
         Self {
             database: Some(database),
             seed,
             version: VERSION,
-            sums: Sums::default(),
-            traffic: Arc::clone(traffic),
-            compacted: 0,
+            totals: Totals::default(),
+            io: Arc::clone(io),
+            compacted_bytes: 0,
         }
     }
 
@@ -107,53 +111,55 @@ impl Pages {
         self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
     }
 
-    /// A new file, for state whose identities are made with this seed.
+    /// Creates a file for state with this seed.
     pub(crate) fn create(
-        medium: Box<dyn StorageBackend>,
-        traffic: &Arc<Traffic>,
+        backend: Box<dyn StorageBackend>,
+        io: &Arc<IoCounters>,
         seed: [u64; 2],
     ) -> Result<Self, redb::Error> {
-        guarded(|| {
-            let database = database(medium, traffic, |_| {})?;
+        catch_panic(|| {
+            let database = database(backend, io, |_| {})?;
             let writing = database.begin_write()?;
-            writing.open_table(ABOUT)?.insert(STATE, &*about(seed, Sums::default()))?;
+            writing.open_table(ABOUT)?.insert(STATE, &*header(seed, Totals::default()))?;
             writing.open_table(PAGES)?;
             writing.commit()?;
-            Ok(Self::new(database, seed, traffic))
+            Ok(Self::new(database, seed, io))
         })
     }
 
-    /// A file that is there. If it was not closed, the engine goes through it first and tells
-    /// `repaired` how far it is, from 0 to 1.
+    /// Opens an existing file. After a crash the engine repairs it first, and calls `on_repair`
+    /// with its progress, from 0 to 1.
     pub(crate) fn open(
         path: &Path,
-        medium: Box<dyn StorageBackend>,
-        traffic: &Arc<Traffic>,
-        repaired: impl Fn(f64) + 'static,
+        backend: Box<dyn StorageBackend>,
+        io: &Arc<IoCounters>,
+        on_repair: impl Fn(f64) + 'static,
     ) -> Result<Self, OpenError> {
-        if medium.len().map_err(OpenError::inaccessible(path))? == 0 {
+        if backend.len().map_err(OpenError::inaccessible(path))? == 0 {
             return Err(OpenError::damaged(path, "it is empty"));
         }
-        let read = guarded(|| {
-            let pages = Self::new(database(medium, traffic, repaired)?, [0; 2], traffic);
-            let about = pages.database()?.begin_read()?.open_table(ABOUT)?.get(STATE)?;
-            let about = about.and_then(|about| Some(content_of(STATE.as_bytes(), about.value())?.to_owned()));
-            Ok((pages, about))
+        let read = catch_panic(|| {
+            let pages = Self::new(database(backend, io, on_repair)?, [0; 2], io);
+            let header = pages.database()?.begin_read()?.open_table(ABOUT)?.get(STATE)?;
+            let header = header
+                .and_then(|stored| Some(verified_content(STATE.as_bytes(), stored.value())?.to_owned()));
+            Ok((pages, header))
         });
-        let (mut pages, about) = read.map_err(|error| open_error(path, error))?;
-        let damaged = || OpenError::damaged(path, "it does not say what it is");
-        let about = about.ok_or_else(damaged)?;
-        let version = about.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let (mut pages, header) = read.map_err(|error| open_error(path, error))?;
+        let damaged = || OpenError::damaged(path, "its header is missing or damaged");
+        let header = header.ok_or_else(damaged)?;
+        let version = header.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         if let Some(version) = version.filter(|version| *version > VERSION) {
             return Err(OpenError::Newer { dir: path.parent().unwrap_or(path).to_owned(), version });
         }
-        let [version, one, other, count, checksums, bytes] = numbers(&about).ok_or_else(damaged)?;
-        (pages.seed, pages.version) = ([one, other], version);
-        pages.sums = Sums { pages: count, checksums, bytes };
+        let [version, seed_0, seed_1, count, checksums, bytes] =
+            parse_numbers(&header).ok_or_else(damaged)?;
+        (pages.seed, pages.version) = ([seed_0, seed_1], version);
+        pages.totals = Totals { pages: count, checksums, bytes };
         Ok(pages)
     }
 
-    /// Whether an older version wrote it: then it is read once, and written anew.
+    /// Whether the format is an older one: then the file is read once, and rewritten.
     pub(crate) const fn is_old(&self) -> bool {
         self.version < VERSION
     }
@@ -162,103 +168,107 @@ impl Pages {
         self.seed
     }
 
-    /// How many there are.
+    /// Number of pages.
     pub(crate) const fn count(&self) -> u64 {
-        self.sums.pages
+        self.totals.pages
     }
 
-    /// Hands out all pages. What `each` says is wrong with one is wrong with the file.
+    /// Passes the name and content of every page to `each`. An error of `each` means that the file
+    /// is damaged.
     pub(crate) fn read(
         &self,
         path: &Path,
         mut each: impl FnMut(&[u8], &[u8]) -> Result<(), String>,
     ) -> Result<(), OpenError> {
-        let mut sums = Sums::default();
-        let mut wrong = None;
-        let read = guarded(|| {
+        let mut totals = Totals::default();
+        let mut damage = None;
+        let read = catch_panic(|| {
             let pages = self.database()?.begin_read()?.open_table(PAGES)?;
             for row in pages.iter()? {
                 let (name, stored) = row?;
                 let (name, stored) = (name.value(), stored.value());
-                sums.add(stored);
-                let content = content_of(name, stored);
-                let done = content.ok_or("a page does not agree with its checksum".to_owned());
-                if let Err(reason) = done.and_then(|content| each(name, content)) {
-                    wrong = Some(reason);
+                totals.add(stored);
+                let content = verified_content(name, stored);
+                let content = content.ok_or("a page does not match its checksum".to_owned());
+                if let Err(reason) = content.and_then(|content| each(name, content)) {
+                    damage = Some(reason);
                     break;
                 }
             }
             Ok(())
         });
         read.map_err(|error| open_error(path, error))?;
-        match wrong {
+        match damage {
             Some(reason) => Err(OpenError::damaged(path, reason)),
-            None if sums != self.sums => {
+            None if totals != self.totals => {
                 Err(OpenError::damaged(path, "pages are missing, or older than the rest"))
             }
             None => Ok(()),
         }
     }
 
-    /// Writes the pages that `fill` hands over, all of them or none, and is done when they are safe.
-    /// `anew`: those are all there are, whatever is in the file; what is the same there is left alone, so
-    /// that this takes little room. Says how many there were.
+    /// Writes the pages that `fill` passes on, all or none, and returns their number when they are
+    /// synced. With `replace_all`, pages that `fill` does not pass on are removed, and equal pages
+    /// are not rewritten, so that this takes little room.
     pub(crate) fn write(
         &mut self,
-        anew: bool,
+        replace_all: bool,
         fill: impl FnOnce(&mut dyn FnMut(&[u8], &[u8])),
     ) -> Result<u64, redb::Error> {
-        guarded(|| {
+        catch_panic(|| {
             let writing = self.database()?.begin_write()?;
-            let mut sums = self.sums;
+            let mut totals = self.totals;
             let mut pages = writing.open_table(PAGES)?;
-            let mut others = if anew { names(&pages)? } else { HashSet::new() };
-            let (mut count, mut done, mut stored) = (0, Ok(()), Vec::new());
+            let mut stale = if replace_all { names(&pages)? } else { HashSet::new() };
+            let (mut count, mut result, mut buffer) = (0, Ok(()), Vec::new());
             fill(&mut |name, content| {
-                if done.is_ok() {
-                    let there = others.remove(name);
-                    done = replace(&mut pages, &mut sums, name, content, there, &mut stored);
+                if result.is_ok() {
+                    let compare = stale.remove(name);
+                    result = replace(&mut pages, &mut totals, name, content, compare, &mut buffer);
                     count += 1;
                 }
             });
-            done?;
-            for name in others {
-                replace(&mut pages, &mut sums, &name, &[], true, &mut stored)?;
+            result?;
+            for name in stale {
+                replace(&mut pages, &mut totals, &name, &[], true, &mut buffer)?;
             }
             drop(pages);
-            if count == 0 && !anew {
+            if count == 0 && !replace_all {
                 writing.abort()?;
                 return Ok(0);
             }
-            writing.open_table(ABOUT)?.insert(STATE, &*about(self.seed, sums))?;
+            writing.open_table(ABOUT)?.insert(STATE, &*header(self.seed, totals))?;
             writing.commit()?;
-            self.sums = sums;
+            self.totals = totals;
             Ok(count)
         })
     }
 
-    /// Gives room back that the state no longer needs, if that is much.
+    /// Compacts the file, if much of it is unused.
     pub(crate) fn compact(&mut self) -> Result<(), redb::Error> {
-        let length = self.traffic.length.load(Ordering::Relaxed);
-        if length < SMALL || length / TIMES < self.sums.bytes || length / 2 < self.compacted {
+        let length = self.io.file_bytes.load(Ordering::Relaxed);
+        if length < COMPACT_BYTES_MIN
+            || length / COMPACT_RATIO < self.totals.bytes
+            || length / 2 < self.compacted_bytes
+        {
             return Ok(());
         }
-        guarded(|| Ok(self.database.as_mut().map(Database::compact).transpose()?))?;
-        self.compacted = self.traffic.length.load(Ordering::Relaxed);
+        catch_panic(|| Ok(self.database.as_mut().map(Database::compact).transpose()?))?;
+        self.compacted_bytes = self.io.file_bytes.load(Ordering::Relaxed);
         Ok(())
     }
 }
 
 fn database(
-    medium: Box<dyn StorageBackend>,
-    traffic: &Arc<Traffic>,
-    repaired: impl Fn(f64) + 'static,
+    backend: Box<dyn StorageBackend>,
+    io: &Arc<IoCounters>,
+    on_repair: impl Fn(f64) + 'static,
 ) -> Result<Database, redb::Error> {
-    let medium = Watched { medium, traffic: Arc::clone(traffic) };
+    let backend = CountingBackend { backend, io: Arc::clone(io) };
     Ok(Database::builder()
-        .set_cache_size(CACHE)
-        .set_repair_callback(move |session| repaired(session.progress()))
-        .create_with_backend(medium)?)
+        .set_cache_size(CACHE_BYTES)
+        .set_repair_callback(move |session| on_repair(session.progress()))
+        .create_with_backend(backend)?)
 }
 
 /// The names of all pages.
@@ -266,38 +276,38 @@ fn names(pages: &Table<'_, &[u8], &[u8]>) -> Result<HashSet<Vec<u8>>, redb::Erro
     pages.iter()?.map(|row| Ok(row?.0.value().to_vec())).collect()
 }
 
-/// Puts a page in the place of the one of that name; one with nothing on it is not kept. One that may be
-/// the `same` is looked at first.
+/// Replaces the page of this name, or removes it if the content is empty. With `compare`, an equal
+/// page is not rewritten.
 fn replace(
     pages: &mut Table<'_, &[u8], &[u8]>,
-    sums: &mut Sums,
+    totals: &mut Totals,
     name: &[u8],
     content: &[u8],
-    same: bool,
-    stored: &mut Vec<u8>,
+    compare: bool,
+    buffer: &mut Vec<u8>,
 ) -> Result<(), redb::Error> {
     let old = if content.is_empty() {
         pages.remove(name)?
     } else {
-        stored.clear();
-        stored.extend_from_slice(content);
-        stored.extend(checksum(name, content).to_le_bytes());
-        if same && pages.get(name)?.is_some_and(|old| old.value() == stored.as_slice()) {
+        buffer.clear();
+        buffer.extend_from_slice(content);
+        buffer.extend(checksum(name, content).to_le_bytes());
+        if compare && pages.get(name)?.is_some_and(|old| old.value() == buffer.as_slice()) {
             return Ok(());
         }
-        sums.add(stored);
-        pages.insert(name, stored.as_slice())?
+        totals.add(buffer);
+        pages.insert(name, buffer.as_slice())?
     };
     if let Some(old) = old {
-        sums.subtract(old.value());
+        totals.subtract(old.value());
     }
     Ok(())
 }
 
-/// What is said of all pages together.
-fn about(seed: [u64; 2], Sums { pages, checksums, bytes }: Sums) -> Vec<u8> {
-    let [one, other] = seed;
-    let numbers = [VERSION, one, other, pages, checksums, bytes].map(u64::to_le_bytes);
+/// The header as it is stored.
+fn header(seed: [u64; 2], Totals { pages, checksums, bytes }: Totals) -> Vec<u8> {
+    let [seed_0, seed_1] = seed;
+    let numbers = [VERSION, seed_0, seed_1, pages, checksums, bytes].map(u64::to_le_bytes);
     let content = numbers.as_flattened();
     [content, &checksum(STATE.as_bytes(), content).to_le_bytes()].concat()
 }
@@ -309,18 +319,18 @@ fn checksum(name: &[u8], content: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What a page says its checksum is.
-fn checksum_of(stored: &[u8]) -> u32 {
+/// The checksum that is stored with a page.
+fn stored_checksum(stored: &[u8]) -> u32 {
     stored.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What is on a page, if it agrees with its checksum.
-fn content_of<'a>(name: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+/// The content of a page, if it matches its checksum.
+fn verified_content<'a>(name: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (content, _) = stored.split_last_chunk::<4>()?;
-    (checksum(name, content) == checksum_of(stored)).then_some(content)
+    (checksum(name, content) == stored_checksum(stored)).then_some(content)
 }
 
-fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+fn parse_numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let (numbers, []) = bytes.as_chunks::<8>() else { return None };
     let numbers: [[u8; 8]; N] = numbers.try_into().ok()?;
     Some(numbers.map(u64::from_le_bytes))
@@ -330,18 +340,16 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Calls the engine. It checks what it reads with assertions here and there; what it finds is an error
-/// to us like any other.
-fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+/// Calls the engine and turns a panic into an error: the engine asserts some of what it reads.
+fn catch_panic<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let reason = panic.downcast_ref::<String>().map(String::as_str);
-        let reason =
-            reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("for no known reason");
-        Err(redb::Error::Corrupted(format!("the storage engine gave up: {reason}")))
+        let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(redb::Error::Corrupted(format!("the storage engine failed: {reason}")))
     })
 }
 
-/// What the engine found wrong with a file.
+/// The error of opening a file, from the engine's.
 fn open_error(path: &Path, error: redb::Error) -> OpenError {
     match error {
         redb::Error::DatabaseAlreadyOpen => {
@@ -349,7 +357,7 @@ fn open_error(path: &Path, error: redb::Error) -> OpenError {
         }
         redb::Error::Io(source) if source.raw_os_error().is_some() => OpenError::inaccessible(path)(source),
         redb::Error::UpgradeRequired(version) => {
-            OpenError::damaged(path, format_args!("the storage engine does not know its format {version}"))
+            OpenError::damaged(path, format_args!("the storage engine cannot read its format {version}"))
         }
         error => OpenError::damaged(path, error),
     }

@@ -1,7 +1,8 @@
 //! State that survives a crash, with no server to run.
 //!
-//! A [`DiskStore`] decides in memory, as exactly and nearly as fast as [`MemoryStore`](tollgate::MemoryStore),
-//! and keeps a copy of what it knows in a directory, which it loads when it is opened again.
+//! A [`DiskStore`] decides in memory, as exactly and nearly as fast as
+//! [`MemoryStore`](tollgate::MemoryStore), and keeps a copy of its state in a directory, which it
+//! loads when it is opened again.
 //!
 //! ```
 //! use tollgate::{Limit, Limiter, RuleSet, block_on};
@@ -23,29 +24,37 @@
 //!
 //! # What a crash costs
 //!
-//! | | [`Relaxed`](Durability::Relaxed), the default | [`Strict`](Durability::Strict) |
-//! |---|---|---|
-//! | an answer waits for | nothing | a sync, shared by all that wait at the time |
-//! | the process is killed, or the power fails | what was done since the last write that was finished began: at most the flush interval and the time that a write takes, or where writes take longer than a third of the interval, four of them | nothing that was answered |
-//! | the disk fails or is full | nothing while the process lives: it goes on in memory, says so, and writes everything once it can | checks follow the rule's failure policy, flagged; denials are still exact |
+//! In [`Relaxed`](Durability::Relaxed) mode, the default, an answer waits for nothing:
 //!
-//! What is forgotten is forgotten key by key, as if it had not happened: those clients may draw on those
-//! units once more. Nothing else changes: a write is one transaction, so that what is found after a crash
-//! is all of a write or none of it.
+//! * If the process is killed or the power fails, the changes since the last finished write began
+//!   are lost: at most the flush interval and the duration of a write, or four writes where a write
+//!   takes longer than a third of the interval.
+//! * If the disk fails or is full, nothing is lost while the process lives: the store goes on in
+//!   memory, reports the failure, and writes the whole state once it can.
+//!
+//! In [`Strict`](Durability::Strict) mode an answer waits for a sync, which all requests that wait
+//! at the time share:
+//!
+//! * If the process is killed or the power fails, nothing that was answered is lost.
+//! * If the disk fails or is full, checks follow the rule's failure policy, flagged. Denials are
+//!   still exact.
+//!
+//! A lost change is lost by itself, as if it had not happened: that client may draw those units
+//! once more. A write is one transaction: after a crash the file has all of it or none.
 //!
 //! Every write is synced, in both modes. A denial and a peek change nothing, and wait for nothing.
 //!
-//! Files that were cut, torn or changed are refused with an [`OpenError`] that says what to do: budgets
-//! are never silently full again. (Of a process that was killed, damage to nothing but its very last write
-//! cannot be told from a write that the power cut short: then all but that write is there.) One process at
-//! a time may have a directory.
+//! A truncated, torn or changed file is refused with an [`OpenError`] that says what to do: budgets
+//! are never silently full again. (If the process was killed, damage to only its very last write
+//! cannot be told from a power cut during that write: then the state before that write is loaded.)
+//! One process at a time may use a directory.
 
 mod error;
 mod file;
 mod lock;
-mod medium;
 #[cfg(test)]
 mod simulated;
+mod storage;
 mod store;
 mod writer;
 

@@ -1,7 +1,7 @@
-//! One process at a time: a file that is locked for as long as the directory is in use.
+//! The lock of a directory: one process at a time may use it.
 //!
-//! The lock is the operating system's, so it ends with the process, however that ends. Who has it stands
-//! in the file, for whoever finds it locked.
+//! The lock is the operating system's, on a file, so it ends with the process, even after SIGKILL.
+//! The file contains the id of the process that holds the lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::OpenError;
 
-/// A directory that is ours.
+/// A held lock. Dropping it releases the directory.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
@@ -32,7 +32,7 @@ impl Lock {
             }
             Err(TryLockError::Error(error)) => return Err(inaccessible()(error)),
         }
-        // On a full disk the number may be missing; the lock is what counts.
+        // On a full disk the process id may be missing; the lock holds nevertheless.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }

@@ -1,5 +1,5 @@
-//! A disk in memory that forgets what was not synced when its power is cut, and tears what was being
-//! written; the tests of what is found afterwards.
+//! A simulated disk: a power cut loses unsynced writes and tears the last one. The tests open the
+//! store on the result.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,42 +9,43 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use redb::StorageBackend;
 use tollgate::{DAY, Limit, Limiter, MemoryStore, Request, Rule, RuleSet, SECOND, block_on};
 
-use crate::file::Pages;
-use crate::medium::Medium;
+use crate::file::PageFile;
+use crate::storage::Storage;
 use crate::{Change, DiskStore, Durability, OpenError};
 
-/// What a disk writes at once, or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
 const ENOSPC: i32 = 28;
 
-/// A disk; clones are the same one.
+/// A disk. Clones share it.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<Mutex<Image>>);
 
 #[derive(Debug, Default)]
 struct Image {
-    /// As whoever reads sees it.
+    /// The contents that a read sees.
     bytes: Vec<u8>,
-    /// As it was when it was last synced, and all that was done since.
+    /// The contents at the last sync.
     synced: Vec<u8>,
-    unsynced: Vec<Done>,
-    /// After so many more writes and syncs the power is cut.
+    /// The changes since the last sync.
+    unsynced: Vec<Unsynced>,
+    /// Writes and syncs left until the power is cut.
     power: Option<u64>,
-    /// It takes no more than this.
+    /// The largest length that the file can grow to.
     room: Option<usize>,
-    /// Nor anything at all.
+    /// Whether every write fails.
     full: bool,
 }
 
 #[derive(Debug)]
-enum Done {
+enum Unsynced {
     Write(usize, Vec<u8>),
     Length(usize),
 }
 
 impl Image {
-    fn spend(&mut self) -> io::Result<()> {
+    fn use_power(&mut self) -> io::Result<()> {
         match &mut self.power {
             Some(0) => Err(io::Error::other("no power")),
             Some(left) => {
@@ -61,32 +62,32 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    fn medium(&self) -> Medium {
+    fn storage(&self) -> Storage {
         let disk = self.clone();
-        Medium::new(PathBuf::from("simulated"), move || Ok(Box::new(disk.clone())))
+        Storage::new(PathBuf::from("simulated"), move || Ok(Box::new(disk.clone())))
     }
 
-    /// A disk with the state of a store of this seed on it, with nothing in it yet.
+    /// A disk with an empty state file.
     fn formatted() -> Self {
         let disk = Self::default();
-        drop(Pages::create(Box::new(disk.clone()), &Arc::default(), MemoryStore::new().seed()).unwrap());
+        drop(PageFile::create(Box::new(disk.clone()), &Arc::default(), MemoryStore::new().seed()).unwrap());
         disk
     }
 
-    /// Another disk, with this on it.
+    /// A disk with these contents.
     fn of(bytes: Vec<u8>) -> Self {
         let image = Image { synced: bytes.clone(), bytes, ..Image::default() };
         Self(Arc::new(Mutex::new(image)))
     }
 
-    /// The disk as it is found when the power is back: of what was not synced, some.
+    /// The disk after a power cut, with a random part of the unsynced changes.
     fn after_the_power_cut(&self, random: &mut Random) -> Self {
         let image = self.image();
         let mut bytes = image.synced.clone();
-        for done in &image.unsynced {
-            match done {
-                Done::Length(length) if random.below(2) == 0 => bytes.resize(*length, 0),
-                Done::Write(offset, data) => {
+        for change in &image.unsynced {
+            match change {
+                Unsynced::Length(length) if random.below(2) == 0 => bytes.resize(*length, 0),
+                Unsynced::Write(offset, data) => {
                     let (all, none) = (random.below(4) == 0, random.below(4) == 0);
                     for (sector, start) in data.chunks(SECTOR).zip((*offset..).step_by(SECTOR)) {
                         if all || (!none && random.below(2) == 0) {
@@ -96,7 +97,7 @@ impl Disk {
                         }
                     }
                 }
-                Done::Length(_) => {}
+                Unsynced::Length(_) => {}
             }
         }
         Self::of(bytes)
@@ -119,18 +120,18 @@ impl StorageBackend for Disk {
     fn set_len(&self, length: u64) -> io::Result<()> {
         let length = usize::try_from(length).unwrap();
         let mut image = self.image();
-        image.spend()?;
+        image.use_power()?;
         if image.room.is_some_and(|room| length > room) {
             return Err(io::Error::from_raw_os_error(ENOSPC));
         }
         image.bytes.resize(length, 0);
-        image.unsynced.push(Done::Length(length));
+        image.unsynced.push(Unsynced::Length(length));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut image = self.image();
-        image.spend()?;
+        image.use_power()?;
         image.synced = image.bytes.clone();
         image.unsynced.clear();
         Ok(())
@@ -139,9 +140,9 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
         let mut image = self.image();
-        // What is being written when the power goes may be torn, but is written.
-        image.unsynced.push(Done::Write(offset, data.to_vec()));
-        image.spend()?;
+        // The write during which the power is cut may be torn, but part of it may be on the disk.
+        image.unsynced.push(Unsynced::Write(offset, data.to_vec()));
+        image.use_power()?;
         if image.full {
             return Err(io::Error::from_raw_os_error(ENOSPC));
         }
@@ -150,7 +151,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// Random numbers, the same ones each time.
+/// A seeded random number generator.
 struct Random(u64);
 
 impl Random {
@@ -168,7 +169,7 @@ fn open(disk: &Disk, durability: Durability) -> Result<Limiter<DiskStore>, OpenE
         Rule::new("fixed", Limit::fixed_window(1_000_000, 1_000 * DAY)).key(["client"]),
         Rule::new("log", Limit::sliding_log(10_000, 1_000 * DAY)).key(["client"]),
     ]);
-    let store = DiskStore::builder("simulated").durability(durability).open_on(disk.medium(), None)?;
+    let store = DiskStore::builder("simulated").durability(durability).open_on(disk.storage(), None)?;
     Ok(Limiter::builder(rules.unwrap()).store(store).deadline(100 * SECOND).build().unwrap())
 }
 
@@ -184,8 +185,7 @@ fn used(limiter: &Limiter<DiskStore>) -> Used {
     keys.map(used).filter(|(_, used)| *used > 0).collect()
 }
 
-/// Draws units until the disk fails or it has been done so often. Says what was answered, and for what
-/// no answer came.
+/// Draws `times` times, or until the disk fails. Returns the answered units and the unanswered.
 fn draw(limiter: &Limiter<DiskStore>, times: u64, random: &mut Random) -> (Used, Used) {
     let (mut answered, mut lost) = (Used::new(), Used::new());
     for _ in 0..times {
@@ -202,13 +202,13 @@ fn draw(limiter: &Limiter<DiskStore>, times: u64, random: &mut Random) -> (Used,
 }
 
 #[test]
-fn strict_forgets_nothing_answered_whenever_the_power_is_cut() {
+fn strict_loses_no_answered_unit_whenever_the_power_is_cut() {
     let (mut cut, mut recovered) = (0, 0);
     for seed in 0..300 {
         let mut random = Random(seed);
         let mut disk = Disk::formatted();
         let mut before = Used::new();
-        // The same disk loses its power several times, also while it is being opened.
+        // One disk has several power cuts, some of them while it is being opened.
         for _ in 0..3 {
             disk.image().power = Some(random.below(400));
             let (mut answered, mut lost) = Default::default();
@@ -238,7 +238,7 @@ fn strict_forgets_nothing_answered_whenever_the_power_is_cut() {
     assert!(cut > 300 && recovered > 1_000, "{cut} {recovered}");
 }
 
-/// What is on a disk after some use and a clean end, and what was used.
+/// The contents of a disk after some use and a clean shutdown, and the units in use.
 fn filled() -> (Vec<u8>, Used) {
     let disk = Disk::formatted();
     let limiter = open(&disk, Durability::Relaxed).unwrap();
@@ -248,10 +248,10 @@ fn filled() -> (Vec<u8>, Used) {
     (bytes, used)
 }
 
-/// Opens a disk that was tampered with: it is refused as damaged, or everything is there.
+/// Whether a tampered disk is refused as damaged. A disk that opens must have every unit.
 fn refused(bytes: Vec<u8>, expected: &Used, what: &dyn std::fmt::Debug) -> bool {
     let disk = Disk::of(bytes);
-    // Looking at it must not make it look right.
+    // Twice: a failed open must not make the file look intact.
     let [first, _] = [(); 2].map(|()| match open(&disk, Durability::Relaxed) {
         Ok(limiter) => {
             assert_eq!(&used(&limiter), expected, "{what:?}");
@@ -264,22 +264,22 @@ fn refused(bytes: Vec<u8>, expected: &Used, what: &dyn std::fmt::Debug) -> bool 
 }
 
 #[test]
-fn a_file_with_a_bit_changed_is_refused_or_whole() {
+fn a_file_with_a_flipped_bit_is_refused_or_complete() {
     let (bytes, expected) = filled();
     let mut random = Random(1);
     let mut refusals = 0;
     for _ in 0..1_500 {
-        let place = usize::try_from(random.below(bytes.len().try_into().unwrap())).unwrap();
+        let offset = usize::try_from(random.below(bytes.len().try_into().unwrap())).unwrap();
         let mut changed = bytes.clone();
-        changed[place] ^= 1 << random.below(8);
-        refusals += u32::from(refused(changed, &expected, &place));
+        changed[offset] ^= 1 << random.below(8);
+        refusals += u32::from(refused(changed, &expected, &offset));
     }
-    assert!(refusals > 5, "some of it matters: {refusals}");
+    assert!(refusals > 5, "some bits matter: {refusals}");
 }
 
-/// Of a process that was killed, damage to its very last write cannot be told from a power cut during it.
+/// If the process was killed, damage to its last write cannot be told from a power cut during it.
 #[test]
-fn a_file_that_was_not_closed_and_is_damaged_is_refused_or_whole_up_to_its_last_write() {
+fn a_damaged_file_that_was_not_closed_is_refused_or_complete_but_for_its_last_write() {
     let disk = Disk::formatted();
     let limiter = open(&disk, Durability::Strict).unwrap();
     let (before, _) = draw(&limiter, 100, &mut Random(7));
@@ -289,39 +289,39 @@ fn a_file_that_was_not_closed_and_is_damaged_is_refused_or_whole_up_to_its_last_
     let mut after = before.clone();
     last.iter().for_each(|(key, units)| *after.entry(*key).or_default() += units);
     let mut random = Random(3);
-    let (mut whole, mut one_less, mut refused) = (0, 0, 0);
+    let (mut complete, mut without_last, mut refused) = (0, 0, 0);
     for _ in 0..600 {
         let mut changed = bytes.clone();
-        let place = usize::try_from(random.below(bytes.len().try_into().unwrap())).unwrap();
-        changed[place] ^= 1 << random.below(8);
+        let offset = usize::try_from(random.below(bytes.len().try_into().unwrap())).unwrap();
+        changed[offset] ^= 1 << random.below(8);
         match open(&Disk::of(changed), Durability::Strict) {
-            Ok(limiter) if used(&limiter) == after => whole += 1,
-            Ok(limiter) if used(&limiter) == before => one_less += 1,
-            Ok(limiter) => panic!("{place}: {:?}", used(&limiter)),
+            Ok(limiter) if used(&limiter) == after => complete += 1,
+            Ok(limiter) if used(&limiter) == before => without_last += 1,
+            Ok(limiter) => panic!("{offset}: {:?}", used(&limiter)),
             Err(OpenError::Damaged { .. }) => refused += 1,
-            Err(error) => panic!("{place}: {error}"),
+            Err(error) => panic!("{offset}: {error}"),
         }
     }
-    assert!(whole > 100 && refused > 0, "{whole} {one_less} {refused}");
+    assert!(complete > 100 && refused > 0, "{complete} {without_last} {refused}");
 }
 
 #[test]
-fn a_writer_that_ended_by_mistake_is_told() {
+fn a_panic_of_the_writer_thread_is_reported() {
     let disk = Disk::formatted();
     let store = DiskStore::builder("simulated")
         .on_change(|_| panic!("for the test"))
-        .open_on(disk.medium(), None)
+        .open_on(disk.storage(), None)
         .unwrap();
     let limiter = Limiter::builder(RuleSet::per_client(Limit::per_hour(10))).store(store).build().unwrap();
     disk.image().full = true;
     assert!(limiter.check_now("alice").unwrap().unwrap().allowed());
     assert!(block_on(limiter.store().flush()).is_err());
     assert!(block_on(limiter.store().close()).is_err());
-    assert_eq!(limiter.store().failure().as_deref(), Some("the thread that writes has ended"));
+    assert_eq!(limiter.store().failure().as_deref(), Some("the writer thread panicked"));
 }
 
 #[test]
-fn a_file_with_a_sector_missing_is_refused_or_whole() {
+fn a_file_with_a_zeroed_sector_is_refused_or_complete() {
     let (bytes, expected) = filled();
     let mut refusals = 0;
     for start in (0..bytes.len()).step_by(SECTOR) {
@@ -335,25 +335,25 @@ fn a_file_with_a_sector_missing_is_refused_or_whole() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_refused_or_whole() {
+fn a_truncated_file_is_refused_or_complete() {
     let (bytes, expected) = filled();
     let lengths = (0..bytes.len()).step_by(4096).chain([1, 100, 511, bytes.len() - 1]);
     let refusals: Vec<bool> =
         lengths.map(|length| refused(bytes[..length].to_vec(), &expected, &length)).collect();
-    assert!(refusals[0], "an empty file is a file that was cut");
+    assert!(refusals[0], "an empty file is a truncated file");
     assert!(refusals.iter().filter(|refused| **refused).count() > refusals.len() / 2);
 }
 
 #[test]
-fn a_full_disk_costs_nothing_once_there_is_room_again() {
+fn a_full_disk_loses_nothing_once_there_is_room_again() {
     for durability in [Durability::Relaxed, Durability::Strict] {
         let disk = Disk::formatted();
         let changes = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&changes);
+        let recorded = Arc::clone(&changes);
         let store = DiskStore::builder("simulated")
             .durability(durability)
-            .on_change(move |change| told.lock().unwrap().push(change.clone()))
-            .open_on(disk.medium(), None)
+            .on_change(move |change| recorded.lock().unwrap().push(change.clone()))
+            .open_on(disk.storage(), None)
             .unwrap();
         let rules = RuleSet::per_client(Limit::fixed_window(10, 1_000 * DAY));
         let limiter = Limiter::builder(rules).store(store).deadline(100 * SECOND).build().unwrap();
@@ -363,22 +363,22 @@ fn a_full_disk_costs_nothing_once_there_is_room_again() {
         block_on(limiter.store().flush()).unwrap();
         let full = disk.image().bytes.len();
         disk.image().room = Some(full);
-        // Everyone who comes needs room, until there is none.
+        // New clients use up the room.
         let mut newcomers = (0..).map(|number| format!("client-{number}"));
         while block_on(limiter.store().flush()).is_ok() {
             newcomers.by_ref().take(500).for_each(|client| drop(check(&client)));
         }
-        // Trying again may have made a little room; now there is none.
+        // A retry may have freed a little room; now there is none.
         disk.image().full = true;
         while block_on(limiter.store().flush()).is_ok() {
             newcomers.by_ref().take(500).for_each(|client| drop(check(&client)));
         }
         assert!(!limiter.store().disk_stats().up);
         let degraded = check("alice").degraded();
-        assert_eq!(degraded, durability == Durability::Strict, "relaxed goes on in memory, and exactly");
-        let look = block_on(limiter.check_async(Request::client("alice").cost(0))).unwrap();
-        assert_eq!((look.degraded(), look.remaining()), (false, 8), "looking needs no disk");
-        // What is undone while nothing can be written is undone for good.
+        assert_eq!(degraded, durability == Durability::Strict, "relaxed mode goes on exactly, in memory");
+        let zero_cost = block_on(limiter.check_async(Request::client("alice").cost(0))).unwrap();
+        assert_eq!((zero_cost.degraded(), zero_cost.remaining()), (false, 8), "needs no disk");
+        // A reset while the disk is full is written once there is room.
         let _ = block_on(limiter.reset("bob"));
         let mut image = disk.image();
         (image.room, image.full) = (None, false);
@@ -388,12 +388,12 @@ fn a_full_disk_costs_nothing_once_there_is_room_again() {
         }
         assert!(limiter.store().disk_stats().up);
         assert_eq!(check("alice").remaining(), 7);
-        let newcomers = limiter.store().memory().memory_stats().live;
+        let live = limiter.store().memory().memory_stats().live;
         drop(limiter);
         let changes = changes.lock().unwrap();
         let [downs @ .., Change::Up] = &**changes else { panic!("{changes:?}") };
         assert!(matches!(downs, [Change::Down { .. }, ..]), "{changes:?}");
-        let again = DiskStore::builder("simulated").open_on(disk.medium(), None).unwrap();
-        assert_eq!(again.memory().memory_stats().live, newcomers);
+        let again = DiskStore::builder("simulated").open_on(disk.storage(), None).unwrap();
+        assert_eq!(again.memory().memory_stats().live, live);
     }
 }

@@ -1,4 +1,4 @@
-//! The store: memory decides, and a thread writes down what changed.
+//! The store: memory decides, and a writer thread persists the changes.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -13,87 +13,89 @@ use redb::backends::FileBackend;
 use tollgate::{Applied, Charge, Error, Limit, MemoryStore, Op, Store, StoreError, Timestamp};
 
 use crate::OpenError;
-use crate::file::Pages;
+use crate::file::PageFile;
 use crate::lock::Lock;
-use crate::medium::{Medium, Traffic};
+use crate::storage::{IoCounters, Storage};
 use crate::writer::{Shared, Writer};
 
-/// The file with the state.
+/// The name of the state file.
 const FILE: &str = "state.redb";
 
-/// The same while it is being made: what is not finished is not taken for a file that was cut.
+/// The name of a state file that is being created, so that an unfinished file is not taken for a
+/// truncated one.
 const UNFINISHED: &str = "state.redb.new";
 
 /// The shortest [flush interval](Builder::flush_interval).
 pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The longest [flush interval](Builder::flush_interval): what has changed by then is kept in mind until it is written.
+/// The longest [flush interval](Builder::flush_interval). Changes are tracked until they are
+/// written.
 pub const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 
-/// When an answer may leave.
+/// When a request is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// At once: what changed is written in the background.
+    /// At once. Its changes are written in the background.
     #[default]
     Relaxed,
-    /// When what it changed is safe on the disk.
+    /// When its changes are synced to the disk.
     Strict,
 }
 
-/// How far loading is.
+/// Progress of opening a directory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// There is no state in the directory: every budget is full.
+    /// The directory has no state: every budget is full.
     Nothing,
-    /// The file was not closed, as after a crash, and is gone through: how much of it, from 0 to 1.
+    /// The file was not closed, as after a crash, and is being repaired.
     Checking {
-        /// How much.
+        /// The share that is done, from 0 to 1.
         share: f64,
     },
-    /// So many pages of so many are loaded.
+    /// Pages are being loaded.
     Loading {
-        /// Pages.
+        /// Pages loaded.
         done: u64,
-        /// Of how many.
+        /// Pages in the file.
         of: u64,
     },
 }
 
-/// What became of the disk.
+/// A change of the disk's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A write failed. It is tried again once a second.
+    /// A write failed. It is retried once a second.
     Down {
-        /// In its own words.
+        /// The error of the write.
         reason: String,
     },
-    /// Everything is written again.
+    /// A write succeeded again: the disk has all of the state.
     Up,
 }
 
-/// What a store has done to its disk.
+/// Counters of disk I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskStats {
     /// Whether the last write succeeded.
     pub up: bool,
-    /// Writes that were finished.
+    /// Writes finished.
     pub writes: u64,
-    /// Syncs, of which a write needs one or more.
+    /// Syncs: one or more per write.
     pub syncs: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// How large the file is.
+    /// Size of the file.
     pub file_bytes: u64,
-    /// How long the last write took.
+    /// Duration of the last write.
     pub last_write: Duration,
 }
 
 /// A store that survives a crash: see [the crate's documentation](crate).
 ///
-/// Dropping it writes down what is not yet written, and waits for that.
+/// Dropping it flushes pending writes, and waits for them.
 pub struct DiskStore {
     shared: Arc<Shared>,
     durability: Durability,
@@ -106,7 +108,7 @@ impl fmt::Debug for DiskStore {
     }
 }
 
-/// How a [`DiskStore`] is opened.
+/// Opens a [`DiskStore`].
 pub struct Builder {
     dir: PathBuf,
     memory: MemoryStore,
@@ -123,94 +125,95 @@ impl fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Decides with this store, which has been given its bounds and was asked for nothing yet. (For
-    /// [`create`](Self::create), one that was restored.)
+    /// The memory store that decides. It must be unused. (For [`create`](Self::create), it is one
+    /// that a dump was restored to.)
     #[must_use]
     pub fn memory(mut self, memory: MemoryStore) -> Self {
         self.memory = memory;
         self
     }
 
-    /// When an answer may leave: at once, unless said otherwise.
+    /// When a request is answered: at once ([`Relaxed`](Durability::Relaxed)) by default.
     #[must_use]
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long a change waits for its write to begin, if nobody waits for it: 100 milliseconds unless
-    /// said otherwise, at least [`SHORTEST_INTERVAL`] and at most [`LONGEST_INTERVAL`].
+    /// The longest time from a change to the start of its write, if no request waits for it: 100
+    /// milliseconds by default, at least [`SHORTEST_INTERVAL`], at most [`LONGEST_INTERVAL`].
     #[must_use]
     pub fn flush_interval(mut self, interval: Duration) -> Self {
         self.flush_interval = interval.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
         self
     }
 
-    /// Tells `tell` how far loading is.
+    /// Calls `callback` with the progress of opening.
     #[must_use]
-    pub fn on_progress(mut self, tell: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.on_progress = Arc::new(tell);
+    pub fn on_progress(mut self, callback: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.on_progress = Arc::new(callback);
         self
     }
 
-    /// Tells `tell` when the disk fails, and when it is back. It is called on the thread that writes.
+    /// Calls `callback`, on the writer thread, when the disk fails and when it is back.
     #[must_use]
-    pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
-        self.on_change = Box::new(tell);
+    pub fn on_change(mut self, callback: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        self.on_change = Box::new(callback);
         self
     }
 
-    /// Opens the directory, or makes it, and loads what is there.
+    /// Opens the directory, which is created if it is missing, and loads its state.
     ///
     /// # Errors
-    /// Whatever keeps it from being used.
+    /// [`OpenError`] if the directory cannot be used.
     pub fn open(self) -> Result<DiskStore, OpenError> {
-        let lock = take_directory(&self.dir)?;
+        let lock = lock_directory(&self.dir)?;
         let path = self.dir.join(FILE);
         if !path.try_exists().map_err(OpenError::inaccessible(&path))? {
             (self.on_progress)(Progress::Nothing);
-            make_file(&self.dir, &self.memory)?;
+            create_file(&self.dir, &self.memory)?;
         }
-        self.open_on(Medium::file(path), Some(lock))
+        self.open_on(Storage::file(path), Some(lock))
     }
 
-    /// Opens the directory only if there is state in it.
+    /// Opens the directory only if it has state.
     ///
     /// # Errors
-    /// [`OpenError::Empty`] if there is none, and what [`open`](Self::open) fails with.
+    /// [`OpenError::Empty`] if it has none, and the errors of [`open`](Self::open).
     pub fn open_existing(self) -> Result<DiskStore, OpenError> {
         let path = self.dir.join(FILE);
-        let there = path.try_exists().map_err(OpenError::inaccessible(&path))?;
-        if there { self.open() } else { Err(OpenError::Empty { dir: self.dir }) }
+        let exists = path.try_exists().map_err(OpenError::inaccessible(&path))?;
+        if exists { self.open() } else { Err(OpenError::Empty { dir: self.dir }) }
     }
 
-    /// Makes the directory, and keeps in it what [`memory`](Self::memory) has: a dump that was restored.
+    /// Creates the directory and writes the state of [`memory`](Self::memory) to it, for example a
+    /// restored dump.
     ///
     /// # Errors
-    /// [`OpenError::NotEmpty`] if there is state in it already, and what [`open`](Self::open) fails with.
+    /// [`OpenError::NotEmpty`] if the directory has state, and the errors of [`open`](Self::open).
     pub fn create(self) -> Result<DiskStore, OpenError> {
-        let lock = take_directory(&self.dir)?;
+        let lock = lock_directory(&self.dir)?;
         let path = self.dir.join(FILE);
         if path.try_exists().map_err(OpenError::inaccessible(&path))? {
             return Err(OpenError::NotEmpty { dir: self.dir });
         }
         self.memory.follow(true);
         self.memory.all_pages_changed();
-        make_file(&self.dir, &self.memory)?;
-        let medium = Medium::file(path);
-        let traffic = Arc::new(Traffic::default());
-        let pages = medium.open(&traffic, |_| {})?;
-        self.start(pages, medium, traffic, Some(lock))
+        create_file(&self.dir, &self.memory)?;
+        let storage = Storage::file(path);
+        let io = Arc::new(IoCounters::default());
+        let pages = storage.open(&io, |_| {})?;
+        self.start(pages, storage, io, Some(lock))
     }
 
-    pub(crate) fn open_on(mut self, medium: Medium, lock: Option<Lock>) -> Result<DiskStore, OpenError> {
-        let traffic = Arc::new(Traffic::default());
-        let tell = Arc::clone(&self.on_progress);
-        let mut pages = medium.open(&traffic, move |share| tell(Progress::Checking { share }))?;
+    pub(crate) fn open_on(mut self, storage: Storage, lock: Option<Lock>) -> Result<DiskStore, OpenError> {
+        let io = Arc::new(IoCounters::default());
+        let on_progress = Arc::clone(&self.on_progress);
+        let mut pages = storage.open(&io, move |share| on_progress(Progress::Checking { share }))?;
         self.memory = self.memory.seeded(pages.seed());
         let (mut done, of) = (0, pages.count());
         let mut loader = self.memory.loader();
-        pages.read(medium.path(), |name, content| {
+        pages.read(storage.path(), |name, content| {
             loader.load(name, content).map_err(|error| error.to_string())?;
             done += 1;
             (self.on_progress)(Progress::Loading { done, of });
@@ -221,22 +224,22 @@ impl Builder {
             self.memory.all_pages_changed();
             pages
                 .write(true, |each| self.memory.changed_pages(each))
-                .map_err(|error| OpenError::inaccessible(medium.path())(io::Error::other(error)))?;
+                .map_err(|error| OpenError::inaccessible(storage.path())(io::Error::other(error)))?;
         }
-        self.start(pages, medium, traffic, lock)
+        self.start(pages, storage, io, lock)
     }
 
     fn start(
         self,
-        pages: Pages,
-        medium: Medium,
-        traffic: Arc<Traffic>,
+        pages: PageFile,
+        storage: Storage,
+        io: Arc<IoCounters>,
         lock: Option<Lock>,
     ) -> Result<DiskStore, OpenError> {
-        let Self { dir, memory, durability, flush_interval: interval, on_progress: _, on_change: tell } =
-            self;
-        let shared = Arc::new(Shared::new(dir, memory, traffic));
-        let writer = Writer { shared: Arc::clone(&shared), pages: Some(pages), medium, interval, tell, lock };
+        let Self { dir, memory, durability, flush_interval: interval, on_progress: _, on_change } = self;
+        let shared = Arc::new(Shared::new(dir, memory, io));
+        let writer =
+            Writer { shared: Arc::clone(&shared), pages: Some(pages), storage, interval, on_change, lock };
         let thread = thread::Builder::new().name("tollgate-disk".into()).spawn(move || writer.run());
         let thread = thread.map_err(OpenError::inaccessible(&shared.dir))?;
         Ok(DiskStore { shared, durability, writer: Some(thread) })
@@ -244,15 +247,15 @@ impl Builder {
 }
 
 impl DiskStore {
-    /// The state in this directory, which is made if it is not there.
+    /// Opens this directory, which is created if it is missing.
     ///
     /// # Errors
-    /// Whatever keeps the directory from being used.
+    /// [`OpenError`] if the directory cannot be used.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::builder(dir).open()
     }
 
-    /// The same, piece by piece.
+    /// A builder for a store in this directory.
     #[must_use]
     pub fn builder(dir: impl AsRef<Path>) -> Builder {
         Builder {
@@ -265,31 +268,31 @@ impl DiskStore {
         }
     }
 
-    /// Waits until everything that has been done by now is safe on the disk.
+    /// Flushes pending writes, and waits until they are synced.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if it could not be written.
+    /// [`StoreError::Unavailable`] if a write failed.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        self.shared.saved().await
+        self.shared.wait_durable().await
     }
 
-    /// Writes down everything and gives the directory back. From then on nothing is kept: a relaxed store
-    /// goes on in memory, a strict one fails.
+    /// Flushes pending writes, and releases the directory. Later changes are not persisted: a
+    /// relaxed store goes on in memory, a strict one fails.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). The directory is given back all the same.
+    /// As [`flush`](Self::flush). The directory is released all the same.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.shared.close();
-        self.shared.closed().await
+        self.shared.wait_closed().await
     }
 
-    /// What decides. To look at: what changes in it is the writer's to follow.
+    /// The memory store that decides. For reading: the writer tracks its changes.
     #[must_use]
     pub fn memory(&self) -> &MemoryStore {
         &self.shared.memory
     }
 
-    /// When an answer may leave.
+    /// When a request is answered.
     #[must_use]
     pub const fn durability(&self) -> Durability {
         self.durability
@@ -307,17 +310,17 @@ impl DiskStore {
         self.shared.failure()
     }
 
-    /// What it has done to its disk.
+    /// Counters of disk I/O.
     #[must_use]
     pub fn disk_stats(&self) -> DiskStats {
-        let Shared { traffic, writes, last_write, .. } = &*self.shared;
+        let Shared { io, writes, last_write_nanos, .. } = &*self.shared;
         DiskStats {
             up: self.failure().is_none(),
             writes: writes.load(Ordering::Relaxed),
-            syncs: traffic.syncs.load(Ordering::Relaxed),
-            written_bytes: traffic.written.load(Ordering::Relaxed),
-            file_bytes: traffic.length.load(Ordering::Relaxed),
-            last_write: Duration::from_nanos(last_write.load(Ordering::Relaxed)),
+            syncs: io.syncs.load(Ordering::Relaxed),
+            written_bytes: io.written_bytes.load(Ordering::Relaxed),
+            file_bytes: io.file_bytes.load(Ordering::Relaxed),
+            last_write: Duration::from_nanos(last_write_nanos.load(Ordering::Relaxed)),
         }
     }
 }
@@ -335,7 +338,7 @@ impl Store for DiskStore {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let applied = self.shared.memory.apply_now(op, charges, now)?;
         if self.durability == Durability::Strict && applied.changed {
-            self.shared.saved().await?;
+            self.shared.wait_durable().await?;
         }
         Ok(applied)
     }
@@ -343,7 +346,7 @@ impl Store for DiskStore {
     async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
         let keys = self.shared.memory.clear(rule);
         if self.durability == Durability::Strict {
-            self.shared.saved().await?;
+            self.shared.wait_durable().await?;
         }
         Ok(keys)
     }
@@ -361,34 +364,34 @@ impl Store for DiskStore {
     }
 }
 
-/// Makes the directory if it is not there, and takes it.
-fn take_directory(dir: &Path) -> Result<Lock, OpenError> {
-    let made: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
-    // Whoever can read what is in it can aim for collisions.
+/// Creates the directory if it is missing, and locks it.
+fn lock_directory(dir: &Path) -> Result<Lock, OpenError> {
+    let created: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    // Private: a reader of the seed can aim for hash collisions.
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(OpenError::inaccessible(dir))?;
-    for parent in made.iter().filter_map(|dir| dir.parent()) {
+    for parent in created.iter().filter_map(|dir| dir.parent()) {
         let parent = if parent == Path::new("") { Path::new(".") } else { parent };
         sync_directory(parent).map_err(OpenError::inaccessible(parent))?;
     }
     Lock::take(dir)
 }
 
-/// Has what was made in a directory be found there after a power cut.
+/// Syncs a directory, so that files created in it survive a power cut.
 fn sync_directory(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Makes the file with what has changed in `memory`, under its name only once it is whole.
-fn make_file(dir: &Path, memory: &MemoryStore) -> Result<(), OpenError> {
+/// Creates the state file with the changed pages of `memory`, and renames it once it is complete.
+fn create_file(dir: &Path, memory: &MemoryStore) -> Result<(), OpenError> {
     let (unfinished, path) = (dir.join(UNFINISHED), dir.join(FILE));
     let inaccessible = || OpenError::inaccessible(&unfinished);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let file = options.open(&unfinished).map_err(inaccessible())?;
-    let medium = FileBackend::new(file).map_err(|error| inaccessible()(io::Error::other(error)))?;
-    let made = Pages::create(Box::new(medium), &Arc::default(), memory.seed())
+    let backend = FileBackend::new(file).map_err(|error| inaccessible()(io::Error::other(error)))?;
+    let created = PageFile::create(Box::new(backend), &Arc::default(), memory.seed())
         .and_then(|mut pages| pages.write(false, |each| memory.changed_pages(each)));
-    made.map_err(|error| inaccessible()(io::Error::other(error)))?;
+    created.map_err(|error| inaccessible()(io::Error::other(error)))?;
     fs::rename(&unfinished, &path).map_err(inaccessible())?;
     sync_directory(dir).map_err(inaccessible())
 }

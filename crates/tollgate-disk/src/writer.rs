@@ -1,11 +1,11 @@
-//! The thread that writes down what changed, in turns.
+//! The writer thread: persists changes, one commit after the other.
 //!
-//! A turn takes everything that has changed when it begins, writes it as one transaction, and is done
-//! when that is synced. Who waits for a change waits for the next turn to begin: so all who wait while
-//! one is under way share the next, and its sync.
+//! A commit takes every change made before it begins, writes them as one transaction, and ends when
+//! that is synced. A request that waits for its change waits for the next commit to begin, so all
+//! requests that wait during one commit share the next one and its sync.
 //!
-//! If a turn fails the file is closed, changes are no longer followed, and once a second the file is
-//! opened again and everything is written anew: memory is the truth.
+//! If a commit fails, the file is closed and changes are no longer tracked. Once a second the file
+//! is opened again and the whole state is written: memory is the truth.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,227 +15,234 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tollgate::{Clock as _, MemoryStore, StoreError, SystemClock, Timestamp};
 
-use crate::file::Pages;
+use crate::file::PageFile;
 use crate::lock::Lock;
-use crate::medium::{Medium, Traffic};
+use crate::storage::{IoCounters, Storage};
 use crate::store::Change;
 
-/// How long to wait before a file that failed is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// Wait before a failed commit is retried.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A write that takes longer than this is as good as one that failed: the disk may hang.
-const STUCK: Duration = Duration::from_secs(10);
+/// A write that takes longer than this is reported as a failure: the disk may hang.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// What the store and its writer share.
+/// State that the store and its writer share.
 pub(crate) struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) memory: MemoryStore,
-    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) io: Arc<IoCounters>,
     pub(crate) writes: AtomicU64,
-    /// In nanoseconds.
-    pub(crate) last_write: AtomicU64,
-    /// When the turn that is under way began; 0 if none is.
+    pub(crate) last_write_nanos: AtomicU64,
+    /// When the current commit began, in nanoseconds; 0 between commits.
     busy_since: AtomicU64,
-    /// How many turns have begun.
-    begun: AtomicU64,
-    orders: Mutex<Orders>,
-    ordered: Condvar,
-    turns: watch::Sender<Turns>,
+    /// Commits begun so far.
+    commits_begun: AtomicU64,
+    requests: Mutex<CommitRequests>,
+    requested: Condvar,
+    commits: watch::Sender<Commits>,
 }
 
 #[derive(Debug, Default)]
-struct Orders {
-    /// The turn that somebody waits for.
+struct CommitRequests {
+    /// The latest commit that a request waits for.
     wanted: u64,
     closing: bool,
 }
 
-/// How turns have ended. Numbers count from 1.
+/// The results of commits. Commits are numbered from 1.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns {
-    /// The last that succeeded: everything before its beginning is safe.
-    saved: u64,
-    /// The last that failed, and why.
+pub(crate) struct Commits {
+    /// The last commit that succeeded: changes made before it began are durable.
+    durable: u64,
+    /// The last commit that failed.
     failed: u64,
+    /// Why it failed.
     reason: String,
-    /// There will be no more.
+    /// Whether the writer has ended.
     closed: bool,
 }
 
-impl Turns {
-    /// Why the last one failed, if it did.
+impl Commits {
+    /// Why the last commit failed, if it did.
     fn failure(&self) -> Option<String> {
-        (self.failed > self.saved).then(|| self.reason.clone())
+        (self.failed > self.durable).then(|| self.reason.clone())
     }
 }
 
 impl Shared {
-    pub(crate) fn new(dir: PathBuf, memory: MemoryStore, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn new(dir: PathBuf, memory: MemoryStore, io: Arc<IoCounters>) -> Self {
         Self {
             dir,
             memory,
-            traffic,
+            io,
             writes: AtomicU64::new(0),
-            last_write: AtomicU64::new(0),
+            last_write_nanos: AtomicU64::new(0),
             busy_since: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            orders: Mutex::default(),
-            ordered: Condvar::new(),
-            turns: watch::Sender::new(Turns::default()),
+            commits_begun: AtomicU64::new(0),
+            requests: Mutex::default(),
+            requested: Condvar::new(),
+            commits: watch::Sender::new(Commits::default()),
         }
     }
 
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requests(&self) -> MutexGuard<'_, CommitRequests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Orders a turn that will see everything that has changed by now, and says which.
-    fn order(&self) -> u64 {
-        // A turn counts itself before it looks for changes, so one that has not begun yet sees this one.
-        let turn = self.begun.load(Ordering::SeqCst).saturating_add(1);
-        let mut orders = self.orders();
-        orders.wanted = orders.wanted.max(turn);
-        drop(orders);
-        self.ordered.notify_one();
-        turn
+    /// Requests a commit of every change made so far. Returns its number.
+    fn request_commit(&self) -> u64 {
+        // A commit counts itself before it collects changes, so one that has not begun collects
+        // them all.
+        let commit = self.commits_begun.load(Ordering::SeqCst).saturating_add(1);
+        let mut requests = self.requests();
+        requests.wanted = requests.wanted.max(commit);
+        drop(requests);
+        self.requested.notify_one();
+        commit
     }
 
-    /// Begins a turn, and says which.
-    fn begin(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1)
+    /// Begins a commit. Returns its number.
+    fn begin_commit(&self) -> u64 {
+        self.commits_begun.fetch_add(1, Ordering::SeqCst).saturating_add(1)
     }
 
-    /// Tells everyone who waits for a turn how it ended.
-    fn end(&self, turn: u64, ended: &Result<(), String>) {
-        self.turns.send_modify(|turns| match ended {
-            Ok(()) => turns.saved = turn,
-            Err(reason) => (turns.failed, turns.reason) = (turn, reason.clone()),
+    /// Publishes the result of a commit to the requests that wait for it.
+    fn end_commit(&self, commit: u64, result: &Result<(), String>) {
+        self.commits.send_modify(|commits| match result {
+            Ok(()) => commits.durable = commit,
+            Err(reason) => (commits.failed, commits.reason) = (commit, reason.clone()),
         });
     }
 
-    /// Waits until everything that has changed by now is safe.
-    pub(crate) async fn saved(&self) -> Result<(), StoreError> {
-        let turn = self.order();
-        let ended = |turns: &Turns| turns.saved >= turn || turns.failed >= turn || turns.closed;
-        let mut watching = self.turns.subscribe();
-        // The sender is here, so it is not gone.
-        let turns = watching.wait_for(ended).await.map(|turns| turns.clone()).unwrap_or_default();
-        if turns.saved >= turn {
+    /// Waits until every change made so far is durable.
+    pub(crate) async fn wait_durable(&self) -> Result<(), StoreError> {
+        let commit = self.request_commit();
+        let ended =
+            |commits: &Commits| commits.durable >= commit || commits.failed >= commit || commits.closed;
+        let mut watching = self.commits.subscribe();
+        // `self` owns the sender, so the channel is open.
+        let commits = watching.wait_for(ended).await.map(|commits| commits.clone()).unwrap_or_default();
+        if commits.durable >= commit {
             return Ok(());
         }
-        let closed = "it was closed".to_owned();
-        Err(StoreError::Unavailable { reason: if turns.failed >= turn { turns.reason } else { closed } })
+        let closed = "the store is closed".to_owned();
+        Err(StoreError::Unavailable {
+            reason: if commits.failed >= commit { commits.reason } else { closed },
+        })
     }
 
-    /// Has the writer end after one more turn.
+    /// Ends the writer after one more commit.
     pub(crate) fn close(&self) {
-        self.orders().closing = true;
-        self.ordered.notify_one();
+        self.requests().closing = true;
+        self.requested.notify_one();
     }
 
-    /// Waits until the writer has ended. Says how its last turn did.
-    pub(crate) async fn closed(&self) -> Result<(), StoreError> {
-        let mut watching = self.turns.subscribe();
-        let failure = watching.wait_for(|turns| turns.closed).await.ok().and_then(|turns| turns.failure());
+    /// Waits until the writer has ended. Returns the result of its last commit.
+    pub(crate) async fn wait_closed(&self) -> Result<(), StoreError> {
+        let mut watching = self.commits.subscribe();
+        let failure =
+            watching.wait_for(|commits| commits.closed).await.ok().and_then(|commits| commits.failure());
         failure.map_or(Ok(()), |reason| Err(StoreError::Unavailable { reason }))
     }
 
-    /// What is wrong with the disk, if anything is.
+    /// Why the disk fails, if it does.
     pub(crate) fn failure(&self) -> Option<String> {
         let since = self.busy_since.load(Ordering::Relaxed);
         let busy = now().since(Timestamp::from_nanos(since));
-        let stuck = || format!("a write has been under way for {} seconds", busy.as_secs());
-        self.turns.borrow().failure().or_else(|| (since > 0 && busy >= STUCK).then(stuck))
+        let stuck = || format!("a write has taken {} seconds so far", busy.as_secs());
+        self.commits.borrow().failure().or_else(|| (since > 0 && busy >= STUCK_AFTER).then(stuck))
     }
 }
 
-/// Says that there will be no more turns.
-struct Ended(Arc<Shared>);
+/// Publishes, when it is dropped, that the writer has ended.
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Ended {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.turns.send_modify(|turns| {
-            turns.closed = true;
+        self.0.commits.send_modify(|commits| {
+            commits.closed = true;
             if std::thread::panicking() {
-                (turns.failed, turns.reason) = (u64::MAX, "the thread that writes has ended".into());
+                (commits.failed, commits.reason) = (u64::MAX, "the writer thread panicked".into());
             }
         });
     }
 }
 
-/// What the thread has to itself. The file is closed before the directory is given back.
+/// The state of the writer thread. Field order matters: the file is closed before the lock is
+/// released.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
-    /// The file, unless it failed.
-    pub(crate) pages: Option<Pages>,
-    pub(crate) medium: Medium,
+    /// The file; `None` after a failed commit.
+    pub(crate) pages: Option<PageFile>,
+    pub(crate) storage: Storage,
     pub(crate) interval: Duration,
-    pub(crate) tell: Box<dyn Fn(&Change) + Send + Sync>,
-    #[expect(dead_code, reason = "held, and given back when it is dropped")]
+    pub(crate) on_change: Box<dyn Fn(&Change) + Send + Sync>,
+    #[expect(dead_code, reason = "held until it is dropped")]
     pub(crate) lock: Option<Lock>,
 }
 
 impl Writer {
     pub(crate) fn run(self) {
-        // Dropped last, whatever happens: the file is closed and the directory given back before anyone is told.
-        let _ended = Ended(Arc::clone(&self.shared));
+        // Dropped last, even after a panic: the file is closed and the directory released before
+        // the end is published.
+        let _close = CloseOnDrop(Arc::clone(&self.shared));
         let mut writer = self;
-        writer.take_turns();
+        writer.commit_until_closed();
     }
 
-    fn take_turns(&mut self) {
+    fn commit_until_closed(&mut self) {
         let mut due = now().saturating_add(self.interval);
         loop {
-            let closing = self.wait(due);
+            let closing = self.wait_for_work(due);
             let began = now();
-            let turn = self.shared.begin();
+            let commit = self.shared.begin_commit();
             let was_up = self.pages.is_some();
             self.shared.busy_since.store(began.as_nanos(), Ordering::Relaxed);
-            let mut ended = self.write();
-            self.shared.end(turn, &ended);
-            if ended.is_ok() {
-                // Nobody waits for this: it is a turn of its own only if it fails.
-                ended = self.compact();
-                if ended.is_err() {
-                    self.shared.end(self.shared.begin(), &ended);
+            let mut result = self.commit();
+            self.shared.end_commit(commit, &result);
+            if result.is_ok() {
+                // No request waits for a compaction; only a failed one is published, as a commit.
+                result = self.compact();
+                if result.is_err() {
+                    self.shared.end_commit(self.shared.begin_commit(), &result);
                 }
             }
             self.shared.busy_since.store(0, Ordering::Relaxed);
-            // Where writing takes long, it still takes no more than a third of the time: others need the processor and its
+            // Slow commits take at most a third of the time: requests need the processor and its
             // caches too.
             let took = now().since(began);
             due = began.saturating_add(self.interval.max(took.saturating_mul(3)));
-            let up = ended.is_ok();
-            if let Err(reason) = ended {
-                // Not before it has been tried again is there any use in taking note of what changes.
+            let up = result.is_ok();
+            if let Err(reason) = result {
+                // The retry writes the whole state, so changes until then need no tracking.
                 self.pages = None;
                 self.shared.memory.follow(false);
-                due = now().saturating_add(RETRY);
+                due = now().saturating_add(RETRY_INTERVAL);
                 if was_up {
-                    (self.tell)(&Change::Down { reason });
+                    (self.on_change)(&Change::Down { reason });
                 }
             } else if !was_up {
-                (self.tell)(&Change::Up);
+                (self.on_change)(&Change::Up);
             }
             if closing {
                 return;
             }
             if !up {
-                self.refuse_until(due);
+                self.fail_requests_until(due);
             }
         }
     }
 
-    /// Waits for an order, or until `due` if there is anything to write. Says whether this is the last
-    /// turn.
-    fn wait(&self, mut due: Timestamp) -> bool {
-        let Shared { ordered, begun, memory, .. } = &*self.shared;
-        let mut orders = self.shared.orders();
+    /// Waits for a requested commit, or until `due` if there are changes. Returns whether the store
+    /// is closing.
+    fn wait_for_work(&self, mut due: Timestamp) -> bool {
+        let Shared { requested, commits_begun, memory, .. } = &*self.shared;
+        let mut requests = self.shared.requests();
         loop {
-            if orders.closing {
+            if requests.closing {
                 return true;
             }
-            if orders.wanted > begun.load(Ordering::SeqCst) {
+            if requests.wanted > commits_begun.load(Ordering::SeqCst) {
                 return false;
             }
             let left = due.since(now());
@@ -246,60 +253,59 @@ impl Writer {
                 due = now().saturating_add(self.interval);
                 continue;
             }
-            orders = ordered.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0;
+            requests = requested.wait_timeout(requests, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// While the file is away, tells everyone who orders a turn so at once.
-    fn refuse_until(&self, due: Timestamp) {
-        let Shared { ordered, begun, turns, .. } = &*self.shared;
-        let mut orders = self.shared.orders();
-        while !orders.closing {
-            if orders.wanted > begun.load(Ordering::SeqCst) {
-                let turn = self.shared.begin();
-                turns.send_modify(|turns| turns.failed = turn);
+    /// Fails every requested commit at once, until the next retry.
+    fn fail_requests_until(&self, due: Timestamp) {
+        let Shared { requested, commits_begun, commits, .. } = &*self.shared;
+        let mut requests = self.shared.requests();
+        while !requests.closing {
+            if requests.wanted > commits_begun.load(Ordering::SeqCst) {
+                let commit = self.shared.begin_commit();
+                commits.send_modify(|commits| commits.failed = commit);
                 continue;
             }
             let left = due.since(now());
             if left.is_zero() {
                 return;
             }
-            orders = ordered.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0;
+            requests = requested.wait_timeout(requests, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// One turn.
-    fn write(&mut self) -> Result<(), String> {
-        let Shared { memory, traffic, writes, last_write, .. } = &*self.shared;
+    fn commit(&mut self) -> Result<(), String> {
+        let Shared { memory, io, writes, last_write_nanos, .. } = &*self.shared;
         let began = now();
-        let anew = self.pages.is_none();
+        let replace_all = self.pages.is_none();
         let pages = match &mut self.pages {
             Some(pages) => pages,
             none => {
-                let pages = self.medium.open(traffic, |_| {}).map_err(|error| error.to_string())?;
+                let pages = self.storage.open(io, |_| {}).map_err(|error| error.to_string())?;
                 if pages.seed() != memory.seed() {
-                    return Err("the file is another store's now".into());
+                    return Err("the file was replaced by that of another store".into());
                 }
                 memory.follow(true);
                 memory.all_pages_changed();
                 none.insert(pages)
             }
         };
-        if !anew && !memory.has_changed() {
+        if !replace_all && !memory.has_changed() {
             return Ok(());
         }
         let written =
-            pages.write(anew, |each| memory.changed_pages(each)).map_err(|error| error.to_string())?;
+            pages.write(replace_all, |each| memory.changed_pages(each)).map_err(|error| error.to_string())?;
         if written > 0 {
             writes.fetch_add(1, Ordering::Relaxed);
             let took = u64::try_from(now().since(began).as_nanos()).unwrap_or(u64::MAX);
-            last_write.store(took, Ordering::Relaxed);
+            last_write_nanos.store(took, Ordering::Relaxed);
         }
         Ok(())
     }
 
     fn compact(&mut self) -> Result<(), String> {
-        let compacted = self.pages.as_mut().map(Pages::compact).transpose();
+        let compacted = self.pages.as_mut().map(PageFile::compact).transpose();
         compacted.map(|_| ()).map_err(|error| error.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! A directory and what can be wrong with it; what is kept in it, and for how long.
+//! Directories that are refused, and the state that a directory keeps.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn take(limiter: &Limiter<DiskStore>, client: &str, cost: u64) -> bool {
 
 type Pages<'a> = redb::Table<'a, &'static [u8], &'static [u8]>;
 
-/// A directory with something in it.
+/// A directory with the state of one client.
 fn used() -> Directory {
     let dir = Directory::new();
     let limiter = limiter(&dir, &RuleSet::per_client(Limit::per_hour(10)), &ManualClock::at(NOW));
@@ -41,7 +41,7 @@ fn used() -> Directory {
 }
 
 #[test]
-fn a_second_store_is_refused_while_the_first_has_the_directory() {
+fn a_second_store_is_refused_while_the_first_uses_the_directory() {
     let dir = used();
     let first = DiskStore::open(dir.path()).unwrap();
     let error = DiskStore::open(dir.path()).unwrap_err();
@@ -49,13 +49,13 @@ fn a_second_store_is_refused_while_the_first_has_the_directory() {
         matches!(error, OpenError::InUse { process: Some(process), .. } if process == std::process::id())
     );
     assert!(error.to_string().contains("stop that one first"), "{error}");
-    // Closing is enough; the store need not be gone.
+    // Closing releases the directory before the store is dropped.
     block_on(first.close()).unwrap();
     assert!(DiskStore::open(dir.path()).is_ok());
 }
 
 #[test]
-fn a_second_store_is_refused_even_if_someone_removed_the_lock() {
+fn a_second_store_is_refused_even_if_the_lock_file_was_removed() {
     let dir = used();
     let _first = DiskStore::open(dir.path()).unwrap();
     fs::remove_file(dir.path().join("lock")).unwrap();
@@ -64,7 +64,7 @@ fn a_second_store_is_refused_even_if_someone_removed_the_lock() {
 }
 
 #[test]
-fn the_shortest_interval_keeps_nobody_from_closing() {
+fn a_store_with_the_shortest_interval_can_be_closed() {
     let dir = used();
     let store = DiskStore::builder(dir.path()).flush_interval(std::time::Duration::ZERO).open().unwrap();
     block_on(store.flush()).unwrap();
@@ -74,7 +74,7 @@ fn the_shortest_interval_keeps_nobody_from_closing() {
 #[test]
 fn a_directory_that_cannot_be_written_is_refused() {
     let dir = used();
-    // Root may write everywhere, except where nobody can.
+    // A read-only mount: root may write to any directory but that.
     let mount = r#"mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@""#;
     let child = Command::new("unshare")
         .args(["-rm", "sh", "-c", mount])
@@ -84,9 +84,9 @@ fn a_directory_that_cannot_be_written_is_refused() {
         .env("TOLLGATE_DIR", dir.path())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&child.stdout);
-    assert!(told.contains("cannot read and write"), "{told} {}", String::from_utf8_lossy(&child.stderr));
-    assert!(told.contains("or name another directory"), "{told}");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(output.contains("cannot read and write"), "{output} {}", String::from_utf8_lossy(&child.stderr));
+    assert!(output.contains("or name another directory"), "{output}");
 }
 
 #[test]
@@ -94,15 +94,15 @@ fn a_directory_that_can_be_written_is_not_refused() {
     let dir = used();
     let named = std::env::var_os("TOLLGATE_DIR");
     let opened = DiskStore::open(named.as_deref().map_or(dir.path(), Path::new));
-    #[expect(clippy::print_stdout, reason = "for the test above, whose child this is")]
+    #[expect(clippy::print_stdout, reason = "the test above reads it, and is the parent of this process")]
     match &opened {
         Err(error) => println!("{error}"),
-        Ok(_) => assert!(named.is_none(), "it can be written after all"),
+        Ok(_) => assert!(named.is_none(), "the mount is not read-only"),
     }
 }
 
 #[test]
-fn a_place_that_is_no_directory_is_refused() {
+fn a_path_that_is_a_file_is_refused() {
     let dir = used();
     let error = DiskStore::open(dir.file()).unwrap_err();
     assert!(matches!(error, OpenError::Inaccessible { .. }), "{error}");
@@ -122,12 +122,12 @@ fn a_file_of_a_newer_version_is_refused_and_says_what_to_do() {
     drop(database);
     let error = DiskStore::open(dir.path()).unwrap_err();
     assert!(matches!(error, OpenError::Newer { version: 3, .. }));
-    assert!(error.to_string().contains("format 3, and this one knows 2"), "{error}");
+    assert!(error.to_string().contains("format 3; this version reads up to 2"), "{error}");
 }
 
 #[test]
-fn a_file_of_version_1_is_read_once_and_written_anew() {
-    // What version 1 wrote, in hexadecimal: names and contents of pages, under the seed 1, 2.
+fn a_file_of_version_1_is_read_once_and_rewritten() {
+    // Pages that version 1 wrote, name and content in hexadecimal, under the seed 1, 2.
     let written = include_str!("../../tollgate/src/memory/legacy/v1.txt");
     let bytes = |hex: &str| -> Vec<u8> {
         let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
@@ -172,11 +172,11 @@ fn a_file_of_version_1_is_read_once_and_written_anew() {
     }
     let database = Database::open(dir.file()).unwrap();
     let about = database.begin_read().unwrap().open_table(about).unwrap().get("state").unwrap();
-    assert_eq!(about.unwrap().value()[0], 2, "written anew");
+    assert_eq!(about.unwrap().value()[0], 2, "rewritten in version 2");
 }
 
 #[test]
-fn a_file_with_a_page_missing_or_older_than_the_rest_is_refused() {
+fn a_file_with_a_missing_or_stale_page_is_refused() {
     let pages: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
     let dir = used();
     let tamper = |change: &dyn Fn(&mut Pages<'_>)| {
@@ -204,7 +204,7 @@ fn a_file_with_a_page_missing_or_older_than_the_rest_is_refused() {
 }
 
 #[test]
-fn a_truncated_file_is_refused_and_left_alone() {
+fn a_truncated_file_is_refused_and_not_changed() {
     let dir = used();
     let length = fs::metadata(dir.file()).unwrap().len();
     for cut in [length / 2, 100, 0] {
@@ -217,12 +217,12 @@ fn a_truncated_file_is_refused_and_left_alone() {
             assert!(fs::read(dir.file()).unwrap() == before, "{cut}");
         }
     }
-    fs::write(dir.file(), "not what it should be, by far").unwrap();
+    fs::write(dir.file(), "not a state file").unwrap();
     assert!(matches!(DiskStore::open(dir.path()).unwrap_err(), OpenError::Damaged { .. }));
 }
 
 #[test]
-fn what_was_not_finished_making_is_made_again() {
+fn an_unfinished_new_file_is_replaced() {
     let dir = Directory::new();
     fs::create_dir(dir.path()).unwrap();
     fs::write(dir.path().join("state.redb.new"), "a process was killed here").unwrap();
@@ -231,14 +231,14 @@ fn what_was_not_finished_making_is_made_again() {
 }
 
 #[test]
-fn nobody_else_may_read_it() {
+fn other_users_may_not_read_the_state() {
     let dir = used();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(dir.path()), mode(&dir.file())), (0o700, 0o600));
 }
 
 #[test]
-fn everything_that_was_done_is_there_again() {
+fn all_state_is_loaded_again() {
     let dir = Directory::new();
     let clock = ManualClock::at(NOW);
     let limits = [Limit::per_hour(100), Limit::sliding_window(90, HOUR)];
@@ -265,7 +265,7 @@ fn everything_that_was_done_is_there_again() {
 }
 
 #[test]
-fn state_that_turned_idle_is_not_kept_and_the_file_shrinks() {
+fn idle_state_is_removed_and_the_file_shrinks() {
     let dir = Directory::new();
     let clock = ManualClock::at(NOW);
     let rules = RuleSet::per_client(Limit::per_minute(10));
@@ -282,7 +282,7 @@ fn state_that_turned_idle_is_not_kept_and_the_file_shrinks() {
     assert!(take(&limiter, "the only one", 1));
     limiter.store().memory().sweep_all(clock.now());
     block_on(limiter.store().flush()).unwrap();
-    // The turn after begins when that one has tidied up.
+    // The next commit begins after the compaction.
     block_on(limiter.store().flush()).unwrap();
     let small = limiter.store().disk_stats().file_bytes;
     assert!(small * 4 < large, "{large} and then {small}");
@@ -292,7 +292,7 @@ fn state_that_turned_idle_is_not_kept_and_the_file_shrinks() {
 }
 
 #[test]
-fn b7_a_clock_set_back_while_it_was_off_locks_nobody_out_for_longer_than_a_refill() {
+fn b7_a_clock_set_back_between_runs_locks_no_client_out_for_longer_than_a_refill() {
     for limit in [Limit::fixed_window(10, MINUTE), Limit::sliding_log(10, MINUTE), Limit::per_minute(10)] {
         let dir = Directory::new();
         let clock = ManualClock::at(NOW);
@@ -302,9 +302,9 @@ fn b7_a_clock_set_back_while_it_was_off_locks_nobody_out_for_longer_than_a_refil
         drop(old);
         clock.set(NOW.saturating_sub(DAY));
         let new = limiter(&dir, &rules, &clock);
-        assert!(!take(&new, "alice", 1), "{limit}: as of a day ahead it is exactly empty");
-        assert!(take(&new, "bob", 10), "{limit}: others have their budgets");
-        // It was off again, and still a minute is enough.
+        assert!(!take(&new, "alice", 1), "{limit}: a state from a day ahead is exactly empty");
+        assert!(take(&new, "bob", 10), "{limit}: other clients have full budgets");
+        // After another restart a minute is still enough.
         drop(new);
         let again = limiter(&dir, &rules, &clock);
         clock.advance(MINUTE);
@@ -313,7 +313,7 @@ fn b7_a_clock_set_back_while_it_was_off_locks_nobody_out_for_longer_than_a_refil
 }
 
 #[test]
-fn b7_after_a_week_off_budgets_are_full_and_long_ones_are_not() {
+fn b7_after_a_week_off_short_budgets_are_full_and_long_ones_are_not() {
     let dir = Directory::new();
     let clock = ManualClock::at(NOW);
     let rules = RuleSet::new([
@@ -331,14 +331,14 @@ fn b7_after_a_week_off_budgets_are_full_and_long_ones_are_not() {
 }
 
 #[test]
-fn loading_tells_how_far_it_is() {
+fn loading_reports_its_progress() {
     let dir = used();
-    let (tell, told) = std::sync::mpsc::channel();
-    let tell = std::sync::Mutex::new(tell);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
     let store = DiskStore::builder(dir.path())
-        .on_progress(move |progress| tell.lock().unwrap().send(progress).unwrap())
+        .on_progress(move |progress| sender.lock().unwrap().send(progress).unwrap())
         .durability(Durability::Strict)
         .open();
     drop(store.unwrap());
-    assert_eq!(told.iter().collect::<Vec<_>>(), [Progress::Loading { done: 1, of: 1 }]);
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), [Progress::Loading { done: 1, of: 1 }]);
 }

@@ -1,5 +1,5 @@
-//! The laws over a store on a real disk: relaxed, strict, and one that is closed and opened again all
-//! the time.
+//! The laws on a real disk: relaxed, strict, and a store that is closed and opened again after
+//! every few requests.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tollgate_disk::{DiskStore, Durability};
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
-/// A store and its directory, which goes when the store does.
+/// A store in a temporary directory.
 struct Temporary {
     store: DiskStore,
     _dir: Directory,
@@ -45,7 +45,7 @@ impl Store for Temporary {
     }
 }
 
-/// A store that is closed and opened again with every fifth request.
+/// A store that is closed and opened again before every fifth request.
 struct Restarting {
     store: RwLock<Option<DiskStore>>,
     requests: AtomicU64,

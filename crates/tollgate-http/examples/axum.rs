@@ -1,4 +1,4 @@
-//! An API with a limit for everyone together, a limit for each user, and plans.
+//! An API with a global limit, a limit per user, and plans.
 //!
 //!     cargo run -p tollgate-http --features axum --example axum
 //!     curl -i localhost:3000/ -H "x-user: alice"
@@ -14,14 +14,14 @@ use axum::routing::get;
 use tollgate::{Limit, Limiter, Override, Rule, RuleSet};
 use tollgate_http::{Head, Identity, RateLimitLayer};
 
-/// Who is signed in, as the layer that checks sessions notes it.
+/// The signed-in user, a request extension that the session layer inserts.
 #[derive(Clone)]
 struct User {
     name: String,
     plan: String,
 }
 
-/// Stands for your authentication. (This one believes what it is told: yours should not.)
+/// A stand-in for your authentication. (It trusts the header; yours must not.)
 async fn authenticate(mut request: Request, next: Next) -> Response {
     if let Some(name) = header(&request, "x-user") {
         let plan = header(&request, "x-plan").unwrap_or_else(|| "free".into());
@@ -44,7 +44,7 @@ fn limiter() -> Result<Limiter, tollgate::Error> {
     Limiter::builder(rules).build()
 }
 
-/// The application. Layers that are added later run earlier: who it is, then how often.
+/// The application. Layers run in reverse order: authentication, then the rate limit.
 pub(crate) fn app() -> Result<Router, tollgate::Error> {
     let plan = |head: Head<'_>| head.extensions.get::<User>().map(|user| user.plan.clone());
     let identity = Identity::extension(|user: &User| user.name.clone()).or(Identity::peer());
@@ -56,7 +56,7 @@ pub(crate) fn app() -> Result<Router, tollgate::Error> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    // With the peer's address, or all who are not signed in would share one budget.
+    // With the peer's address; otherwise all clients without a user would share one budget.
     axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A login that is limited by failures: who knows the password is never turned away.
+//! A login that is limited by failed attempts: the right password costs nothing.
 //!
 //!     cargo run -p tollgate-http --features axum --example login
 //!     curl -i -d wrong localhost:3000/login            # six times
@@ -17,7 +17,7 @@ async fn login(password: String) -> StatusCode {
     if password == "open sesame" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
 }
 
-/// The application: five failures at once, and one more every ten seconds.
+/// The application: a burst of five failures, and one more every ten seconds.
 pub(crate) fn app() -> Router {
     let failures = RateLimitLayer::new(Limiter::new(Limit::LOGIN))
         .charge_by_response(Duration::from_secs(30), |answered| u64::from(answered.status == 401));

@@ -1,4 +1,4 @@
-//! A gRPC service: over the limit, calls end with RESOURCE_EXHAUSTED and say when to come back.
+//! A gRPC service: over the limit, calls end with RESOURCE_EXHAUSTED and a retry delay.
 //!
 //!     cargo run -p tollgate-http --features grpc --example tonic
 
@@ -20,7 +20,7 @@ pub(crate) async fn serve(listener: TcpListener, limiter: Limiter) -> Result<(),
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Five a minute for each client.
+    // Five per minute and client.
     let limiter = Limiter::new(Limit::per_minute(5));
     serve(TcpListener::bind("127.0.0.1:50051").await?, limiter).await?;
     Ok(())

@@ -1,7 +1,7 @@
-//! What a limiter is asked about a request: its head, as attributes.
+//! The head of a request as attributes for a limiter.
 //!
-//! A client chooses what it sends. Whatever that is, a rule that asks for it counts it: what is too
-//! long, empty or said twice shares a budget with others like it, and is never left out.
+//! No value that a client sends evades a rule that counts it. Values that are too long, empty or
+//! sent twice share a budget with others of their kind.
 
 use std::borrow::Cow;
 
@@ -10,17 +10,18 @@ use tollgate::{AsRequest, CLIENT, MAX_VALUE_BYTES, Request, RuleSet};
 
 use crate::Head;
 
-/// A header's value that cannot be told: nothing that a header can spell.
+/// The value of a header that cannot be read. Not ASCII, so no header can spell it.
 const UNREADABLE: &str = "›unreadable";
 
-/// What a limiter is asked about a request: no more than its rules look at.
+/// The attributes of a request that a limiter's rules use.
 ///
 /// ```
 /// use http::Request;
 /// use tollgate::{Limit, Limiter, Rule, RuleSet};
 /// use tollgate_http::{Asked, Head};
 ///
-/// let logins = Rule::new("login", Limit::per_minute(1)).matching("path", "/login").key(["client"]);
+/// let logins = Rule::new("login", Limit::per_minute(1));
+/// let logins = logins.matching("path", "/login").key(["client"]);
 /// let limiter = Limiter::builder(RuleSet::new([logins])?).build()?;
 /// let request = Request::builder().uri("/login?from=home").body(())?;
 /// let asked = limiter.with_rules(|rules| Asked::new(Head::from(&request), "alice".into(), rules));
@@ -31,20 +32,21 @@ const UNREADABLE: &str = "›unreadable";
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     client: Cow<'a, str>,
-    /// All attributes, where the client is not all there is to know.
+    /// All attributes; `None` if the rules use only the client.
     attributes: Option<Vec<(String, Cow<'a, str>)>>,
     pub(crate) cost: u64,
 }
 
 impl<'a> Asked<'a> {
-    /// What `rules` look at in a request of `client`: that, `method`, `path` without the query, `host`,
-    /// and `header:NAME`.
+    /// The attributes that `rules` use in a request of `client`: `client`, `method`, `path` without
+    /// the query, `host`, and `header:NAME`.
     #[must_use]
     pub fn new(head: Head<'a>, client: Cow<'a, str>, rules: &RuleSet) -> Self {
         Self::with_own(head, client, rules, |_| None)
     }
 
-    /// The same where some attributes mean something else: `own` knows which, and their values.
+    /// As [`new`](Self::new), with custom attributes: `own` returns `Some` for a custom attribute,
+    /// with its value if the request has one.
     pub(crate) fn with_own(
         head: Head<'a>,
         client: Cow<'a, str>,
@@ -66,7 +68,7 @@ impl<'a> Asked<'a> {
         Self { client, attributes: Some(attributes), cost: 1 }
     }
 
-    /// The same for another cost than 1.
+    /// Sets the cost, which is 1 otherwise.
     pub(crate) const fn costing(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
@@ -113,15 +115,15 @@ fn attribute<'a>(head: Head<'a>, name: &str) -> Option<Cow<'a, str>> {
     }
 }
 
-/// The value of a header that is there once and says something.
+/// The value of a header that is sent once and is not empty.
 fn only(values: GetAll<'_, HeaderValue>) -> Option<&str> {
     let mut values = values.iter();
     let first = values.next()?.to_str().ok()?;
     (values.next().is_none() && !first.is_empty()).then_some(first)
 }
 
-/// As much of a value as a key holds. Those that begin alike then share a budget, which is never
-/// more than they would have had.
+/// A value, truncated to the length of a key. Values with a common start then share a budget, which
+/// never gives them more than one each.
 fn within_a_key(value: &str) -> &str {
     let end = (0..=value.len().min(MAX_VALUE_BYTES)).rev().find(|end| value.is_char_boundary(*end));
     value.get(..end.unwrap_or(0)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! A response's body: the service's own, or that of a denial.
+//! The body of a response: the service's, or that of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// A response's body: the service's own, or that of a denial.
+    /// The body of a response: the service's, or that of a denial.
     #[derive(Debug)]
     #[project = Projected]
     pub enum ResponseBody<B> {

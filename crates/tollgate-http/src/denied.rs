@@ -1,5 +1,4 @@
-//! What a denied client gets: a status, header fields, and a problem body (RFC 9457) with the
-//! numbers.
+//! The response to a denied request: a status, header fields, and a problem body (RFC 9457).
 
 use std::ops::Not;
 use std::time::Duration;
@@ -17,31 +16,30 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-// Checked once, when this is compiled.
+// Checked at compile time.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// The numbers of a decision, as they stand in every JSON answer. Times are whole milliseconds,
-/// rounded up.
+/// The numbers of a decision, as in every JSON answer. Times are whole milliseconds, rounded up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Numbers {
     /// Whether the request may go ahead.
     pub allowed: bool,
-    /// How many more requests of cost 1 would be admitted now: null if no limit covers it.
+    /// How many more requests of cost 1 would be admitted now: null if no limit covers the request.
     pub remaining: Option<u64>,
-    /// When the limit that decided is whole again, since the Unix epoch.
+    /// When the limit that decided is fully available again, since the Unix epoch.
     pub reset_at: u64,
-    /// The whole of the limit that decided: null if no limit covers it.
+    /// The capacity of the limit that decided: null if no limit covers the request.
     pub limit: Option<u64>,
-    /// How long until the same request is admitted: 0 if it was, null if it never will be.
+    /// The wait until this request would be admitted: 0 if it was admitted, null if it never fits.
     pub retry_after_ms: Option<u64>,
     /// The rule that decided.
     pub rule: Option<&'static str>,
-    /// Whether the store had no say.
+    /// Whether a failure policy decided, because the store failed.
     pub degraded: bool,
-    /// Whether a block denies the request, and not a limit: there only if one does.
+    /// Whether a block denies the request. Absent if no block does.
     #[serde(skip_serializing_if = "Not::not")]
     pub blocked: bool,
     /// When the block ends, since the Unix epoch.
@@ -68,14 +66,14 @@ impl From<&Decision> for Numbers {
 }
 
 impl Numbers {
-    /// The response with these numbers as its body.
+    /// A 200 response with these numbers as its body.
     #[must_use]
     pub fn into_response(self) -> Response<Bytes> {
         json_response(StatusCode::OK, JSON, self.to_json())
     }
 
-    /// What serialising gives, written by hand: for this one body, which a server answers most
-    /// requests with, that takes a quarter of the time.
+    /// The JSON that serde would write, written by hand in a quarter of the time: a server answers
+    /// most requests with this body.
     fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(192);
         let flag = |flag: bool| if flag { "true" } else { "false" };
@@ -95,7 +93,7 @@ impl Numbers {
         number(&mut out, self.retry_after_ms);
         out.extend_from_slice(b",\"rule\":");
         match self.rule {
-            // Anything that would have to be escaped is rare enough to leave to others.
+            // serde_json writes the rare name that needs escapes.
             Some(rule)
                 if rule.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') =>
             {
@@ -119,7 +117,7 @@ impl Numbers {
     }
 }
 
-/// When the block ends that a denial is due to, in whole milliseconds since the Unix epoch, rounded
+/// When the block that caused a denial ends, in whole milliseconds since the Unix epoch, rounded
 /// up.
 #[must_use]
 pub fn blocked_until(cause: Cause) -> Option<u64> {
@@ -139,14 +137,14 @@ pub fn millis_ceil(span: Duration) -> u64 {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem<M> {
-    /// A URI that says what kind of problem it is.
+    /// The URI of the problem type.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// The kind, in words.
+    /// The problem type in words.
     title: &'static str,
     /// The status of the response.
     status: u16,
-    /// What happened this time, and what to do.
+    /// This occurrence in words, and what to do.
     detail: String,
     #[serde(flatten)]
     #[cfg_attr(feature = "openapi", schema(inline))]
@@ -154,13 +152,13 @@ pub struct Problem<M> {
 }
 
 impl<M: Serialize> Problem<M> {
-    /// A problem of this kind (a URI, or `about:blank`), in a sentence.
+    /// A problem of the type `kind` (a URI, or `about:blank`).
     pub fn new(status: StatusCode, kind: &'static str, detail: String, members: M) -> Self {
         let title = status.canonical_reason().unwrap_or("Problem");
         Self { kind, title, status: status.as_u16(), detail, members }
     }
 
-    /// The response with this body.
+    /// A response with this body and its status.
     pub fn into_response(self) -> Response<Bytes> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         json_response(status, PROBLEM, to_vec(&self))
@@ -172,7 +170,7 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Response<Bytes> {
     json_response(status, JSON, to_vec(body))
 }
 
-/// What is serialised here has no map with keys that are not strings: it does not fail.
+/// Serialises a body. Does not fail: no body here has a map with keys that are not strings.
 fn to_vec(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
@@ -184,14 +182,14 @@ fn json_response(status: StatusCode, content_type: HeaderValue, body: Vec<u8>) -
     response
 }
 
-/// What the body of a denial has beside a problem's standard members.
+/// The members of a denial's body beside those of a problem.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Denied<N = Numbers> {
     #[serde(flatten)]
     #[cfg_attr(feature = "openapi", schema(inline))]
     numbers: N,
-    /// The limits that denied it, as the header fields name them.
+    /// The names of the limits that denied the request, as in the header fields.
     #[serde(rename = "violated-policies")]
     violated_policies: Vec<String>,
 }
@@ -202,15 +200,15 @@ pub fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> {
     denied_with(decision, headers, Numbers::from(decision))
 }
 
-/// The same with another status, for those who understand only some: a proxy that takes 403 for no,
-/// say, and anything else that is not yes for a failure.
+/// As [`denied`], with another status: for a proxy that accepts only some, such as 403 for a
+/// denial, and takes any other for a failure.
 pub fn denied_as(status: StatusCode, decision: &Decision, headers: &Headers) -> Response<Bytes> {
     let mut problem = problem(decision, Numbers::from(decision));
     problem.status = status.as_u16();
     with_headers(problem.into_response(), decision, headers)
 }
 
-/// The same with other numbers in its body.
+/// As [`denied`], with other numbers in the body.
 pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Serialize) -> Response<Bytes> {
     with_headers(problem(decision, numbers).into_response(), decision, headers)
 }
@@ -244,7 +242,7 @@ fn with_headers(mut response: Response<Bytes>, decision: &Decision, headers: &He
     response
 }
 
-/// The response to a denied request, in the standard style: for handlers that ask a limiter
+/// The response to a denied request, in the standard style: for handlers that call a limiter
 /// themselves.
 ///
 /// ```
@@ -268,7 +266,7 @@ mod tests {
     use super::*;
     use tollgate::{HOUR, Limit, Limiter, ManualClock, MemoryStore, RuleSet};
 
-    /// No room is not the client's fault, whoever asks the limiter.
+    /// A full store is not the client's fault.
     #[test]
     fn e5_a_newcomer_to_a_full_table_gets_a_503_and_a_time() {
         let rules = RuleSet::per_client(Limit::fixed_window(9, HOUR));

@@ -1,4 +1,4 @@
-//! A response on its way.
+//! The future of a response.
 
 use std::fmt;
 use std::future::Future;
@@ -12,11 +12,11 @@ use tollgate::Decision;
 
 use crate::{Headers, ResponseBody};
 
-/// A response that had to be waited for before its service was called.
+/// A future that awaits the store before it calls the service.
 pub(crate) type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send>>;
 
 pin_project! {
-    /// A response on its way: the service's own with the rate limit fields added, or a denial.
+    /// The future of a response: the service's with the rate limit fields added, or a denial.
     pub struct ResponseFuture<F, R, E> {
         #[pin]
         state: State<F, R, E>,
@@ -26,7 +26,7 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F, R, E> {
-        // Let through. Nothing is boxed here: this is what nearly every request is.
+        // Admitted at once, as nearly every request is. Not boxed.
         Passing { #[pin] future: F, headers: Headers, decision: Decision },
         Denied { response: Option<Response<Bytes>> },
         Waiting { future: Boxed<R, E> },
@@ -61,7 +61,7 @@ where
             }
             Projected::Denied { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(ResponseBody::denied))),
-                // The contract of `Future`: only the program that drives it can poll it again.
+                // A violated contract of `Future`: no peer can cause a poll after completion.
                 None => panic!("polled after it was done"),
             },
             Projected::Waiting { future } => future.as_mut().poll(context),
@@ -75,7 +75,7 @@ impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
     }
 }
 
-/// The service's response, with what is left.
+/// Adds the rate limit fields to the service's response.
 pub(crate) fn pass<R>(
     mut response: Response<R>,
     headers: &Headers,

@@ -1,4 +1,4 @@
-//! Denials that a gRPC client understands.
+//! Denials as gRPC statuses.
 
 use bytes::Bytes;
 use http::Response;
@@ -15,8 +15,8 @@ pub(crate) fn is_grpc(head: Head<'_>) -> bool {
     content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
 }
 
-/// `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` if it was denied because the store failed; with
-/// `RetryInfo` if waiting helps.
+/// `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` if the request was denied because the store failed. Has
+/// `RetryInfo`, unless the request never fits.
 pub(crate) fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> {
     let (code, message) = if decision.unavailable() {
         (Code::Unavailable, "the rate limiter cannot count at the moment")

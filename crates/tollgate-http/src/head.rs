@@ -1,20 +1,20 @@
-//! What is known of a request before its body is read.
+//! The head of a request: all but its body.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
-/// What is known of a request before its body is read.
+/// The head of a request: all but its body.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// Its method.
+    /// The method.
     pub method: &'a Method,
-    /// Where it goes.
+    /// The target.
     pub uri: &'a Uri,
-    /// Its header fields. The client wrote them.
+    /// The header fields, which the client wrote.
     pub headers: &'a HeaderMap,
-    /// What the server and the layers before this one noted. The client did not write them.
+    /// The extensions, which the server and earlier layers wrote, never the client.
     pub extensions: &'a Extensions,
 }
 
@@ -29,13 +29,13 @@ impl<'a, B> From<&'a Request<B>> for Head<'a> {
     }
 }
 
-/// Where a connection comes from, for servers that know it another way than axum and tonic do:
-/// insert it into the request's extensions.
+/// The address of the peer, as a request extension: for servers other than axum's and tonic's,
+/// which have extensions of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
 impl<'a> Head<'a> {
-    /// Where the connection comes from, if the server noted it.
+    /// The address of the peer, if an extension has it.
     #[must_use]
     pub fn peer(&self) -> Option<IpAddr> {
         let noted = self.extensions.get::<PeerAddr>().map(|peer| peer.0);
@@ -52,8 +52,8 @@ impl<'a> Head<'a> {
         noted.map(|peer| peer.ip())
     }
 
-    /// The host it asks for, however it is spelled: in lower case, without a port or a final dot.
-    /// What `Host` says counts, as it does for whoever dispatches on it; over HTTP/2 that is the
+    /// The normalised host: in lower case, without port and final dot. `Host` takes precedence over
+    /// the authority of the target, as it does for virtual hosts; HTTP/2 usually sends only the
     /// authority.
     #[must_use]
     pub fn host(&self) -> Option<Cow<'a, str>> {

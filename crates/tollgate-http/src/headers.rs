@@ -1,6 +1,6 @@
 //! A decision as header fields: one encoder, three styles.
 //!
-//! Seconds are rounded in this one place, and only upwards: what is promised never comes early.
+//! Only this module rounds to seconds, and only up: no promised time is early.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
 use tollgate::{Decision, MAX_COUNT, Report, Reports};
 
-/// The IETF draft's fields, which [`HeaderStyle::Standard`] and [`HeaderStyle::Trio`] write.
+/// The field with what remains of each limit ([`HeaderStyle::Standard`]).
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// What the limits are.
+/// The field with the limits ([`HeaderStyle::Standard`] and [`HeaderStyle::Trio`]).
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
@@ -19,7 +19,7 @@ const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Which fields say what is left.
+/// The fields that describe a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderStyle {
@@ -33,9 +33,9 @@ pub enum HeaderStyle {
     /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` of the limit that decided, the reset in seconds
     /// from now.
     X,
-    /// The same, the reset in seconds since the Unix epoch.
+    /// As [`X`](Self::X), the reset in seconds since the Unix epoch.
     XEpoch,
-    /// None. A denial still says when to come back.
+    /// None. A denial still has `Retry-After`.
     Off,
 }
 
@@ -60,23 +60,22 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// In this style.
+    /// Header fields in this style.
     #[must_use]
     pub const fn new(style: HeaderStyle) -> Self {
         Self { style, unit: None }
     }
 
-    /// Says what is counted, if not requests: `content-bytes`, say. (Only
-    /// [`HeaderStyle::Standard`] has a place for it; what is not printable ASCII is left out.)
+    /// Names the unit that is counted, if it is not requests: for example `content-bytes`. (Only
+    /// [`HeaderStyle::Standard`] has it; characters that are not printable ASCII are left out.)
     #[must_use]
     pub fn unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = Some(unit.into());
         self
     }
 
-    /// Writes what a decision says: what is left, on a denial also when to come back. Fields that
-    /// are there already, from a limiter further in, stay: the standard ones are lists, and the
-    /// others tell of one limit.
+    /// Writes the fields of a decision, and `Retry-After` on a denial. Fields of an inner limiter
+    /// stay: the standard fields are lists, and the others describe one limit.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         match self.style {
             HeaderStyle::Standard => self.write_standard(decision, headers),
@@ -115,8 +114,8 @@ impl Headers {
 
 /// A structured field (RFC 9651): a list of strings with parameters.
 ///
-/// Written by hand, on the stack: a crate that does it took as long for these two fields as the
-/// rest of the layer. Two other parsers read in tests what is written here.
+/// Written by hand, on the stack: a crate took as long for these two fields as the rest of the
+/// layer. Tests parse the output with two other implementations.
 #[derive(Default)]
 struct Members(SmallVec<[u8; 128]>);
 
@@ -140,13 +139,13 @@ impl Members {
         self.number(value);
     }
 
-    /// Counts and times are below 10^15, which is what a structured field's integer holds.
+    /// Counts and times are below 10^15, the bound of an integer in a structured field.
     fn number(&mut self, value: u64) {
         self.0.extend_from_slice(itoa::Buffer::new().format(value.min(MAX_COUNT)).as_bytes());
     }
 
-    /// Names of rules are printable ASCII, which is what a structured field's string holds; of
-    /// anything else, what is not is left out.
+    /// A string in a structured field is printable ASCII, as names of rules are. Other characters
+    /// are left out.
     fn string(&mut self, text: &str) {
         self.0.push(b'"');
         if text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\') {
@@ -197,8 +196,8 @@ pub fn rate_limit_headers(decision: &Decision) -> HeaderMap {
     headers
 }
 
-/// When a denied request may come back, in whole seconds: at least one, and not before the limit
-/// that decided has anything to give. `None` if it was allowed, or never fits.
+/// The `Retry-After` of a denied request, in whole seconds: at least one, and not before the limit
+/// that decided has more to give. `None` if the request was admitted, or never fits.
 #[must_use]
 pub fn retry_after(decision: &Decision) -> Option<u64> {
     if decision.allowed() {
@@ -208,7 +207,7 @@ pub fn retry_after(decision: &Decision) -> Option<u64> {
     Some(seconds(decision.retry_after()?).max(growth).max(1))
 }
 
-/// What a limit is called: its rule's name, and from the rule's second limit on its number.
+/// The name of a limit: its rule's name, followed by its number from the rule's second limit on.
 #[must_use]
 pub fn policy_name(report: &Report) -> String {
     match report.index {
@@ -217,8 +216,8 @@ pub fn policy_name(report: &Report) -> String {
     }
 }
 
-/// The limits that have a say. Of one that several budgets were decided by together, the budget with
-/// the least left: a name is there once.
+/// The limits that enforce, each name once: of several budgets under one limit, the budget with the
+/// least remaining.
 pub(crate) fn enforcing(decision: &Decision) -> Reports {
     let limits = decision.limits();
     let has_least_left = |(index, report): &(usize, &Report)| {
@@ -332,8 +331,8 @@ mod tests {
         let deadline = clock.now().saturating_add(HOUR);
         let mut first = std::pin::pin!(limiter.wait(Request::client("a").cost(2), deadline));
         assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        // One is left, but someone who needs two was there before: no wait of its own, and no use in coming
-        // back at once.
+        // One unit remains, but a request for two is ahead in the queue: the denied request has no
+        // wait of its own, and a retry at once is of no use.
         let overtaken = tollgate::block_on(limiter.wait("a", clock.now())).unwrap();
         assert_eq!((overtaken.allowed(), overtaken.retry_after()), (false, Some(Duration::ZERO)));
         assert_eq!(retry_after(&overtaken), Some(60));

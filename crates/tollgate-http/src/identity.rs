@@ -1,8 +1,8 @@
-//! Who a request is from.
+//! The identity of a request's client.
 //!
-//! By default that is the address of whoever opened the connection, and no header is believed.
-//! Whatever is believed instead is said here, once. Identification always yields a client: those of
-//! whom nothing is known share one bucket, under a name that no header can spell.
+//! By default that is the peer's address, and no header is trusted. Every other source is chosen
+//! here. A request without an identity is counted too: all of them share one budget, under a name
+//! that no header can spell.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,15 +21,15 @@ mod forwarded;
 
 pub use address::{ForwardedBy, Proxies};
 
-/// The client of whom nothing is known. Not ASCII, so no header spells it.
+/// The client of requests without an identity. Not ASCII, so no header can spell it.
 pub const UNIDENTIFIED: &str = "›unidentified";
 
-/// Begins a name that is not plain: again nothing that a header can spell. What stands in for an
-/// identity that a request could have had is marked with it, or a client could pass for another by
-/// naming it; and so is a name that begins with it by itself, so that no two are ever the same.
+/// The first character of a marked name. Not ASCII, so no header can spell it. The name from an
+/// alternative source is marked, so that a client cannot spell it in the first source. A name that
+/// begins with this character by itself is marked too, so that no two names are equal.
 const MARK: char = '›';
 
-/// How to tell who a request is from.
+/// The source of a client's identity.
 ///
 /// ```
 /// use tollgate_http::{Identity, Proxies};
@@ -69,13 +69,13 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The address of whoever opened the connection; an IPv6 client is its /64.
+    /// The address of the peer; of an IPv6 address its /64.
     #[must_use]
     pub fn peer() -> Self {
         Self(Source::Address(ClientAddress::default()))
     }
 
-    /// The address of whoever these proxies say is behind them. Only for [`Identity::peer`].
+    /// The address that these proxies forward for. Only for [`Identity::peer`].
     #[must_use]
     pub fn behind(mut self, proxies: Proxies) -> Self {
         if let Source::Address(address) = &mut self.0 {
@@ -84,8 +84,8 @@ impl Identity {
         self
     }
 
-    /// How many bits of an IPv6 address make a client: 64 unless said otherwise, because that is
-    /// what one customer gets. Only for [`Identity::peer`].
+    /// The length of the IPv6 prefix that identifies a client: 64 by default, which is what one
+    /// customer gets. Only for [`Identity::peer`].
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         if let Source::Address(address) = &mut self.0 {
@@ -94,15 +94,15 @@ impl Identity {
         self
     }
 
-    /// The value of a header. Clients write headers: choose one that a proxy or a layer in front of
-    /// this one sets or checks, such as an API key. Sent twice, it counts as not sent.
+    /// The value of a header. Clients write headers: choose one that a proxy or an earlier layer
+    /// sets or checks, such as an API key. A header that is sent twice counts as not sent.
     #[must_use]
     pub const fn header(name: HeaderName) -> Self {
         Self(Source::Header(name))
     }
 
-    /// The bearer token, as half of its SHA-256: the token itself is neither kept nor logged.
-    /// Whoever accepts the token has to check it; here it only tells clients apart.
+    /// The bearer token, as the first half of its SHA-256: the token itself is neither stored nor
+    /// logged. It only distinguishes clients; the service must verify it.
     #[must_use]
     pub const fn bearer() -> Self {
         Self(Source::Bearer)
@@ -120,34 +120,34 @@ impl Identity {
         Self(Source::Method)
     }
 
-    /// What a layer before this one noted in the request's extensions: an authenticated user is the
-    /// best identity there is.
+    /// A name from a request extension of type `T` that an earlier layer inserted. An authenticated
+    /// user is the best identity.
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>(name: impl Fn(&T) -> String + Send + Sync + 'static) -> Self {
         Self::function(move |head| head.extensions.get::<T>().map(&name))
     }
 
-    /// Whatever a function says.
+    /// The name that a function returns.
     #[must_use]
     pub fn function(identify: impl Fn(Head<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Source::Function(Arc::new(identify)))
     }
 
-    /// Both together, if both are known.
+    /// The pair of two identities, if the request has both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(Source::Both(Box::new((self.0, other.0))))
     }
 
-    /// This one, or another where this is not known. Who is known by the second is told apart from
-    /// who is known by the first, whatever they call themselves.
+    /// This identity, or `other` for a request without it. A name from the second never equals a
+    /// name from the first.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(Source::Either(Box::new((self.0, other.0))))
     }
 
-    /// The name of whoever opened a connection, by its address alone, for a bound on connections;
-    /// `None` for a trusted proxy, which opens them for others. Only for [`Identity::peer`].
+    /// The name of a peer by its address alone, for a bound on connections. `None` for a trusted
+    /// proxy, which connects for others. Only for [`Identity::peer`].
     #[must_use]
     pub fn bounded_peer(&self, peer: IpAddr) -> Option<String> {
         match &self.0 {
@@ -156,7 +156,7 @@ impl Identity {
         }
     }
 
-    /// Who a request is from, or `None` if that cannot be told.
+    /// The name of a request's client, or `None` if the request does not have this identity.
     #[must_use]
     pub fn identify<'a>(&self, head: Head<'a>) -> Option<Cow<'a, str>> {
         self.0.identify(head)
@@ -188,12 +188,12 @@ impl Source {
     }
 }
 
-/// A name that begins with a mark cannot be taken for one that was marked.
+/// Marks a name that begins with [`MARK`] by itself, so that it differs from every marked name.
 fn marked_as_itself(name: Cow<'_, str>) -> Cow<'_, str> {
     if name.starts_with(MARK) { Cow::Owned(format!("{MARK}is:{name}")) } else { name }
 }
 
-/// The value of a header that is there once, and is not empty.
+/// The value of a header that is sent once and is not empty.
 fn only_value<'a>(head: Head<'a>, name: &HeaderName) -> Option<&'a str> {
     let mut values = head.headers.get_all(name).iter();
     let only = values.next()?.to_str().ok()?.trim();

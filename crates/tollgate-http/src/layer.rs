@@ -1,4 +1,4 @@
-//! The layer: a limiter, and how it is applied to requests.
+//! The layer: a limiter, and the settings that apply it to requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::{Asked, Head, Headers, Identity, RateLimit, UNIDENTIFIED};
 
 /// Puts a limiter in front of a service.
 ///
-/// Clones share all state. A rule that counts by an attribute which a request does not have does
-/// not cover that request: count by `client`, which every request has, or by what a layer in front
-/// of this one guarantees.
+/// Clones share all state. A rule that counts by an attribute does not cover a request without that
+/// attribute: count by `client`, which every request has, or by an attribute that an earlier layer
+/// guarantees.
 pub struct RateLimitLayer<S = MemoryStore>(pub(crate) Arc<Gate<S>>);
 
-/// What all clones share.
+/// The state that all clones share.
 pub(crate) struct Gate<S> {
     pub(crate) limiter: Limiter<S>,
     pub(crate) headers: Headers,
@@ -37,26 +37,26 @@ type Extract = dyn Fn(Head<'_>) -> Option<String> + Send + Sync;
 type Cost = dyn Fn(Head<'_>) -> u64 + Send + Sync;
 type OnDenied = dyn Fn(&Decision) -> Response<Bytes> + Send + Sync;
 
-/// How a response settles what its request reserved.
+/// Settles a request's reservation by its response.
 #[derive(Clone)]
 pub(crate) struct ByResponse {
     pub(crate) ttl: Duration,
     pub(crate) cost: Arc<dyn Fn(Answered<'_>) -> u64 + Send + Sync>,
 }
 
-/// What is known of a response before its body is sent.
+/// The head of a response: all but its body.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its header fields.
+    /// The header fields.
     pub headers: &'a HeaderMap,
-    /// What the handler noted, such as what it really cost.
+    /// The extensions, which may have the actual cost.
     pub extensions: &'a Extensions,
 }
 
 impl<S> RateLimitLayer<S> {
-    /// In front of a service, each client by its peer address, a request of cost 1.
+    /// A layer that identifies clients by their peer's address, and charges 1 per request.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self(Arc::new(Gate {
@@ -71,13 +71,13 @@ impl<S> RateLimitLayer<S> {
         }))
     }
 
-    /// Tells who a request is from.
+    /// Sets the identity of clients.
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.with(|gate| gate.identity = identity)
     }
 
-    /// Lets rules count by and match on something else about a request.
+    /// Adds a custom attribute that rules may count by and match on.
     #[must_use]
     pub fn attribute(
         self,
@@ -87,20 +87,20 @@ impl<S> RateLimitLayer<S> {
         self.with(|gate| gate.attributes.push((name.into(), Arc::new(value))))
     }
 
-    /// What a request costs instead of 1. A request that costs more than a whole limit is denied
-    /// for good.
+    /// Sets the cost of a request, which is 1 by default. A request that costs more than a limit's
+    /// capacity is always denied.
     #[must_use]
     pub fn cost(self, cost: impl Fn(Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|gate| gate.cost = Some(Arc::new(cost)))
     }
 
-    /// Charges by response. A request reserves its cost, an estimate, before it is let through; the
-    /// response says what it really cost, and the rest is given back, or what it lacked is taken.
+    /// Charges by response. A request reserves its cost, an estimate, before the service is called.
+    /// The response determines the actual cost: the difference is given back, or drawn.
     ///
-    /// A request that is given up before its response is charged its estimate: who hangs up has not
-    /// asked for free. So is one whose response takes longer than `ttl`; if it then turns out to
-    /// have cost more, the client's own budgets are charged the rest, as far as there is anything
-    /// left. The header fields say what was left while the estimate was held.
+    /// A request that is cancelled before its response is charged its estimate: a client cannot
+    /// hang up to ask for free. So is a request whose response takes longer than `ttl`; if its
+    /// actual cost is higher, the client's budgets are charged the difference, stopping at empty.
+    /// The header fields have the numbers while the estimate was held.
     ///
     /// ```
     /// use std::time::Duration;
@@ -109,7 +109,9 @@ impl<S> RateLimitLayer<S> {
     ///
     /// // Five failed logins, and one more every ten seconds; those that succeed are free.
     /// let layer = RateLimitLayer::new(Limiter::new(Limit::LOGIN))
-    ///     .charge_by_response(Duration::from_secs(30), |answered| u64::from(answered.status == 401));
+    ///     .charge_by_response(Duration::from_secs(30), |answered| {
+    ///         u64::from(answered.status == 401)
+    ///     });
     /// ```
     #[must_use]
     pub fn charge_by_response(
@@ -120,27 +122,27 @@ impl<S> RateLimitLayer<S> {
         self.with(|gate| gate.by_response = Some(ByResponse { ttl, cost: Arc::new(cost) }))
     }
 
-    /// How decisions are written as header fields.
+    /// Sets the style of the header fields.
     #[must_use]
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|gate| gate.headers = headers)
     }
 
-    /// Answers denied requests with this response instead. The rate limit fields are added to it.
-    /// (A gRPC call gets its status whatever this says, with the feature `grpc`.)
+    /// Sets the response to denied requests. The rate limit fields are added to it. (With the
+    /// feature `grpc`, a gRPC call gets a gRPC status instead.)
     #[must_use]
     pub fn on_denied(self, respond: impl Fn(&Decision) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.with(|gate| gate.on_denied = Some(Arc::new(respond)))
     }
 
-    /// How many requests there were of whose client nothing was known. They share one budget; if
-    /// this grows, the identity is not what it was meant to be.
+    /// Requests without an identity so far. They share one budget. A growing number means that the
+    /// identity is misconfigured.
     #[must_use]
     pub fn unidentified(&self) -> u64 {
         self.0.unidentified.load(Ordering::Relaxed)
     }
 
-    /// Changes a setting, of this layer and not of its clones.
+    /// Changes a setting of this layer, not of its clones.
     fn with(mut self, change: impl FnOnce(&mut Gate<S>)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self

@@ -1,4 +1,4 @@
-//! tollgate over HTTP: rate limit headers, who the client is, and a tower layer.
+//! tollgate over HTTP: rate limit headers, client identification, and a tower layer.
 //!
 //! A service adds one layer and is protected:
 //!
@@ -11,19 +11,18 @@
 //! let app: Router = Router::new()
 //!     .route("/", get(|| async { "hello" }))
 //!     .layer(RateLimitLayer::new(limiter));
-//! // Serve it with `app.into_make_service_with_connect_info::<std::net::SocketAddr>()`, so that the peer is known.
+//! // Serve `app.into_make_service_with_connect_info::<std::net::SocketAddr>()`: it adds the peer.
 //! ```
 //!
-//! Over the limit it answers 429 itself, with `Retry-After` and a problem body, and the handler
-//! never runs; otherwise the request passes through untouched, and the response says what is left.
-//! Clones of the layer, and the services it makes for connections, share all state.
+//! Over the limit the layer answers 429, with `Retry-After` and a problem body, and the handler
+//! does not run. Otherwise the request passes through unchanged, and the response has the rate
+//! limit fields. Clones of the layer, and the services it makes for connections, share all state.
 //!
-//! By default the client is the peer's address, and no header is believed: see [`Identity`] and
+//! By default the client is the peer's address, and no header is trusted: see [`Identity`] and
 //! [`Proxies`]. Rules may count by `client`, `method`, `path`, `host`, `header:NAME`, or any
 //! [attribute](RateLimitLayer::attribute) that a function computes.
 //!
-//! For handlers that ask a limiter themselves there are [`rate_limit_headers`] and
-//! [`too_many_requests`].
+//! Handlers that call a limiter themselves use [`rate_limit_headers`] and [`too_many_requests`].
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

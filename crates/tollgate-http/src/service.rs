@@ -1,4 +1,4 @@
-//! The service that a layer makes: decides, and calls the one behind it or not.
+//! The service that the layer makes: it decides, then calls the inner service or denies.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -55,18 +55,18 @@ where
                 };
             }
         }
-        // The one that is ready goes with the request; a clone stays.
+        // The ready service goes into the future; its clone stays.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         ResponseFuture::boxed(wait(Arc::clone(gate), inner, request))
     }
 }
 
-/// What becomes of a request.
+/// The result of a check.
 enum Passage {
-    /// It goes through, by this decision.
+    /// The request is admitted.
     Open(Decision),
-    /// It gets this response instead.
+    /// The request gets this response instead.
     Closed(Response<Bytes>),
 }
 
@@ -75,13 +75,13 @@ impl<S: Store> Gate<S> {
         match decided {
             Ok(decision) if decision.allowed() => Passage::Open(decision),
             Ok(decision) => Passage::Closed(self.deny(head, &decision)),
-            // The store cannot do this at all, which it said when it was first asked: not an open door.
+            // The store does not support the operation: deny.
             Err(error) => Passage::Closed(broken(&error)),
         }
     }
 }
 
-/// A store that has to be waited for, or a response that has to be.
+/// The future of a request that awaits the store, or is charged by its response.
 fn wait<T, S, B, R>(gate: Arc<Gate<S>>, inner: T, request: Request<B>) -> Boxed<R, T::Error>
 where
     T: Service<Request<B>, Response = Response<R>> + Send + 'static,
@@ -140,15 +140,15 @@ where
     if let (Err(Error::NotReserved), more @ 1..) =
         (reservation.settle(actual).await, actual.saturating_sub(asked.cost))
     {
-        // It took longer than it was held for, so the estimate is charged already. Whatever else keeps the
-        // store from settling has been logged and counted, and is not the client's business.
+        // The reservation has expired, so the estimate is charged already. Any other error of the
+        // store has been logged and counted, and does not concern the client.
         let _ = gate.limiter.penalise(&asked.costing(more)).await;
     }
     Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision))
 }
 
-/// The limiter is not what this layer needs: the caller's mistake, and nothing a client should be
-/// let through for.
+/// The response if the limiter does not support this layer: a mistake of the program, for which no
+/// request is admitted.
 fn broken(error: &Error) -> Response<Bytes> {
     #[derive(serde::Serialize)]
     struct Code {

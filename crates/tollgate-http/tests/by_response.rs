@@ -1,4 +1,4 @@
-//! Charging by response: failures only, or what it really cost.
+//! Charging by response: for failures only, or by the actual cost.
 
 #[expect(dead_code, reason = "not every test needs all of it")]
 mod common;
@@ -36,7 +36,7 @@ async fn c5_only_failed_logins_count() {
     assert_eq!(login("open sesame").await, 429, "whoever guessed too often waits, right or wrong");
 }
 
-/// What a handler says it cost.
+/// The cost that a handler reports.
 #[derive(Clone)]
 struct Tokens(u64);
 
@@ -51,7 +51,7 @@ fn clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_700_000_000))
 }
 
-/// Reserves forty, and settles what the handler reports.
+/// Reserves forty units, and settles at the cost that the handler reports.
 fn layer<S>(limiter: Limiter<S>) -> RateLimitLayer<S> {
     let actual = |answered: Answered<'_>| answered.extensions.get::<Tokens>().map_or(0, |tokens| tokens.0);
     RateLimitLayer::new(limiter)
@@ -64,7 +64,7 @@ fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
     block_on(limiter.peek(Request::client("a"))).unwrap().remaining()
 }
 
-/// A handler that reports the tokens that its path names.
+/// A handler that reports the number of tokens in its path.
 async fn model(axum::extract::Path(tokens): axum::extract::Path<u64>) -> Response {
     let mut response = StatusCode::OK.into_response();
     response.extensions_mut().insert(Tokens(tokens));
@@ -75,7 +75,7 @@ async fn model(axum::extract::Path(tokens): axum::extract::Path<u64>) -> Respons
 async fn c5_the_estimate_is_held_and_the_real_cost_is_settled() {
     let clock = clock();
     let plain = limiter(&clock);
-    // The same over a store that has to be waited for.
+    // An asynchronous store behaves as the memory store does.
     let remote = Limiter::builder(plain.rules()).store(FaultyStore::new(tollgate::MemoryStore::new()));
     let remote = remote.clock(clock.clone()).build().unwrap();
     let here = serve(Router::new().route("/{tokens}", route(model)).layer(layer(plain.clone()))).await;
@@ -97,16 +97,16 @@ impl Default for Closed {
     }
 }
 
-/// What a slow handler and its test tell each other.
+/// Synchronises a slow handler with its test.
 #[derive(Default)]
 struct Gate {
-    /// Who may go on.
+    /// A permit for each handler that may go on.
     open: Closed,
-    /// How many handlers have ended, one way or the other.
+    /// Handlers that have ended or were dropped.
     ended: AtomicU64,
 }
 
-/// Counts a handler's end, even if it is dropped half-way.
+/// Reports the end of a handler, even if it is dropped.
 struct Ends(Arc<Gate>);
 
 impl Drop for Ends {
@@ -115,7 +115,7 @@ impl Drop for Ends {
     }
 }
 
-/// Waits until the test lets it go on.
+/// A handler that waits for the test.
 async fn slow(State(gate): State<Arc<Gate>>) -> Response {
     let ends = Ends(gate);
     ends.0.open.0.acquire().await.unwrap().forget();
@@ -137,7 +137,7 @@ async fn c5_concurrent_requests_hold_their_estimates_and_who_hangs_up_is_charged
         (0..2).map(|_| tokio::spawn(send(server, request("POST", "/", &[], "")))).collect();
     until(|| left(&limiter) == 20).await;
     assert_eq!(send(server, request("POST", "/", &[], "")).await.status, 429, "forty do not fit into twenty");
-    // One hangs up, and its handler is dropped: the estimate stays charged.
+    // A client hangs up and its handler is dropped: the estimate stays charged.
     calls.remove(0).abort();
     until(|| gate.ended.load(Ordering::SeqCst) == 1).await;
     gate.open.0.add_permits(1);
@@ -159,7 +159,7 @@ async fn c5_a_request_that_takes_longer_than_its_reservation_stays_charged() {
     assert_eq!(left(&limiter), 60);
 }
 
-/// Lets others run until something is so. (It is, or the test never ends.)
+/// Yields until the condition holds.
 async fn until(so: impl Fn() -> bool) {
     while !so() {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! The examples behave as documented.
 
 #[expect(dead_code, reason = "not every test needs all of it")]
 mod common;

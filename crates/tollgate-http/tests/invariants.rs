@@ -1,4 +1,4 @@
-//! Seven invariants of a limiter in front of a web service, each by name.
+//! Seven named invariants of a limiter in front of a web service.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn rules(rule: Rule) -> RuleSet {
     RuleSet::new([rule]).unwrap()
 }
 
-/// Clients name themselves, which is all a test needs.
+/// The client is the value of a header, which is enough for a test.
 fn layer<S>(limiter: Limiter<S>) -> RateLimitLayer<S> {
     RateLimitLayer::new(limiter).identity(Identity::header(KEY.parse().unwrap()))
 }
@@ -52,14 +52,14 @@ async fn ask(server: std::net::SocketAddr, client: &str) -> Answer {
 
 #[tokio::test]
 async fn i1_construction_does_no_io_and_errors_are_typed() {
-    // A store that would fail whoever touched it.
+    // A store that fails every call.
     let store = Arc::new(FaultyStore::new(MemoryStore::new()));
     store.set(Fault::Fail);
     let limiter = Limiter::builder(rules(ten_a_minute())).store(Arc::clone(&store)).build().unwrap();
     let layer = layer(limiter.clone()).headers(Headers::new(HeaderStyle::X)).cost(|_| 2);
     let (app, _) = router(layer);
     assert_eq!(store.calls(), 0);
-    // What cannot be counted is a typed error when it is asked, still without asking the store.
+    // A request that cannot be counted is a typed error, without a call of the store.
     assert!(matches!(limiter.check_async("").await, Err(Error::InvalidKey { .. })));
     assert_eq!(store.calls(), 0);
     let server = serve(app).await;
@@ -103,7 +103,7 @@ async fn i4_clients_do_not_share_a_budget_and_those_unknown_share_one() {
     assert_eq!(ask(server, "a").await.status, 429);
     assert_eq!(ask(server, "b").await.status, 200);
     for turn in 0..12 {
-        // Nothing, nonsense, too much, twice: whoever they are, they are nobody.
+        // A missing, non-ASCII, blank or repeated header: all of these are unidentified.
         let nobody: &[(&str, &str)] =
             [&[][..], &[(KEY, "é")], &[(KEY, "  ")], &[(KEY, "a"), (KEY, "b")]][turn % 4];
         let answer = send(server, get("/x", nobody)).await;
@@ -176,7 +176,7 @@ async fn i7_a_store_that_fails_follows_the_policy_and_never_escapes() {
         for fault in [Fault::Fail, Fault::Hang, Fault::Lie] {
             let store = FaultyStore::new(MemoryStore::new());
             store.set(fault);
-            // Time is the machine's: the store's deadline of a millisecond passes by itself.
+            // The clock is the system's: the store's deadline of a millisecond passes by itself.
             let limiter = Limiter::builder(rules(ten_a_minute().on_store_error(policy)))
                 .store(store)
                 .deadline(std::time::Duration::from_millis(1));
@@ -227,14 +227,14 @@ async fn f4_rules_count_by_what_they_ask_for() {
     assert_eq!(status("/login/again", &[(KEY, "a")]).await, 200);
     assert_eq!(status("/login", &[(KEY, "a")]).await, 429);
     assert_eq!(status("/other", &[(KEY, "a")]).await, 200);
-    // Longer than a key holds is cut, not refused and not let through.
+    // A value longer than a key is truncated: neither refused nor let through.
     for tenant in ["t".to_owned(), "u".repeat(2_000)] {
         for turn in 0..4 {
             let headers = [(KEY, "b"), ("x-tenant", tenant.as_str())];
             assert_eq!(status("/x", &headers).await == 200, turn < 3);
         }
     }
-    // Sent twice, empty or unreadable, a header is there all the same: such requests share a budget.
+    // Requests with a header that is repeated, empty or unreadable share a budget.
     let evasions: [&[(&str, &str)]; 4] = [
         &[("x-tenant", "v"), ("x-tenant", "w")],
         &[("x-tenant", "")],

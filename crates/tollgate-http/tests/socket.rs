@@ -1,4 +1,4 @@
-//! A real server, real sockets, many at once: the limit is the limit.
+//! A real server under many concurrent connections admits exactly the limit.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::{HOUR, Limit, Limiter};
 use tollgate_http::RateLimitLayer;
 
-/// An application that counts how often its handler ran.
+/// An application that counts the calls of its handler.
 fn app(limit: Limit) -> (Router, Arc<AtomicU64>) {
     let ran = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&ran);
@@ -30,7 +30,7 @@ fn app(limit: Limit) -> (Router, Arc<AtomicU64>) {
 async fn f4_of_1500_concurrent_requests_over_as_many_connections_exactly_five_get_in() {
     let (app, ran) = app(Limit::sliding_log(5, HOUR));
     let server = serve(app).await;
-    // A hundred connections at a time: what is open at once is bounded by the machine, not by the test.
+    // A hundred connections at a time: the machine bounds the number of open ones.
     let turns = Arc::new(tokio::sync::Semaphore::new(100));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..1_500 {
@@ -71,7 +71,7 @@ async fn f4_of_1500_concurrent_requests_over_http2_exactly_five_get_in() {
     assert_eq!(ran.load(Ordering::SeqCst), 5);
 }
 
-/// A connection that carries many requests at once.
+/// A connection with many concurrent requests.
 async fn http2(server: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
     let stream = TokioIo::new(tokio::net::TcpStream::connect(server).await.unwrap());
     let (sender, connection) =

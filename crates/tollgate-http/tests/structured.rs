@@ -1,5 +1,5 @@
-//! The header fields, read by other people's parsers of structured fields: PyPI's `http_sfv`, and
-//! the crate `sfv`.
+//! The header fields, parsed by two other implementations of structured fields: PyPI's `http_sfv`
+//! and the crate `sfv`.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use python::python_with;
 #[path = "common/python.rs"]
 mod python;
 
-/// Reads lines of a header field and writes what each means, a member a line.
+/// Parses lines of a header field, and prints one member per line.
 const READER: &str = "
 import sys, http_sfv
 for line in sys.stdin:

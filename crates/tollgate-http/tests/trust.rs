@@ -1,11 +1,11 @@
-//! Whatever a client writes into forwarding headers: without a trusted proxy it stays who it is.
+//! Without a trusted proxy, forwarding headers do not change a client's identity.
 
 use proptest::prelude::*;
 use tollgate_http::{ForwardedBy, Head, Identity, PeerAddr, Proxies};
 
 const NAMES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "x-client-ip", "via"];
 
-/// Addresses, near-addresses and noise, as a client might send them.
+/// Addresses, malformed addresses and noise, as a client might send them.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         any::<std::net::Ipv4Addr>().prop_map(|address| address.to_string()),
@@ -50,7 +50,7 @@ proptest! {
         }
     }
 
-    /// Behind one trusted proxy the client may write what it likes: the proxy's own entry, the last, counts.
+    /// Behind one trusted proxy only the last entry, the proxy's, counts.
     #[test]
     fn f3_behind_a_trusted_proxy_what_the_client_wrote_does_not_count(
         written in prop::collection::vec(value(), 0..4),

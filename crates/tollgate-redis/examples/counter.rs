@@ -2,9 +2,9 @@
 //!
 //! `cargo run -p tollgate-redis --example counter -- redis://127.0.0.1:6379`
 //!
-//! For whoever has nothing but a counter, and as a pattern for other key-value services: what a
-//! counter cannot do is written at [`CounterStore`]. On Redis itself, `RedisStore` keeps every law.
-//! The connection is not made anew when it is lost; the redis crate's `ConnectionManager` does that.
+//! A pattern for key-value services that have counters and no scripts. [`CounterStore`] documents
+//! the limits of a counter. On Redis itself, use `RedisStore`, which keeps every law. This example
+//! does not reconnect; the redis crate's `ConnectionManager` does.
 #![expect(clippy::print_stdout, reason = "an example")]
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Pipeline, RedisResult};
 use tollgate::{Counter, CounterStore, Limiter, MINUTE, Rule, RuleSet, StoreError};
 
-/// Numbers in Redis, whose names begin with a prefix.
+/// Counters in Redis, under a prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct RedisCounter {
     connection: MultiplexedConnection,
@@ -41,10 +41,10 @@ impl Counter for RedisCounter {
     }
 }
 
-/// Adds and sets the expiry in one transaction. With two commands by themselves, a caller that dies in
-/// between leaves a number that never expires.
+/// Adds and sets the expiry in one transaction. Between two separate commands a caller may die, and
+/// leave a counter that never expires.
 pub(crate) fn adding(name: &[u8], n: u64, ttl: Duration) -> Pipeline {
-    // A minute more: Redis measures by its own clock, and the caller's may be behind.
+    // A minute more: Redis expires keys by its own clock, and the caller's may be behind.
     let millis = ttl.saturating_add(MINUTE).as_millis();
     let mut pipeline = redis::pipe();
     pipeline.atomic().incr(name, n);

@@ -1,49 +1,55 @@
-//! The blocks that are in force, as far as their keys can be read.
+//! The blocks in force, of budgets whose keys name one value.
 
 use redis::Value;
 use tollgate::{StoreError, Timestamp};
 
 use crate::RedisStore;
-use crate::connection::in_words;
-use crate::key::read_name;
+use crate::connection::error_text;
+use crate::key::parse_name;
 
-/// The text of a cell: a log's stands at the head of its list.
-const TEXT: &str = "local kind = redis.call('TYPE', KEYS[1]).ok \
+/// A script that reads the text of a cell: a string, or the first element of a log's list.
+const READ_CELL: &str = "local kind = redis.call('TYPE', KEYS[1]).ok \
     if kind == 'string' then return redis.call('GET', KEYS[1]) end \
     return kind == 'list' and redis.call('LINDEX', KEYS[1], 0) or ''";
 
-/// A budget on which everything is denied.
+/// A budget with a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// The rule whose budget it is.
+    /// The rule of the budget.
     pub rule: String,
-    /// The value that the rule counts by.
+    /// The value that the budget is keyed by.
     pub value: String,
     /// When the block ends.
     pub until: Timestamp,
 }
 
 impl RedisStore {
-    /// Blocks of budgets that are counted by one value, at most so many: every key is looked at.
+    /// The blocks of budgets that are keyed by one value, at most `max` of them. Scans every key.
     ///
     /// # Errors
-    /// Why Redis could not be asked.
-    pub async fn blocks(&self, most: usize, now: Timestamp) -> Result<Vec<Blocked>, StoreError> {
+    /// [`StoreError::Unavailable`] if Redis cannot be asked.
+    pub async fn blocks(&self, max: usize, now: Timestamp) -> Result<Vec<Blocked>, StoreError> {
         let (link, prefix) = self.link_and_prefix();
         let mut blocks: Vec<Blocked> = Vec::new();
-        let is_wanted = |name: &str| matches!(read_name(prefix, name), Some((_, Some(_))));
-        let text = |name: &str| redis::cmd("EVAL").arg(TEXT).arg(1).arg(name).take();
-        let asked = link.spare().await?.ask_every(prefix, is_wanted, text, |name, answer| {
-            if let (Some((rule, Some(value))), Some(until)) = (read_name(prefix, name), blocked_until(answer))
-                && until > now
-                && !blocks.iter().any(|known| known.rule == rule && known.value == value)
-            {
-                blocks.push(Blocked { rule: rule.to_owned(), value, until });
-            }
-            blocks.len() < most
-        });
-        asked.await.map_err(|error| StoreError::Unavailable { reason: in_words(&error) })?;
+        let is_keyed_by_one_value = |name: &str| matches!(parse_name(prefix, name), Some((_, Some(_))));
+        let read_cell = |name: &str| redis::cmd("EVAL").arg(READ_CELL).arg(1).arg(name).take();
+        let scan = link.admin_connection().await?.for_each_key(
+            prefix,
+            is_keyed_by_one_value,
+            read_cell,
+            |name, answer| {
+                if let (Some((rule, Some(value))), Some(until)) =
+                    (parse_name(prefix, name), blocked_until(answer))
+                    && until > now
+                    && !blocks.iter().any(|known| known.rule == rule && known.value == value)
+                {
+                    blocks.push(Blocked { rule: rule.to_owned(), value, until });
+                }
+                blocks.len() < max
+            },
+        );
+        scan.await.map_err(|error| StoreError::Unavailable { reason: error_text(&error) })?;
         Ok(blocks)
     }
 }

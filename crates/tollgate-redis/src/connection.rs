@@ -1,7 +1,8 @@
-//! A connection, whatever is at its other end, and how one is made.
+//! Connections to one server or to a Cluster, and how they are dialled.
 //!
-//! A command is sent once. What no answer came to may have been executed, and a take that is executed twice is one too
-//! many, so it is not sent again; what a Cluster's node *answered* it did not do (the key has moved, or is moving) is.
+//! A command is sent at most once. A command without an answer may have been executed, and a take
+//! that is executed twice draws too much, so it is not retried. A command that a Cluster node
+//! *answered* with a redirect (the key has moved, or is moving) was not executed, and is retried.
 
 use std::time::Duration;
 
@@ -18,36 +19,38 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tollgate::{Clock as _, TokioClock};
 
-/// How long a host may take to accept a connection, and to answer what is asked of it first.
+/// Timeout of a host for accepting a connection, and for answering the handshake.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(150);
-/// How long making a connection may take in all. A Cluster is asked for its nodes, which are then connected to; one of
-/// its hosts that hangs must not keep the others from being found.
+/// Timeout of a dial as a whole. A Cluster client first asks a seed for the nodes, then connects to
+/// them; a seed that hangs must leave time for the others.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(700);
-/// How long a Cluster's connections wait for an answer. (A single server's does not time out by itself: callers do.)
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a command follows where a Cluster's nodes send it.
-const REDIRECTS: usize = 4;
-/// How long a key takes to move, about.
-const MOVING: Duration = Duration::from_millis(2);
+/// Response timeout of a Cluster client. (A connection to a single server has none: callers time
+/// out.)
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of Cluster redirects that a command follows.
+const REDIRECTS_MAX: usize = 4;
+/// Wait before a retry after TRYAGAIN: about as long as a key takes to migrate.
+const TRY_AGAIN_DELAY: Duration = Duration::from_millis(2);
 
+/// A multiplexed connection. Clones share it.
 #[derive(Clone)]
 pub(crate) enum Connection {
     Server(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-/// How to get a connection.
+/// Makes connections.
 pub(crate) enum Dialer {
     Single(Box<Client>),
-    /// One for each Sentinel: all are asked at once for the master, each time anew, and the first that answers is
-    /// believed.
+    /// One client per Sentinel. Every dial asks all of them at once for the master, and trusts the
+    /// first answer.
     Sentinel(Vec<Mutex<SentinelClient>>),
     Cluster(Box<ClusterClient>),
 }
 
 impl Dialer {
     pub(crate) async fn dial(&self) -> RedisResult<Connection> {
-        within(DIAL_TIMEOUT, self.connect()).await
+        with_timeout(DIAL_TIMEOUT, self.connect()).await
     }
 
     async fn connect(&self) -> RedisResult<Connection> {
@@ -59,11 +62,11 @@ impl Dialer {
                 Connection::Server(client.get_multiplexed_async_connection_with_config(&settings).await?)
             }
             Self::Sentinel(clients) => {
-                let ask = async |client: &Mutex<SentinelClient>| {
+                let connect = async |client: &Mutex<SentinelClient>| {
                     client.lock().await.get_async_connection_with_config(&settings).await
                 };
-                let asked = clients.iter().map(|client| Box::pin(ask(client)));
-                Connection::Server(select_ok(asked).await?.0)
+                let attempts = clients.iter().map(|client| Box::pin(connect(client)));
+                Connection::Server(select_ok(attempts).await?.0)
             }
             Self::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
         })
@@ -72,21 +75,23 @@ impl Dialer {
 
 impl Connection {
     /// Sends a command, once, and waits for its answer.
-    pub(crate) async fn ask(self, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn send(self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(mut connection) => command.query_async(&mut connection).await,
             Self::Cluster(mut connection) => {
                 let mut answer = command.query_async(&mut connection).await;
-                for _ in 0..REDIRECTS {
+                for _ in 0..REDIRECTS_MAX {
                     let Err(error) = &answer else { break };
                     let ErrorKind::Server(kind) = error.kind() else { break };
-                    answer = match (kind, target(error)) {
+                    answer = match (kind, redirect_node(error)) {
                         (ServerErrorKind::Moved, Some(node)) => {
                             connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await
                         }
-                        (ServerErrorKind::Ask, Some(node)) => ask_there(&mut connection, command, node).await,
+                        (ServerErrorKind::Ask, Some(node)) => {
+                            send_asking(&mut connection, command, node).await
+                        }
                         (ServerErrorKind::TryAgain, _) => {
-                            TokioClock.sleep_until(TokioClock.now().saturating_add(MOVING)).await;
+                            TokioClock.sleep_until(TokioClock.now().saturating_add(TRY_AGAIN_DELAY)).await;
                             command.query_async(&mut connection).await
                         }
                         _ => break,
@@ -98,41 +103,44 @@ impl Connection {
     }
 }
 
-/// Where an error says that the key is.
-fn target(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+/// The node that a redirect names.
+fn redirect_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
     Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-/// Asks a node for a key that is on its way there.
-async fn ask_there(
+/// Sends a command after ASKING, to the node that is importing the key's slot.
+async fn send_asking(
     connection: &mut ClusterConnection,
     command: &Cmd,
     node: SingleNodeRoutingInfo,
 ) -> RedisResult<Value> {
-    let mut both = Pipeline::with_capacity(2);
-    both.cmd("ASKING").add_command(command.clone());
-    let answers = connection.route_pipeline(both, 0, 2, node).await?;
+    let mut pipeline = Pipeline::with_capacity(2);
+    pipeline.cmd("ASKING").add_command(command.clone());
+    let answers = connection.route_pipeline(pipeline, 0, 2, node).await?;
     answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
 }
 
-pub(crate) async fn within<T>(span: Duration, work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+pub(crate) async fn with_timeout<T>(
+    span: Duration,
+    work: impl Future<Output = RedisResult<T>>,
+) -> RedisResult<T> {
     timeout(span, work).await.unwrap_or_else(|_| {
-        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it does not answer").into())
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "Redis does not answer").into())
     })
 }
 
-/// The error as Redis itself puts it, if it is one of its own.
-pub(crate) fn in_words(error: &RedisError) -> String {
+/// The text of an error: the server's own, if the server reported it.
+pub(crate) fn error_text(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
     }
 }
 
-/// Whether the next request would fail the same way: then it is not worth trying.
-pub(crate) fn is_lasting(error: &RedisError) -> bool {
-    let states = [
+/// Whether an error persists: the next request would fail too, so the breaker opens.
+pub(crate) fn is_persistent(error: &RedisError) -> bool {
+    let persistent = [
         "LOADING",
         "READONLY",
         "OOM",
@@ -144,7 +152,7 @@ pub(crate) fn is_lasting(error: &RedisError) -> bool {
         "NOPERM",
     ];
     match error.code() {
-        Some(code) => states.contains(&code),
+        Some(code) => persistent.contains(&code),
         None => error.is_io_error() || error.kind() == ErrorKind::ClusterConnectionNotFound,
     }
 }

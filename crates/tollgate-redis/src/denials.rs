@@ -1,10 +1,11 @@
-//! Denials, remembered until they could change, so that a client who hammers costs Redis nothing.
+//! A cache of denials, so that a client that hammers costs Redis nothing.
 //!
-//! What is remembered is the whole answer to a request: the same keys, limits and costs. It holds until the first
-//! moment at which a limit that denied has more to give, and at most for the time the store was told: another process
-//! may meanwhile have reset the client, or given something back. What this process draws on, gives back to or does to
-//! the budgets that denied is known here, and ends it at once. The numbers of the other limits are those of when Redis
-//! was asked. Limits that count denied attempts are never remembered.
+//! An entry is the whole answer to a request, found by its keys, limits and costs. It expires when
+//! the first of the limits that denied has more to give, and at the latest after the configured
+//! maximum age, because another process may reset the client or give units back. An operation of
+//! this process on a budget that denied invalidates the entry at once. The numbers of the limits
+//! that did not deny are those of the time when Redis decided. Limits that count denied attempts
+//! are never cached.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -15,196 +16,200 @@ use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 use tollgate::{Answer, Applied, Charge, Timestamp, Verdict};
 
-/// How many denials are remembered: some 200 bytes each.
-const MOST: usize = 131_072;
-/// Among how many counters the changes of budgets are divided. Where two share one, a change of either ends what is
-/// remembered of both, and Redis is asked once more.
-const COUNTERS: usize = 65_536;
+/// Maximum number of cached denials: some 200 bytes each.
+const CACHE_CAPACITY: usize = 131_072;
+/// Number of change counters. Budgets that share one invalidate each other's entries; the cost is
+/// one more request to Redis.
+const CHANGE_COUNTERS: usize = 65_536;
 
-/// Odd, and with its bits well spread.
+/// Multiplier of the hash mixer: odd, and with its bits well spread.
 const MIXER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
-/// The denials that a store remembers.
+/// The cache.
 #[derive(Debug)]
 pub(crate) struct Denials {
-    /// By a keyed hash of the request, so that long names take no more room than short ones.
-    kept: Cache<u128, Arc<Denial>>,
-    /// How often something was done to the clients of each counter.
-    changes: Box<[AtomicU64]>,
+    /// Entries by a keyed hash of the request, so that long names take no more room than short
+    /// ones.
+    cache: Cache<u128, Arc<Denial>>,
+    /// Operations on the budgets of each counter.
+    change_counters: Box<[AtomicU64]>,
     hashers: [RandomState; 2],
-    longest: Duration,
-    served: AtomicU64,
+    max_age: Duration,
+    hits: AtomicU64,
 }
 
+/// A cached denial.
 #[derive(Debug)]
 struct Denial {
-    /// By the caller's clock: when it was asked, and until when the answer holds.
-    asked: Timestamp,
-    until: Timestamp,
-    /// By the store's clock: when it was answered.
-    answered: Timestamp,
-    lines: Box<[Line]>,
+    /// When the request was made, by the caller's clock.
+    requested_at: Timestamp,
+    /// When the entry expires, by the caller's clock.
+    expires_at: Timestamp,
+    /// When Redis decided, by its own clock.
+    decided_at: Timestamp,
+    charges: Box<[CachedAnswer]>,
 }
 
-/// What is remembered of one charge.
+/// The answer to one charge.
 #[derive(Debug)]
-struct Line {
-    /// The counter of a budget that denied.
+struct CachedAnswer {
+    /// The change counter of the budget, if it denied.
     changes: Option<u64>,
     answer: Answer,
 }
 
-/// A request as it was before it was sent: what a denial of it is remembered under.
-pub(crate) struct Asked {
-    identity: u128,
+/// A request's cache key, and the change counters of its budgets before it was sent.
+pub(crate) struct Fingerprint {
+    hash: u128,
     changes: SmallVec<[u64; 4]>,
 }
 
 impl Denials {
-    pub(crate) fn new(longest: Duration) -> Self {
+    pub(crate) fn new(max_age: Duration) -> Self {
         Self {
-            kept: Cache::new(MOST),
-            changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            cache: Cache::new(CACHE_CAPACITY),
+            change_counters: (0..CHANGE_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             hashers: [RandomState::new(), RandomState::new()],
-            longest,
-            served: AtomicU64::new(0),
+            max_age,
+            hits: AtomicU64::new(0),
         }
     }
 
-    /// How often Redis was not asked.
-    pub(crate) fn served(&self) -> u64 {
-        self.served.load(Ordering::Relaxed)
+    /// Requests answered from the cache.
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
     }
 
-    /// Everything may have changed.
-    pub(crate) fn forget_all(&self) {
-        self.changes.iter().for_each(|counter| {
+    /// Invalidates every cached denial.
+    pub(crate) fn invalidate_all(&self) {
+        self.change_counters.iter().for_each(|counter| {
             counter.fetch_add(1, Ordering::Release);
         });
     }
 
-    /// What identifies a request, and what has been done to its budgets so far.
-    pub(crate) fn identify(&self, charges: &[Charge<'_>]) -> Asked {
-        let mut identity = 0_u128;
+    /// The fingerprint of a request, as of now.
+    pub(crate) fn fingerprint(&self, charges: &[Charge<'_>]) -> Fingerprint {
+        let mut hash = 0_u128;
         let mut changes = SmallVec::new();
         for charge in charges {
-            let key = self.hashed(charge);
-            changes.push(self.counter(key).load(Ordering::Acquire));
-            // Keys and limits are hashed under a secret, so that nobody can aim; how they are put
-            // together need not be secret too.
+            let key = self.key_hash(charge);
+            changes.push(self.change_counter(key).load(Ordering::Acquire));
+            // Keys and limits are hashed under a secret, so that no client can aim for a collision;
+            // combining the hashes needs no secret.
             let limit = u128::from(self.hashers[0].hash_one(charge.limit));
             let cost = u128::from(charge.cost) << 1 | u128::from(charge.shadow);
-            identity = (identity ^ key ^ limit).wrapping_mul(MIXER).rotate_left(61) ^ cost;
+            hash = (hash ^ key ^ limit).wrapping_mul(MIXER).rotate_left(61) ^ cost;
         }
-        Asked { identity, changes }
+        Fingerprint { hash, changes }
     }
 
-    /// The answer to a request, if it is known to be denied still.
-    pub(crate) fn find(&self, asked: &Asked, now: Timestamp) -> Option<Applied> {
-        let denial = self.kept.get(&asked.identity)?;
-        let holds = |(line, changes): (&Line, &u64)| line.changes.is_none_or(|then| then == *changes);
-        let mut lines = denial.lines.iter().zip(&asked.changes);
-        if now < denial.asked || now >= denial.until || !lines.all(holds) {
+    /// The cached denial of a request, if it is still valid.
+    pub(crate) fn find(&self, request: &Fingerprint, now: Timestamp) -> Option<Applied> {
+        let denial = self.cache.get(&request.hash)?;
+        let unchanged =
+            |(charge, changes): (&CachedAnswer, &u64)| charge.changes.is_none_or(|cached| cached == *changes);
+        let mut charges = denial.charges.iter().zip(&request.changes);
+        if now < denial.requested_at || now >= denial.expires_at || !charges.all(unchanged) {
             return None;
         }
-        self.served.fetch_add(1, Ordering::Relaxed);
-        Some(denial.after(now.since(denial.asked)))
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(denial.aged(now.since(denial.requested_at)))
     }
 
-    /// Remembers what was `applied` to a request that was asked at `asked_at`, if it is a denial
-    /// that changed nothing, and says whether it does.
-    pub(crate) fn keep(
+    /// Caches the answer to a request that was made at `requested_at`, if it is a denial that
+    /// changed nothing. Returns whether it was cached.
+    pub(crate) fn insert(
         &self,
-        asked: Asked,
+        request: Fingerprint,
         charges: &[Charge<'_>],
         applied: &Applied,
-        asked_at: Timestamp,
+        requested_at: Timestamp,
     ) -> bool {
         let denies = |charge: &Charge<'_>, answer: &Answer| !charge.shadow && !answer.outcome.allowed();
-        let both = || charges.iter().zip(&applied.answers);
+        let answered = || charges.iter().zip(&applied.answers);
         let changes_in = |answer: &Answer| match answer.outcome.verdict {
-            // What can never fit stays so; only what is left of the limit can change.
-            Verdict::Never if answer.outcome.grows_at <= applied.now => self.longest,
+            // A cost above the limit never fits; only the remaining units can change.
+            Verdict::Never if answer.outcome.grows_at <= applied.now => self.max_age,
             Verdict::Never => answer.outcome.grows_at.since(applied.now),
             verdict => {
                 verdict.retry_after().unwrap_or_default().min(answer.outcome.grows_at.since(applied.now))
             }
         };
-        let denials = both().filter(|(charge, answer)| denies(charge, answer));
-        let Some(holds_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return false };
-        if holds_for.is_zero() || charges.iter().any(|charge| charge.limit.counts_denied()) {
+        let denials = answered().filter(|(charge, answer)| denies(charge, answer));
+        let Some(valid_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return false };
+        if valid_for.is_zero() || charges.iter().any(|charge| charge.limit.counts_denied()) {
             return false;
         }
-        let line = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| Line {
+        let cached = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| CachedAnswer {
             changes: denies(charge, answer).then_some(*changes),
             answer: *answer,
         };
         let denial = Denial {
-            asked: asked_at,
-            until: asked_at.saturating_add(holds_for.min(self.longest)),
-            answered: applied.now,
-            lines: both().zip(&asked.changes).map(line).collect(),
+            requested_at,
+            expires_at: requested_at.saturating_add(valid_for.min(self.max_age)),
+            decided_at: applied.now,
+            charges: answered().zip(&request.changes).map(cached).collect(),
         };
-        self.kept.insert(asked.identity, Arc::new(denial));
+        self.cache.insert(request.hash, Arc::new(denial));
         true
     }
 
-    /// These budgets are about to change: when what this returns is dropped, no denial of theirs holds any more.
-    pub(crate) const fn forget_when_dropped<'a>(&'a self, charges: &'a [Charge<'a>]) -> Changed<'a> {
-        Changed { denials: self, charges }
+    /// A guard that, when it is dropped, invalidates every cached denial of these budgets.
+    pub(crate) const fn invalidate_on_drop<'a>(&'a self, charges: &'a [Charge<'a>]) -> Invalidation<'a> {
+        Invalidation { denials: self, charges }
     }
 
-    /// A key's 128 bits.
-    fn hashed(&self, charge: &Charge<'_>) -> u128 {
+    /// The keyed hash of a charge's key.
+    fn key_hash(&self, charge: &Charge<'_>) -> u128 {
         let mut encoded = SmallVec::<[u8; 128]>::new();
         charge.key.encode(&mut encoded);
         let [one, other] = self.hashers.each_ref().map(|hasher| hasher.hash_one(encoded.as_slice()));
         u128::from(one) << 64 | u128::from(other)
     }
 
-    /// The index is in range: there are [`COUNTERS`] counters, and it is a remainder by that.
-    fn counter(&self, key: u128) -> &AtomicU64 {
-        let index = usize::try_from(key % COUNTERS as u128).unwrap_or(0);
-        &self.changes[index]
+    /// The index is in range: it is a remainder by [`CHANGE_COUNTERS`], the number of counters.
+    fn change_counter(&self, key: u128) -> &AtomicU64 {
+        let index = usize::try_from(key % CHANGE_COUNTERS as u128).unwrap_or(0);
+        &self.change_counters[index]
     }
 }
 
-/// Budgets that change.
-pub(crate) struct Changed<'a> {
+/// Invalidates the cached denials of its charges when it is dropped.
+pub(crate) struct Invalidation<'a> {
     denials: &'a Denials,
     charges: &'a [Charge<'a>],
 }
 
-impl Changed<'_> {
-    /// They did not.
-    pub(crate) const fn nothing(&mut self) {
+impl Invalidation<'_> {
+    /// Keeps the cached denials: the budgets did not change.
+    pub(crate) const fn cancel(&mut self) {
         self.charges = &[];
     }
 }
 
-impl Drop for Changed<'_> {
+impl Drop for Invalidation<'_> {
     fn drop(&mut self) {
         for charge in self.charges {
-            self.denials.counter(self.denials.hashed(charge)).fetch_add(1, Ordering::AcqRel);
+            self.denials.change_counter(self.denials.key_hash(charge)).fetch_add(1, Ordering::AcqRel);
         }
     }
 }
 
 impl Denial {
-    /// The answer, so long after it was asked for.
-    fn after(&self, passed: Duration) -> Applied {
-        let now = self.answered.saturating_add(passed);
-        let later = |line: &Line| {
-            let mut answer = line.answer;
+    /// The answer, `passed` after the request.
+    fn aged(&self, passed: Duration) -> Applied {
+        let now = self.decided_at.saturating_add(passed);
+        let aged = |charge: &CachedAnswer| {
+            let mut answer = charge.answer;
             if let Verdict::Denied { retry_after } = &mut answer.outcome.verdict {
                 *retry_after = retry_after.saturating_sub(passed);
             }
-            // What is whole already is so at any later time too.
+            // A time of reset or growth that has passed reads as now.
             answer.outcome.now = now;
             answer.outcome.reset_at = answer.outcome.reset_at.max(now);
             answer.outcome.grows_at = answer.outcome.grows_at.max(now);
             answer
         };
-        Applied { now, answers: self.lines.iter().map(later).collect(), changed: false, converted: 0 }
+        Applied { now, answers: self.charges.iter().map(aged).collect(), changed: false, converted: 0 }
     }
 }

@@ -1,16 +1,17 @@
 //! The name of a budget in Redis: `tollgate:{alice}:per-client:0`, or
-//! `tollgate:{alice}[path=/login]:per-client:0` for the budget of an override that matches on a path.
+//! `tollgate:{alice}[path=/login]:per-client:0` for the budget of an override that matches on a
+//! path.
 //!
-//! Printable, so that an operator can read it, and injective, so that no client can spell another's.
-//! The braces are the hash tag: a Cluster keeps all budgets of one subject in one slot, where one
-//! script decides them together. Budgets of everyone have the subject `*`, which no client can
-//! spell, and share a slot too.
+//! A name is printable, so that an operator can read it, and injective, so that no client can spell
+//! the name of another's budget. The braces are the hash tag: a Cluster keeps all budgets with the
+//! same key values in one slot, where one script decides them together. Budgets that all clients
+//! share have the tag `*`, which no client can spell, and are in one slot too.
 
 use std::fmt::Write as _;
 
 use tollgate::{Budget, Key};
 
-/// How many slots a Cluster has.
+/// Number of slots of a Cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The name of `key`, and its slot.
@@ -28,11 +29,11 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     if name.len() == tag_start {
         name.push('*');
     }
-    // In range: the name has only grown since `tag_start` was its length.
+    // In range: the name has only grown since `tag_start`.
     let slot = slot_of(&name.as_bytes()[tag_start..]);
     name.push('}');
     match key.budget() {
-        // A rule whose limits come with requests has no other budget by that name.
+        // A rule with inline limits has no other budget of this name.
         Budget::Rule | Budget::InlineTime => {}
         budget => {
             let _ = write!(name, "[{budget}]");
@@ -42,20 +43,20 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     (name, slot)
 }
 
-/// The rule of a budget's name, if it begins with `prefix`, and the value that it is counted by, if that
-/// is one.
-pub(crate) fn read_name<'a>(prefix: &str, name: &'a str) -> Option<(&'a str, Option<String>)> {
-    let (subject, rest) = name.strip_prefix(prefix)?.strip_prefix(":{")?.split_once('}')?;
+/// Parses the name of a budget under `prefix`: its rule, and the value that it is keyed by, if that
+/// is exactly one.
+pub(crate) fn parse_name<'a>(prefix: &str, name: &'a str) -> Option<(&'a str, Option<String>)> {
+    let (tag, rest) = name.strip_prefix(prefix)?.strip_prefix(":{")?.split_once('}')?;
     let (rest, _index) = rest.rsplit_once(':')?;
     let rule = match rest.strip_prefix(':') {
         Some(rule) => rule,
         None => rest.strip_prefix('[')?.rsplit_once("]:")?.1,
     };
-    let value = (subject != "*" && !subject.contains(',')).then(|| unescaped(subject)).flatten();
+    let value = (tag != "*" && !tag.contains(',')).then(|| percent_decoded(tag)).flatten();
     Some((rule, value))
 }
 
-fn unescaped(text: &str) -> Option<String> {
+fn percent_decoded(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
     for part in parts {
@@ -66,7 +67,7 @@ fn unescaped(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A byte as it is if it is printable and means nothing here, and escaped otherwise.
+/// Appends a byte: percent-encoded if it is a delimiter or not printable.
 fn push_byte(name: &mut String, byte: u8) {
     match byte {
         b'{' | b'}' | b'%' | b',' | b'*' => {
@@ -79,7 +80,7 @@ fn push_byte(name: &mut String, byte: u8) {
     }
 }
 
-/// The slot of a hash tag: CRC-16/XMODEM, as the Cluster specification has it.
+/// The slot of a hash tag, by the Cluster specification: CRC-16/XMODEM modulo the number of slots.
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     let crc = tag.iter().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -89,8 +90,8 @@ pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// A name with this slot, for asking its node something.
-pub(crate) fn name_in(prefix: &str, slot: u16) -> String {
+/// A key in this slot, for probing its node.
+pub(crate) fn probe_key(prefix: &str, slot: u16) -> String {
     let tag = (0_u32..).map(|number| format!("probe-{number}")).find(|tag| slot_of(tag.as_bytes()) == slot);
     format!("{prefix}:{{{}}}", tag.unwrap_or_default())
 }
@@ -107,15 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_whose_it_is_and_of_which_rule() {
-        let read = |name| read_name("t", name);
+    fn a_name_parses_to_its_rule_and_value() {
+        let parse = |name| parse_name("t", name);
         let of = |rule, value: &str| Some((rule, Some(value.to_owned())));
-        assert_eq!(read("t:{alice}:per-client:0"), of("per-client", "alice"));
-        assert_eq!(read("t:{a%7D%2C%C3%A9}[path=/x:y]:a:b:12"), of("a:b", "a},é"));
-        assert_eq!(read("t:{*}:all:0"), Some(("all", None)));
-        assert_eq!(read("t:{a,b}:two:0"), Some(("two", None)));
+        assert_eq!(parse("t:{alice}:per-client:0"), of("per-client", "alice"));
+        assert_eq!(parse("t:{a%7D%2C%C3%A9}[path=/x:y]:a:b:12"), of("a:b", "a},é"));
+        assert_eq!(parse("t:{*}:all:0"), Some(("all", None)));
+        assert_eq!(parse("t:{a,b}:two:0"), Some(("two", None)));
         for other in ["tt:{a}:r:0", "t:a:r:0", "t:{a}", "t:{a}r:0", ""] {
-            assert_eq!(read(other), None, "{other}");
+            assert_eq!(parse(other), None, "{other}");
         }
     }
 
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(slot_of(b"123456789"), 0x31c3);
         assert_eq!(slot_of(b"foo"), 12_182);
         for slot in [0, 1, 9_999, SLOTS - 1] {
-            let name = name_in("t", slot);
+            let name = probe_key("t", slot);
             let tag = name.strip_prefix("t:{").and_then(|rest| rest.strip_suffix('}')).unwrap();
             assert_eq!(slot_of(tag.as_bytes()), slot);
         }

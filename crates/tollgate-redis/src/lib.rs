@@ -1,11 +1,13 @@
-//! Redis, Valkey, Sentinel and Cluster as the shared store of [`tollgate`]'s limits: several processes, one budget.
+//! Redis, Valkey, Sentinel and Cluster as the shared store of [`tollgate`]'s limits: several
+//! processes, one budget.
 //!
-//! A request is one script and one round trip, whatever limits it draws on: read, decided and written where the state
-//! is, by the server's own clock. The script restates the core's arithmetic, and tests hold the two together. In a
-//! Cluster the keys of one client are in one slot; `slots.rs` says what several slots mean.
+//! A request is one script and one round trip, however many limits it draws on. The script reads,
+//! decides and writes on the server, by the server's clock. It restates the core's arithmetic;
+//! tests compare the two. In a Cluster all keys of one client are in one slot; `slots.rs` describes
+//! requests that span slots.
 //!
-//! [`RedisStore`] is a [`Store`](tollgate::Store): everything a [`Limiter`](tollgate::Limiter) can do, it can do with
-//! this one.
+//! [`RedisStore`] is a [`Store`](tollgate::Store) that supports every operation of a
+//! [`Limiter`](tollgate::Limiter).
 
 mod blocks;
 mod connection;

@@ -1,27 +1,28 @@
-//! How a limit is written for the script, and which limits can be.
+//! The text form of a limit for the script, and which limits the script can keep exactly.
 //!
-//! The text is what the script reads the numbers from, and also the tag beside every stored state that says which limit
-//! wrote it: equal texts, and no others, mean the same arithmetic.
+//! The script parses its numbers from the text, and stores the text beside every state as the tag
+//! of the limit that wrote it. Two limits have equal texts if and only if their arithmetic is the
+//! same.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use tollgate::{Algorithm, Bucket, Error, Limit};
 
-/// The largest divisor the script can divide by exactly.
-const LARGEST: u64 = 1 << 52;
+/// The largest divisor that the script can divide by exactly.
+const DIVISOR_MAX: u64 = 1 << 52;
 
-/// A limit in the script's words.
-pub(crate) struct Text<'a>(pub(crate) &'a Limit);
+/// Displays a limit as the script parses it.
+pub(crate) struct LimitText<'a>(pub(crate) &'a Limit);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for LimitText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.algorithm(), self.0.inline_longest()) {
             (Algorithm::FixedWindow { limit, period, .. }, Some(_)) => {
                 return write!(f, "w {limit} {}", period.as_micros());
             }
             (Algorithm::TokenBucket(bucket), Some(longest)) => {
-                let Tokens { capacity, token, parts, .. } = Tokens::of(bucket);
+                let ScriptBucket { capacity, token, parts, .. } = ScriptBucket::of(bucket);
                 return write!(f, "t {capacity} {token} {parts} {}", longest.as_micros());
             }
             _ => {}
@@ -35,47 +36,47 @@ impl fmt::Display for Text<'_> {
                 write!(f, "s {limit} {} {}", period.as_micros(), u8::from(count_denied))
             }
             Algorithm::SlidingLog { limit, period } => write!(f, "l {limit} {}", period.as_micros()),
-            Algorithm::TokenBucket(bucket) => write!(f, "b {}", Tokens::of(bucket)),
+            Algorithm::TokenBucket(bucket) => write!(f, "b {}", ScriptBucket::of(bucket)),
             Algorithm::Reserve { sustained, reserve } => {
-                write!(f, "r {} {}", Tokens::of(sustained), Tokens::of(reserve))
+                write!(f, "r {} {}", ScriptBucket::of(sustained), ScriptBucket::of(reserve))
             }
-            // `accepts` has refused what is not known here.
+            // `accepts` has refused an unknown algorithm.
             _ => f.write_char('?'),
         }
     }
 }
 
-/// A bucket: a token lasts `token / parts` microseconds.
-struct Tokens {
+/// A token bucket in the script's units: a token takes `token / parts` microseconds to refill.
+struct ScriptBucket {
     capacity: u64,
     token: u64,
     parts: u64,
-    /// Microseconds between two refills, 0 if it is smooth.
+    /// Microseconds between two refills; 0 for smooth refill.
     step: u128,
 }
 
-impl Tokens {
-    /// Nanoseconds and their fractions as the core counts them, so that the two agree to the last part; microseconds
-    /// only where a token lasts too long for that.
+impl ScriptBucket {
+    /// Counts in the core's fractions of a nanosecond, so that the two agree exactly. A token that
+    /// lasts too long for that is counted in fractions of a microsecond.
     fn of(bucket: Bucket) -> Self {
         let Bucket { capacity, amount, interval, stepped } = bucket;
         let interval_nanos = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
-        let shared = greatest_common_divisor(interval_nanos, amount).max(1);
-        let (mut token, mut parts) = (interval_nanos / shared, (amount / shared).saturating_mul(1_000));
-        if token > LARGEST {
-            let shared = greatest_common_divisor(token, parts).max(1);
-            (token, parts) = (token / shared, parts / shared);
+        let divisor = greatest_common_divisor(interval_nanos, amount).max(1);
+        let (mut token, mut parts) = (interval_nanos / divisor, (amount / divisor).saturating_mul(1_000));
+        if token > DIVISOR_MAX {
+            let divisor = greatest_common_divisor(token, parts).max(1);
+            (token, parts) = (token / divisor, parts / divisor);
         }
         let step = if stepped { interval.as_micros() } else { 0 };
         Self { capacity, token, parts, step }
     }
 
     const fn is_exact(&self) -> bool {
-        self.token <= LARGEST && self.parts <= LARGEST
+        self.token <= DIVISOR_MAX && self.parts <= DIVISOR_MAX
     }
 }
 
-impl fmt::Display for Tokens {
+impl fmt::Display for ScriptBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { capacity, token, parts, step } = self;
         write!(f, "{capacity} {token} {parts} {step}")
@@ -90,34 +91,35 @@ const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     a
 }
 
-/// Whether the script can keep such a limit exactly.
+/// Checks that the script can keep a limit exactly.
 pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
-    let whole = |field, span: Duration| match span.subsec_nanos() % 1_000 {
+    let whole_micros = |field, span: Duration| match span.subsec_nanos() % 1_000 {
         0 => Ok(()),
         _ => {
-            refuse(field, format!("{span:?}"), "a whole number of microseconds: Redis knows no shorter time")
+            let reason = "a whole number of microseconds, the resolution of Redis's clock";
+            refuse(field, format!("{span:?}"), reason)
         }
     };
-    let bucket = |bucket: Bucket| match Tokens::of(bucket).is_exact() {
-        true if bucket.stepped => whole("interval", bucket.interval),
+    let bucket = |bucket: Bucket| match ScriptBucket::of(bucket).is_exact() {
+        true if bucket.stepped => whole_micros("interval", bucket.interval),
         true => Ok(()),
         false => {
             let rate = format!("{} per {:?}", bucket.amount, bucket.interval);
-            refuse("amount", rate, "a rate that the script can divide exactly; a rounder one will do")
+            refuse("amount", rate, "a rounder rate, one that the script can divide exactly")
         }
     };
     match limit.algorithm() {
         Algorithm::FixedWindow { period, .. } | Algorithm::SlidingWindow { period, .. } => {
-            whole("period", period)
+            whole_micros("period", period)
         }
         Algorithm::SlidingLog { limit, .. } if limit > log_ceiling => {
-            let reason = "at most the log ceiling; a sliding log keeps every request";
+            let reason = "at most the log ceiling, because a sliding log stores every request";
             refuse("limit", limit.to_string(), reason)
         }
-        Algorithm::SlidingLog { period, .. } => whole("period", period),
+        Algorithm::SlidingLog { period, .. } => whole_micros("period", period),
         Algorithm::TokenBucket(only) => bucket(only),
         Algorithm::Reserve { sustained, reserve } => bucket(sustained).and_then(|()| bucket(reserve)),
-        _ => refuse("limit", limit.to_string(), "an algorithm that this version knows"),
+        _ => refuse("limit", limit.to_string(), "an algorithm that this version of the script supports"),
     }
 }
 
@@ -130,11 +132,11 @@ mod tests {
     use super::*;
 
     fn text(notation: &str) -> String {
-        Text(&notation.parse().unwrap()).to_string()
+        LimitText(&notation.parse().unwrap()).to_string()
     }
 
     #[test]
-    fn a_limit_is_written_with_everything_that_makes_it_that_limit() {
+    fn the_text_of_a_limit_has_every_number_of_it() {
         assert_eq!(text("10/60s fixed"), "f 10 60000000 0 0");
         assert_eq!(text("10/60s fixed aligned"), "f 10 60000000 1 0");
         assert_eq!(text("10/60s fixed counting denied"), "f 10 60000000 0 1");
@@ -150,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_lasts_too_long_to_count_in_nanoseconds_is_counted_in_microseconds() {
+    fn a_token_too_long_for_nanoseconds_is_counted_in_microseconds() {
         assert_eq!(text("1/365d"), "b 1 31536000000000 1 0");
     }
 
     #[test]
-    fn d3_what_redis_cannot_keep_exactly_is_refused_when_it_is_built() {
+    fn d3_a_limit_that_redis_cannot_keep_exactly_is_refused() {
         let refused = |limit: Limit| check(&limit, 10_000).unwrap_err().to_string();
         assert!(check(&"1234567/d".parse().unwrap(), 10_000).is_ok());
         assert!(check(&"1/36500d".parse().unwrap(), 10_000).is_ok());

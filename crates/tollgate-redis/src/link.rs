@@ -1,13 +1,18 @@
-//! The way to Redis: one connection that all requests share, and a breaker that stops trying when it is of no use.
+//! The link to Redis: one connection that all requests share, behind a circuit breaker.
 //!
-//! Requests are written one after the other and answered in that order, so those that are under way together share
-//! round trips. What goes wrong is seen in three ways, and each leads to the same state, *shut*: the connection breaks;
-//! Redis says that it cannot (loading, read-only, out of memory, no permission); or several requests in a row have been
-//! given up by their callers unanswered. While shut, requests fail at once. Meanwhile a *keeper* tries, every
-//! [`PROBE_INTERVAL`], whether the script runs: on the connection there is, which may merely have hung, and then on a
-//! new one. The first success opens it again, unless it was open for a moment only just before: then it takes longer.
+//! Requests are pipelined: written one after the other and answered in that order, so concurrent
+//! requests share round trips.
 //!
-//! In a Cluster one dead master must not cost the others their traffic, so there every range of slots has its own gate.
+//! The breaker is *closed* while Redis is healthy. Three events open it: the connection breaks;
+//! Redis reports a state in which it cannot decide (loading, read-only, out of memory, no
+//! permission); or several requests in a row are dropped by their callers unanswered. While it is
+//! *open*, requests fail at once, and a *prober* runs the script every [`PROBE_INTERVAL`]: on the
+//! current connection, which may merely have hung, then on a new one. The first probe that succeeds
+//! closes the breaker. A breaker that relapses waits longer before the first probe. There is no
+//! half-open state: the prober, not a request, tests whether Redis is back.
+//!
+//! A Cluster has one breaker per range of slots, so that a dead master does not fail the requests
+//! of the others.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,57 +24,59 @@ use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tollgate::{Clock as _, StoreError, Timestamp, TokioClock};
 
-use crate::connection::{Connection, Dialer, in_words, is_lasting, within};
-use crate::key::{SLOTS, name_in};
-use crate::script::probe;
+use crate::connection::{Connection, Dialer, error_text, is_persistent, with_timeout};
+use crate::key::{SLOTS, probe_key};
+use crate::script::probe_command;
 
-/// How often a shut gate is tried: recovery is noticed within this and the time-outs of a probe and a dial.
+/// Interval between probes while the breaker is open. Recovery is noticed within this and the
+/// timeouts of a probe and a dial.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a probe may take at least; as long as a request may, if that is longer.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(150);
-/// A gate that shuts again this soon after it was opened stays shut for longer.
-const MOMENT: Duration = Duration::from_secs(1);
-/// How much longer at most: twice as long each time, so many times.
-const PATIENT_AT_MOST: u32 = 2;
-/// Who waits for less does not mean to wait.
-const IMPATIENT: Duration = Duration::from_millis(1);
-/// So many requests in a row, given up unanswered, shut the gate. One alone may be a caller who left.
-const MISSES: u32 = 3;
-/// How many ranges of slots a Cluster is watched in.
-const RANGES: u16 = 32;
-/// A Cluster's client finds its own way again; this often it is nevertheless made anew.
+/// Minimum timeout of a probe. The store's deadline applies if it is longer.
+const PROBE_TIMEOUT_MIN: Duration = Duration::from_millis(150);
+/// A breaker that opens again this soon after it closed has relapsed.
+const RELAPSE_WINDOW: Duration = Duration::from_secs(1);
+/// The wait before the first probe doubles with each relapse, at most this many times.
+const BACKOFF_DOUBLINGS_MAX: u32 = 2;
+/// A request dropped sooner than this was cancelled; it did not miss an answer.
+const MISS_TIME_MIN: Duration = Duration::from_millis(1);
+/// Requests in a row without an answer that open the breaker. One alone may be a caller that left.
+const MISSES_MAX: u32 = 3;
+/// Ranges of slots, and so breakers, of a Cluster.
+const SLOT_RANGES: u16 = 32;
+/// A Cluster client reconnects by itself; every so many probes a new one is dialled nevertheless.
 const REDIAL_EVERY: u32 = 5;
 
-/// A change that an operator wants to know of.
+/// A change of health that an operator wants to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Redis, or a part of a Cluster, is of no use for now, and requests no longer wait for it.
+    /// The circuit breaker opened: Redis, or a part of a Cluster, cannot be used, and requests no
+    /// longer wait for it.
     Down {
-        /// Why.
+        /// The error that opened it.
         reason: String,
     },
-    /// All of it is back.
+    /// Every circuit breaker is closed again.
     Back,
 }
 
-/// Whom to tell of a [`Change`].
-pub(crate) type Tell = Box<dyn Fn(&Change) + Send + Sync>;
+/// Callback for a [`Change`].
+pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 
 /// Why a request was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum SendError {
     /// The server does not have the script.
     NoScript,
-    /// Anything else.
+    /// Any other failure.
     Store(StoreError),
 }
 
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Store(error) => error,
-            Failure::NoScript => {
+impl From<SendError> for StoreError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Store(error) => error,
+            SendError::NoScript => {
                 let reason = "NOSCRIPT in answer to EVAL; check for a proxy that does not pass scripts on";
                 Self::Unavailable { reason: reason.into() }
             }
@@ -77,130 +84,136 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// One breaker.
+/// A circuit breaker.
 #[derive(Default)]
-struct Gate {
+struct Breaker {
     misses: AtomicU32,
-    /// Why it is shut, if it is.
-    shut: ArcSwapOption<String>,
-    /// Whether a keeper is at work.
-    kept: AtomicBool,
-    /// When it was last opened, in nanoseconds, and how often in a row it was shut again within a [`MOMENT`].
-    opened_at: AtomicU64,
+    /// Why the breaker is open; `None` while it is closed.
+    open: ArcSwapOption<String>,
+    /// Whether a prober runs.
+    probing: AtomicBool,
+    /// When the breaker last closed, in nanoseconds.
+    closed_at: AtomicU64,
+    /// Relapses in a row.
     relapses: AtomicU32,
 }
 
 pub(crate) struct Link {
     dialer: Dialer,
     prefix: String,
-    /// How long a probe may take.
-    patience: Duration,
+    probe_timeout: Duration,
     connection: watch::Sender<Option<Connection>>,
-    /// Held by whoever makes a connection, so that nobody else does.
-    dialling: tokio::sync::Mutex<()>,
-    /// How often that has been tried.
+    /// Held while dialling, so that one task dials at a time.
+    dial_lock: tokio::sync::Mutex<()>,
+    /// Dials attempted so far.
     dials: AtomicU64,
-    gates: Box<[Gate]>,
-    /// How many gates are shut.
-    shut: AtomicU32,
+    breakers: Box<[Breaker]>,
+    /// How many breakers are open.
+    open_breakers: AtomicU32,
     trips: AtomicU64,
-    tell: Option<Tell>,
+    on_change: Option<OnChange>,
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("shut", &self.why_shut()).finish_non_exhaustive()
+        f.debug_struct("Link").field("open", &self.open_reason()).finish_non_exhaustive()
     }
 }
 
 impl Link {
-    pub(crate) fn new(dialer: Dialer, prefix: String, deadline: Duration, tell: Option<Tell>) -> Self {
-        let gates = if matches!(dialer, Dialer::Cluster(_)) { RANGES } else { 1 };
+    pub(crate) fn new(
+        dialer: Dialer,
+        prefix: String,
+        deadline: Duration,
+        on_change: Option<OnChange>,
+    ) -> Self {
+        let breakers = if matches!(dialer, Dialer::Cluster(_)) { SLOT_RANGES } else { 1 };
         Self {
             dialer,
             prefix,
-            patience: deadline.max(PROBE_TIMEOUT),
+            probe_timeout: deadline.max(PROBE_TIMEOUT_MIN),
             connection: watch::Sender::new(None),
-            dialling: tokio::sync::Mutex::new(()),
+            dial_lock: tokio::sync::Mutex::new(()),
             dials: AtomicU64::new(0),
-            gates: (0..gates).map(|_| Gate::default()).collect(),
-            shut: AtomicU32::new(0),
+            breakers: (0..breakers).map(|_| Breaker::default()).collect(),
+            open_breakers: AtomicU32::new(0),
             trips: AtomicU64::new(0),
-            tell,
+            on_change,
         }
     }
 
-    /// Why requests are not tried, if some are not.
-    pub(crate) fn why_shut(&self) -> Option<String> {
-        self.gates.iter().find_map(|gate| gate.shut.load().as_deref().cloned())
+    /// Why a breaker is open, if one is.
+    pub(crate) fn open_reason(&self) -> Option<String> {
+        self.breakers.iter().find_map(|breaker| breaker.open.load().as_deref().cloned())
     }
 
-    /// How often it has come to that.
+    /// How often the link went from all breakers closed to one open.
     pub(crate) fn trips(&self) -> u64 {
         self.trips.load(Ordering::Relaxed)
     }
 
-    /// The index is in range: there is one gate, or [`RANGES`], and a slot is below [`SLOTS`].
-    fn gate(&self, slot: u16) -> &Gate {
-        match self.gates.len() {
-            1 => &self.gates[0],
-            _ => &self.gates[usize::from(slot / (SLOTS / RANGES))],
+    /// The index is in range: there is one breaker, or [`SLOT_RANGES`], and a slot is below
+    /// [`SLOTS`].
+    fn breaker(&self, slot: u16) -> &Breaker {
+        match self.breakers.len() {
+            1 => &self.breakers[0],
+            _ => &self.breakers[usize::from(slot / (SLOTS / SLOT_RANGES))],
         }
     }
 
-    /// Sends a command to whoever has `slot`, and waits for the answer.
-    pub(crate) async fn send(self: &Arc<Self>, slot: u16, command: &Cmd) -> Result<Value, Failure> {
-        let gate = self.gate(slot);
-        let mut flight = Flight { link: self, slot, since: TokioClock.now(), landed: false };
-        let answer = match self.connection(gate, slot).await {
-            Ok(connection) => connection.ask(command).await,
-            Err(failure) => {
-                flight.landed = true;
-                return Err(failure);
+    /// Sends a command to the node of `slot`, and waits for the answer.
+    pub(crate) async fn send(self: &Arc<Self>, slot: u16, command: &Cmd) -> Result<Value, SendError> {
+        let breaker = self.breaker(slot);
+        let mut in_flight = InFlight { link: self, slot, sent_at: TokioClock.now(), ended: false };
+        let answer = match self.connection(breaker, slot).await {
+            Ok(connection) => connection.send(command).await,
+            Err(error) => {
+                in_flight.ended = true;
+                return Err(error);
             }
         };
-        flight.landed = true;
+        in_flight.ended = true;
         match answer {
             Ok(value) => {
-                if gate.misses.load(Ordering::Relaxed) > 0 {
-                    gate.misses.store(0, Ordering::Relaxed);
+                if breaker.misses.load(Ordering::Relaxed) > 0 {
+                    breaker.misses.store(0, Ordering::Relaxed);
                 }
                 Ok(value)
             }
-            Err(error) if error.kind() == ServerErrorKind::NoScript.into() => Err(Failure::NoScript),
+            Err(error) if error.kind() == ServerErrorKind::NoScript.into() => Err(SendError::NoScript),
             Err(error) => {
-                let reason = in_words(&error);
-                if is_lasting(&error) {
-                    self.shut(slot, reason.clone());
+                let reason = error_text(&error);
+                if is_persistent(&error) {
+                    self.open(slot, reason.clone());
                 }
-                Err(Failure::Store(StoreError::Unavailable { reason }))
+                Err(SendError::Store(StoreError::Unavailable { reason }))
             }
         }
     }
 
-    /// Whether the script runs.
+    /// Runs the script once, as a probe does.
     pub(crate) async fn ping(self: &Arc<Self>) -> Result<(), StoreError> {
-        self.send(0, &probe(&name_in(&self.prefix, 0))).await?;
+        self.send(0, &probe_command(&probe_key(&self.prefix, 0))).await?;
         Ok(())
     }
 
-    /// A connection for an administrator's work, if Redis is there.
-    pub(crate) async fn spare(self: &Arc<Self>) -> Result<Connection, StoreError> {
-        self.connection(self.gate(0), 0).await.map_err(|failure| match failure {
-            Failure::Store(error) => error,
-            Failure::NoScript => StoreError::Unavailable { reason: "it has no script".into() },
+    /// The connection, for administrative commands. Fails if the breaker of slot 0 is open.
+    pub(crate) async fn admin_connection(self: &Arc<Self>) -> Result<Connection, StoreError> {
+        self.connection(self.breaker(0), 0).await.map_err(|error| match error {
+            SendError::Store(error) => error,
+            SendError::NoScript => StoreError::Unavailable { reason: "Redis has no script".into() },
         })
     }
 
-    /// The connection, made first if there has never been one.
-    async fn connection(self: &Arc<Self>, gate: &Gate, slot: u16) -> Result<Connection, Failure> {
+    /// The connection. Waits for the first dial if there has been none.
+    async fn connection(self: &Arc<Self>, breaker: &Breaker, slot: u16) -> Result<Connection, SendError> {
         let mut changes = None;
         loop {
-            if let Some(why) = &*gate.shut.load() {
-                // The one who was at it may have ended with its runtime.
-                self.keep(slot);
-                let reason = format!("not tried, because {why}");
-                return Err(Failure::Store(StoreError::Unavailable { reason }));
+            if let Some(cause) = &*breaker.open.load() {
+                // The last prober may have ended with its runtime.
+                self.ensure_prober(slot);
+                let reason = format!("the circuit breaker is open: {cause}");
+                return Err(SendError::Store(StoreError::Unavailable { reason }));
             }
             if let Some(connection) = &*self.connection.borrow() {
                 return Ok(connection.clone());
@@ -209,60 +222,62 @@ impl Link {
                 changes = Some(self.connection.subscribe());
                 continue;
             };
-            self.keep(slot);
+            self.ensure_prober(slot);
             let _ = changes.changed().await;
         }
     }
 
-    /// Nothing more is tried at this slot's gate, until it is found to work again.
-    fn shut(self: &Arc<Self>, slot: u16, reason: String) {
-        let gate = self.gate(slot);
-        if gate.shut.swap(Some(Arc::new(reason.clone()))).is_none() {
-            let open_for =
-                TokioClock.now().since(Timestamp::from_nanos(gate.opened_at.load(Ordering::Relaxed)));
-            match open_for < MOMENT {
-                true => gate.relapses.fetch_add(1, Ordering::Relaxed),
-                false => gate.relapses.swap(0, Ordering::Relaxed),
+    /// Opens the breaker of `slot`, or replaces the reason it is open.
+    fn open(self: &Arc<Self>, slot: u16, reason: String) {
+        let breaker = self.breaker(slot);
+        if breaker.open.swap(Some(Arc::new(reason.clone()))).is_none() {
+            let closed_for =
+                TokioClock.now().since(Timestamp::from_nanos(breaker.closed_at.load(Ordering::Relaxed)));
+            match closed_for < RELAPSE_WINDOW {
+                true => breaker.relapses.fetch_add(1, Ordering::Relaxed),
+                false => breaker.relapses.swap(0, Ordering::Relaxed),
             };
-            if self.shut.fetch_add(1, Ordering::AcqRel) == 0 {
+            if self.open_breakers.fetch_add(1, Ordering::AcqRel) == 0 {
                 self.trips.fetch_add(1, Ordering::Relaxed);
-                self.tell.iter().for_each(|tell| tell(&Change::Down { reason: reason.clone() }));
+                self.on_change.iter().for_each(|call| call(&Change::Down { reason: reason.clone() }));
             }
         }
         self.connection.send_modify(|_| ());
-        self.keep(slot);
+        self.ensure_prober(slot);
     }
 
-    fn open(&self, gate: &Gate) {
-        gate.misses.store(0, Ordering::Relaxed);
-        gate.opened_at.store(TokioClock.now().as_nanos(), Ordering::Relaxed);
-        if gate.shut.swap(None).is_some() && self.shut.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.tell.iter().for_each(|tell| tell(&Change::Back));
+    fn close(&self, breaker: &Breaker) {
+        breaker.misses.store(0, Ordering::Relaxed);
+        breaker.closed_at.store(TokioClock.now().as_nanos(), Ordering::Relaxed);
+        if breaker.open.swap(None).is_some() && self.open_breakers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.on_change.iter().for_each(|call| call(&Change::Back));
         }
         self.connection.send_modify(|_| ());
     }
 
-    /// Sees to it that somebody tries this slot's gate. (Where there is no runtime, the next request that has one does.)
-    fn keep(self: &Arc<Self>, slot: u16) {
+    /// Starts a prober for the breaker of `slot`, unless one runs. Outside a runtime it does
+    /// nothing: the next request inside one starts it.
+    fn ensure_prober(self: &Arc<Self>, slot: u16) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.gate(slot).kept.swap(true, Ordering::AcqRel) {
-            runtime.spawn(keep(Keeping { link: Arc::downgrade(self), slot }));
+        if !self.breaker(slot).probing.swap(true, Ordering::AcqRel) {
+            runtime.spawn(probe_until_closed(Prober { link: Arc::downgrade(self), slot }));
         }
     }
 
-    /// Whether the script runs, on the connection there is or on a new one.
+    /// Runs the script on the current connection and, if that fails, on a new one.
     async fn probe(&self, command: &Cmd, attempt: u32) -> RedisResult<()> {
         let dials = self.dials.load(Ordering::Acquire);
-        let known = self.connection.borrow().clone();
-        if let Some(known) = known {
-            let redial = matches!(known, Connection::Server(_)) || attempt % REDIAL_EVERY == REDIAL_EVERY - 1;
-            let outcome = within(self.patience, known.ask(command)).await;
+        let current = self.connection.borrow().clone();
+        if let Some(current) = current {
+            let redial =
+                matches!(current, Connection::Server(_)) || attempt % REDIAL_EVERY == REDIAL_EVERY - 1;
+            let outcome = with_timeout(self.probe_timeout, current.send(command)).await;
             if outcome.is_ok() || !redial {
                 return outcome.map(drop);
             }
         }
-        // One at a time: whoever waited for another's attempt makes do with what came of it.
-        let _dialling = self.dialling.lock().await;
+        // One dial at a time: a prober that waited for another's dial uses its connection.
+        let _dialling = self.dial_lock.lock().await;
         let dialled = if self.dials.load(Ordering::Acquire) == dials {
             let dialled = self.dialer.dial().await;
             self.dials.fetch_add(1, Ordering::AcqRel);
@@ -270,7 +285,7 @@ impl Link {
         } else {
             self.connection.borrow().clone().ok_or_else(no_connection)?
         };
-        within(self.patience, dialled.clone().ask(command)).await?;
+        with_timeout(self.probe_timeout, dialled.clone().send(command)).await?;
         self.connection.send_replace(Some(dialled));
         Ok(())
     }
@@ -280,63 +295,62 @@ fn no_connection() -> redis::RedisError {
     std::io::Error::new(std::io::ErrorKind::NotConnected, "there is no connection").into()
 }
 
-/// Who tries a gate. However it ends, somebody else may take over.
-struct Keeping {
+/// Marks the breaker of `slot` as probed. Dropping it lets another prober start.
+struct Prober {
     link: Weak<Link>,
     slot: u16,
 }
 
-impl Drop for Keeping {
+impl Drop for Prober {
     fn drop(&mut self) {
         if let Some(link) = self.link.upgrade() {
-            link.gate(self.slot).kept.store(false, Ordering::Release);
+            link.breaker(self.slot).probing.store(false, Ordering::Release);
         }
     }
 }
 
-/// Tries a gate until it is open. Ends when nobody uses the link any more.
-async fn keep(keeping: Keeping) {
+/// Probes until the breaker is closed, or the link is dropped.
+async fn probe_until_closed(prober: Prober) {
     let mut attempt = 0;
     let mut command = None;
     loop {
-        let Some(link) = keeping.link.upgrade() else { return };
-        let gate = link.gate(keeping.slot);
-        let relapses = gate.relapses.load(Ordering::Relaxed);
+        let Some(link) = prober.link.upgrade() else { return };
+        let breaker = link.breaker(prober.slot);
+        let relapses = breaker.relapses.load(Ordering::Relaxed);
         if attempt == 0 && relapses > 0 {
-            rest(PROBE_INTERVAL * 2_u32.pow(relapses.min(PATIENT_AT_MOST))).await;
+            sleep(PROBE_INTERVAL * 2_u32.pow(relapses.min(BACKOFF_DOUBLINGS_MAX))).await;
         }
-        let command = command.get_or_insert_with(|| probe(&name_in(&link.prefix, keeping.slot)));
+        let command = command.get_or_insert_with(|| probe_command(&probe_key(&link.prefix, prober.slot)));
         match link.probe(command, attempt).await {
-            Ok(()) => return link.open(gate),
-            Err(error) => link.shut(keeping.slot, in_words(&error)),
+            Ok(()) => return link.close(breaker),
+            Err(error) => link.open(prober.slot, error_text(&error)),
         }
         drop(link);
         attempt = attempt.wrapping_add(1);
-        rest(PROBE_INTERVAL).await;
+        sleep(PROBE_INTERVAL).await;
     }
 }
 
-async fn rest(span: Duration) {
+async fn sleep(span: Duration) {
     TokioClock.sleep_until(TokioClock.now().saturating_add(span)).await;
 }
 
-/// A request under way. One that is dropped before it has landed was given up by its caller.
-struct Flight<'a> {
+/// A request in flight. Dropped before it has ended, it counts as a miss.
+struct InFlight<'a> {
     link: &'a Arc<Link>,
     slot: u16,
-    since: Timestamp,
-    landed: bool,
+    sent_at: Timestamp,
+    ended: bool,
 }
 
-impl Drop for Flight<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // Who did not wait for an answer did not miss one.
-        if self.landed || TokioClock.now().since(self.since) < IMPATIENT {
+        if self.ended || TokioClock.now().since(self.sent_at) < MISS_TIME_MIN {
             return;
         }
-        let misses = self.link.gate(self.slot).misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if misses >= MISSES {
-            self.link.shut(self.slot, format!("{misses} requests in a row had no answer in time"));
+        let misses = self.link.breaker(self.slot).misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if misses >= MISSES_MAX {
+            self.link.open(self.slot, format!("{misses} requests in a row had no answer in time"));
         }
     }
 }

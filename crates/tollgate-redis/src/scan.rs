@@ -1,39 +1,44 @@
-//! Every key of a prefix, page by page: for administrators. Traffic goes on meanwhile; what is written
-//! while a scan is under way may be seen or not.
+//! A scan over every key of a prefix, page by page, for administrators. It does not block traffic.
+//! A key that is written during the scan may be missed.
 
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, Pipeline, RedisResult, Value, from_redis_value};
 
 use crate::connection::Connection;
 
-/// How many keys Redis looks at before it answers.
-const PAGE: usize = 1_000;
+/// Keys that Redis visits per SCAN.
+const SCAN_COUNT: usize = 1_000;
 
-/// One server, or one master of a Cluster.
+/// A master of a Cluster; `None` for a single server.
 type Node = Option<SingleNodeRoutingInfo>;
 
 impl Connection {
-    /// Asks `command` of every key that is wanted, and hands on its name and the answer, until `each`
-    /// says that it is enough.
-    pub(crate) async fn ask_every(
+    /// Sends `command` for every key that `is_wanted` selects, and passes the key's name and the
+    /// answer to `each`, until that returns false.
+    pub(crate) async fn for_each_key(
         mut self,
         prefix: &str,
         is_wanted: impl Fn(&str) -> bool,
         command: impl Fn(&str) -> Cmd,
         mut each: impl FnMut(&str, &Value) -> bool,
     ) -> RedisResult<()> {
-        let pattern = format!("{}:{{*", escaped(prefix));
+        let pattern = format!("{}:{{*", glob_escaped(prefix));
         for node in self.masters().await? {
             let mut cursor = 0_u64;
             loop {
-                let scan =
-                    redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).take();
-                let page = self.ask_node(&node, vec![scan]).await?.into_iter().next().unwrap_or(Value::Nil);
+                let scan = redis::cmd("SCAN")
+                    .arg(cursor)
+                    .arg("MATCH")
+                    .arg(&pattern)
+                    .arg("COUNT")
+                    .arg(SCAN_COUNT)
+                    .take();
+                let page = self.send_to(&node, vec![scan]).await?.into_iter().next().unwrap_or(Value::Nil);
                 let (next, names): (u64, Vec<String>) = from_redis_value(page)?;
                 let wanted: Vec<String> = names.into_iter().filter(|name| is_wanted(name)).collect();
                 let commands: Vec<Cmd> = wanted.iter().map(|name| command(name)).collect();
                 let answers =
-                    if commands.is_empty() { Vec::new() } else { self.ask_node(&node, commands).await? };
+                    if commands.is_empty() { Vec::new() } else { self.send_to(&node, commands).await? };
                 if !wanted.iter().zip(&answers).all(|(name, answer)| each(name, answer)) {
                     return Ok(());
                 }
@@ -61,8 +66,8 @@ impl Connection {
         }
     }
 
-    /// Sends commands to one node together, each once.
-    async fn ask_node(&mut self, node: &Node, commands: Vec<Cmd>) -> RedisResult<Vec<Value>> {
+    /// Sends commands to one node in a pipeline, each once.
+    async fn send_to(&mut self, node: &Node, commands: Vec<Cmd>) -> RedisResult<Vec<Value>> {
         let mut pipeline = Pipeline::with_capacity(commands.len());
         let count = commands.len();
         commands.into_iter().for_each(|command| {
@@ -78,8 +83,8 @@ impl Connection {
     }
 }
 
-/// A text that matches itself and nothing else.
-fn escaped(text: &str) -> String {
+/// Escapes a text for a glob pattern.
+fn glob_escaped(text: &str) -> String {
     let special = |letter| matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
     text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
 }

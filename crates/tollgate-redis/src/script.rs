@@ -1,4 +1,4 @@
-//! The script that decides: its source, a call of it, and its answer.
+//! The Lua script that decides: its source, its call, and its reply.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tollgate::{
     Answer, Cause, Charge, HoldId, Limit, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Until, Verdict,
 };
 
-use crate::limit::Text;
+use crate::limit::LimitText;
 
-/// The whole script, for who wants to read it, or load it before anyone asks. It restates the core's arithmetic file by
-/// file, and tests hold the two together.
+/// The source of the script, to read it or to load it ahead of traffic. It restates the core's
+/// arithmetic file by file; tests compare the two.
 pub const SCRIPT: &str = concat!(
     include_str!("script/head.lua"),
-    include_str!("script/short.lua"),
+    include_str!("script/fast.lua"),
     include_str!("script/algorithm.lua"),
     include_str!("script/fixed_window.lua"),
     include_str!("script/sliding_window.lua"),
@@ -27,50 +27,51 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/transact.lua"),
 );
 
-/// What Redis knows it by.
+/// The digest for `EVALSHA`.
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
-/// The latest time the script can count from: with a hundred years added it is still exact in a double.
-const LATEST: u64 = 1 << 52;
+/// The latest time that the script accepts: a hundred years later is still exact in a double.
+const TIME_MAX_MICROS: u64 = 1 << 52;
 
-/// The largest cost the script can tell apart; no limit admits as much.
-const DEAREST: u64 = 1 << 51;
+/// The largest cost that the script accepts. No limit admits as much.
+const COST_MAX: u64 = 1 << 51;
 
-/// How the script is asked.
+/// An operation of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// One of the store's.
+    /// An operation of the store.
     Op(Op),
-    /// Take, and say what it takes to undo it.
+    /// Take, and return a ticket per charge for [`Undo`](Self::Undo).
     Try,
-    /// Undo a `Try`, by its tickets.
+    /// Undo a [`Try`](Self::Try), by its tickets.
     Undo,
-    /// Count an attempt that was denied elsewhere, where attempts count.
+    /// Count an attempt that another slot denied, for limits that count denied attempts.
     Refuse,
 }
 
-/// Where the time comes from.
+/// The clock that the script decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Time {
-    /// The server's own clock.
+pub(crate) enum TimeSource {
+    /// The server's clock.
     Server,
-    /// The caller's readings; keys outlive their idling by so long, because nobody knows how that clock goes on.
+    /// The caller's readings. A key outlives its idle time by this grace: Redis expires keys by its
+    /// own clock, and the caller's may be behind.
     Caller(Duration),
 }
 
-/// One charge of a call: the name of its key, and what it is charged.
+/// One charge of a call, with the name and the slot of its key.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct ScriptCharge {
     pub(crate) key: String,
     pub(crate) slot: u16,
     pub(crate) limit: Limit,
     pub(crate) cost: u64,
-    /// The rule's number in this request, from 1.
+    /// The number of the rule in this request, from 1.
     pub(crate) rule: usize,
     pub(crate) shadow: bool,
 }
 
-impl Line {
+impl ScriptCharge {
     pub(crate) fn new(prefix: &str, charge: &Charge<'_>, rule: usize) -> Self {
         let (key, slot) = crate::key::name_of(prefix, &charge.key);
         let Charge { limit, cost, shadow, .. } = *charge;
@@ -78,46 +79,46 @@ impl Line {
     }
 }
 
-/// What the script answered.
+/// The script's reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) now: Timestamp,
-    /// How many states were converted from a limit that was replaced.
+    /// States converted from a limit that was replaced.
     pub(crate) converted: u64,
-    /// Whether anything has changed.
+    /// Whether any stored state changed.
     pub(crate) changed: bool,
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// For each charge of a [`Verb::Try`], what undoes it: nothing if it drew nothing.
+    /// A ticket per charge of a [`Verb::Try`]; empty if the charge drew nothing.
     pub(crate) tickets: Vec<String>,
 }
 
-/// The call as a command: by its hash, or in full for a server that does not have it.
+/// The command of a call: `EVALSHA`, or `EVAL` for a server that does not have the script.
 pub(crate) fn command(
     verb: Verb,
-    lines: &[Line],
+    charges: &[ScriptCharge],
     tickets: &[String],
     now: Timestamp,
-    time: Time,
-    in_full: bool,
+    time: TimeSource,
+    with_source: bool,
 ) -> Result<Cmd, StoreError> {
-    let mut command = Cmd::with_capacity(9 + 4 * lines.len(), 128 + 64 * lines.len());
-    match in_full {
+    let mut command = Cmd::with_capacity(9 + 4 * charges.len(), 128 + 64 * charges.len());
+    match with_source {
         true => command.arg("EVAL").arg(SCRIPT),
         false => command.arg("EVALSHA").arg(SHA1.as_str()),
     };
-    command.arg(lines.len());
-    for line in lines {
-        command.arg(&line.key);
+    command.arg(charges.len());
+    for charge in charges {
+        command.arg(&charge.key);
     }
-    command.arg(word(verb)?);
+    command.arg(verb_name(verb)?);
     match time {
-        Time::Server => command.arg("").arg(0),
-        Time::Caller(grace) => command.arg(micros(now)).arg(millis(grace)),
+        TimeSource::Server => command.arg("").arg(0),
+        TimeSource::Caller(grace) => command.arg(micros(now)).arg(millis(grace)),
     };
-    for line in lines {
-        let rule = i64::try_from(line.rule).unwrap_or(i64::MAX);
-        command.arg(Text(&line.limit).to_string()).arg(line.cost.min(DEAREST));
-        command.arg(if line.shadow { -rule } else { rule });
+    for charge in charges {
+        let rule = i64::try_from(charge.rule).unwrap_or(i64::MAX);
+        command.arg(LimitText(&charge.limit).to_string()).arg(charge.cost.min(COST_MAX));
+        command.arg(if charge.shadow { -rule } else { rule });
     }
     match verb {
         Verb::Op(Op::Block { until: Until::Date(until) }) => command.arg(micros_ceil(until)).arg(1),
@@ -132,14 +133,15 @@ pub(crate) fn command(
     Ok(command)
 }
 
-/// The script as it is tried: whole, so that it is there afterwards, on a key that is good for nothing else.
-pub(crate) fn probe(key: &str) -> Cmd {
+/// The command of a probe: `EVAL`, so that the server has the script afterwards, on a key that
+/// nothing else uses.
+pub(crate) fn probe_command(key: &str) -> Cmd {
     let mut command = redis::cmd("EVAL");
     command.arg(SCRIPT).arg(1).arg(key).arg("take").arg("").arg(0).arg("f 1000000 1000000 0 0").arg(1).arg(1);
     command
 }
 
-fn word(verb: Verb) -> Result<&'static str, StoreError> {
+fn verb_name(verb: Verb) -> Result<&'static str, StoreError> {
     Ok(match verb {
         Verb::Op(op) => match op {
             Op::Take | Op::Peek | Op::Refund | Op::Penalise | Op::Reset => op.verb(),
@@ -152,14 +154,14 @@ fn word(verb: Verb) -> Result<&'static str, StoreError> {
     })
 }
 
-/// A moment in whole microseconds.
+/// A time in whole microseconds, rounded down.
 pub(crate) fn micros(at: Timestamp) -> u64 {
-    (at.as_nanos() / 1_000).min(LATEST)
+    (at.as_nanos() / 1_000).min(TIME_MAX_MICROS)
 }
 
-/// The same, rounded up: a block does not end early.
+/// A time in whole microseconds, rounded up: a block does not end early.
 fn micros_ceil(at: Timestamp) -> u64 {
-    at.as_nanos().div_ceil(1_000).min(LATEST)
+    at.as_nanos().div_ceil(1_000).min(TIME_MAX_MICROS)
 }
 
 /// A span in microseconds, rounded up.
@@ -171,8 +173,8 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads the script's answer.
-pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, StoreError> {
+/// Parses the script's reply.
+pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -> Result<Reply, StoreError> {
     let number = |value: &Value| match value {
         Value::Int(number) => Some(*number),
         _ => None,
@@ -182,8 +184,8 @@ pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, 
         _ => None,
     };
     let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
-    let ticketed = if verb == Verb::Try { lines.len() } else { 0 };
-    let (values, tickets) = values.split_at(values.len().saturating_sub(ticketed));
+    let ticket_count = if verb == Verb::Try { charges.len() } else { 0 };
+    let (values, tickets) = values.split_at(values.len().saturating_sub(ticket_count));
     let numbers: Option<SmallVec<[i64; 31]>> = values.iter().map(number).collect();
     let tickets: Option<Vec<String>> = tickets.iter().map(ticket).collect();
     let numbers = numbers.as_deref().and_then(<[i64]>::split_first_chunk);
@@ -192,12 +194,12 @@ pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, 
     else {
         return Err(StoreError::Unavailable { reason: format!("the script answered {value:?}") });
     };
-    if rest.len() != lines.len() {
-        let reason = format!("the script answered {} of {} charges", rest.len(), lines.len());
+    if rest.len() != charges.len() {
+        let reason = format!("the script answered {} of {} charges", rest.len(), charges.len());
         return Err(StoreError::Unavailable { reason });
     }
-    let now = moment(now);
-    let answer = |(numbers, line): (&[i64; 7], &Line)| {
+    let now = timestamp(now);
+    let answer = |(numbers, charge): (&[i64; 7], &ScriptCharge)| {
         let [wait, remaining, reset_at, grows_at, units, held, blocked] = *numbers;
         let verdict = match u64::try_from(wait) {
             Ok(0) => Verdict::Allowed,
@@ -208,23 +210,23 @@ pub(crate) fn reply(value: &Value, verb: Verb, lines: &[Line]) -> Result<Reply, 
             now,
             verdict,
             remaining: remaining.unsigned_abs(),
-            reset_at: moment(reset_at),
-            grows_at: moment(grows_at),
+            reset_at: timestamp(reset_at),
+            grows_at: timestamp(grows_at),
         };
-        // What a settlement lacks includes what the script was not even asked for.
-        let beyond = if held == 1 { line.cost.saturating_sub(DEAREST) } else { 0 };
-        let cause = if blocked > 0 { Cause::Block { until: moment(blocked) } } else { Cause::Limit };
-        Answer { outcome, units: units.unsigned_abs().saturating_add(beyond), held: held == 1, cause }
+        // The shortfall of a settlement includes the cost beyond the script's maximum.
+        let excess = if held == 1 { charge.cost.saturating_sub(COST_MAX) } else { 0 };
+        let cause = if blocked > 0 { Cause::Block { until: timestamp(blocked) } } else { Cause::Limit };
+        Answer { outcome, units: units.unsigned_abs().saturating_add(excess), held: held == 1, cause }
     };
     Ok(Reply {
         now,
         converted: converted.unsigned_abs(),
         changed: changed > 0,
-        answers: rest.iter().zip(lines).map(answer).collect(),
+        answers: rest.iter().zip(charges).map(answer).collect(),
         tickets: tickets.unwrap_or_default(),
     })
 }
 
-fn moment(micros: i64) -> Timestamp {
+fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_nanos(micros.unsigned_abs().saturating_mul(1_000))
 }

@@ -1,4 +1,4 @@
-//! The store: a whole request, in one round trip.
+//! The store: one round trip per request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,19 @@ use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
 
 use redis::Value;
 
-use crate::connection::in_words;
+use crate::connection::error_text;
 use crate::denials::Denials;
-use crate::key::read_name;
-use crate::link::{Change, Failure, Link, Tell};
-use crate::script::{Line, Reply, Time, Verb, command, reply};
+use crate::key::parse_name;
+use crate::link::{Change, Link, OnChange, SendError};
+use crate::script::{Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
 use crate::target::{Target, masked};
 use crate::{limit, slots};
 
-/// Keeps what has been drawn in Redis, Valkey, a Sentinel's master or a Cluster, for as many processes as share it.
+/// A [`Store`] on Redis or Valkey: one server, a Sentinel's master or a Cluster. All processes that
+/// use it share one budget.
 ///
-/// Making one does no I/O: it connects when it is first used, inside a tokio runtime. Clones share the connection.
+/// Building a store does no I/O. It connects on first use, inside a tokio runtime. Clones share the
+/// connection.
 ///
 /// ```no_run
 /// use tollgate::{Limit, Limiter, RuleSet, TokioClock};
@@ -43,35 +45,36 @@ pub struct RedisStore {
 pub(crate) struct Shared {
     link: Arc<Link>,
     prefix: String,
-    time: Time,
+    time: TimeSource,
     log_ceiling: u64,
     denials: Option<Denials>,
     cluster: bool,
     address: String,
 }
 
-/// How the store is.
+/// The health of a store, and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Why requests are not tried at the moment, if they are not. In a Cluster, some of them.
+    /// Why the circuit breaker is open, if it is. In a Cluster, why the first open breaker is:
+    /// others may be closed.
     pub down: Option<String>,
-    /// How often it has come to that.
+    /// Times the circuit breaker opened.
     pub trips: u64,
-    /// How many requests were denied without asking Redis.
+    /// Requests denied from the cache of denials, without asking Redis.
     pub remembered_denials: u64,
 }
 
-/// Puts a [`RedisStore`] together.
+/// Builds a [`RedisStore`].
 pub struct RedisStoreBuilder {
     target: Target,
     address: String,
     deadline: Duration,
     prefix: String,
-    time: Time,
+    time: TimeSource,
     log_ceiling: u64,
     remember_denials: Duration,
-    tell: Option<Tell>,
+    on_change: Option<OnChange>,
 }
 
 impl std::fmt::Debug for RedisStoreBuilder {
@@ -80,11 +83,11 @@ impl std::fmt::Debug for RedisStoreBuilder {
     }
 }
 
-/// How long keys outlive their idling where time is the caller's: longer than any two callers' clocks should differ.
+/// Expiry grace of keys under the callers' clocks: more than any two of them should differ.
 const CALLER_GRACE: Duration = Duration::from_secs(3600);
 
 impl RedisStore {
-    /// A store at this URL, with the usual settings.
+    /// A store at this URL, with the default settings.
     ///
     /// ```text
     /// redis://[user[:password]@]host[:port][/database]
@@ -93,16 +96,16 @@ impl RedisStore {
     /// unix:///path/to/socket
     /// ```
     ///
-    /// `rediss` instead of `redis` is TLS, with the machine's certificates or `?ca=FILE`, and `&cert=FILE&key=FILE` if
-    /// Redis asks who the client is.
+    /// `rediss` instead of `redis` is TLS, verified by the system's CA certificates or `?ca=FILE`.
+    /// `&cert=FILE&key=FILE` is the client certificate, if Redis asks for one.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if the URL means nothing, without the password that may be in it.
+    /// [`Error::InvalidConfig`] if the URL is not valid. The error does not contain the password.
     pub fn open(url: &str) -> Result<Self, Error> {
         Self::builder(url)?.build()
     }
 
-    /// A store at this URL, put together piece by piece.
+    /// A builder for a store at this URL.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -112,27 +115,27 @@ impl RedisStore {
             address: masked(url),
             deadline: Duration::from_millis(50),
             prefix: "tollgate".into(),
-            time: Time::Server,
+            time: TimeSource::Server,
             log_ceiling: 10_000,
             remember_denials: Duration::from_secs(1),
-            tell: None,
+            on_change: None,
         })
     }
 
-    /// Its URL, without the password: for people to read.
+    /// The URL without its password, for logs.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.shared.address
     }
 
-    /// How it is, without asking it.
+    /// The health of the store. Does no I/O.
     #[must_use]
     pub fn status(&self) -> Status {
         let Shared { link, denials, .. } = &*self.shared;
         Status {
-            down: link.why_shut(),
+            down: link.open_reason(),
             trips: link.trips(),
-            remembered_denials: denials.as_ref().map_or(0, Denials::served),
+            remembered_denials: denials.as_ref().map_or(0, Denials::hits),
         }
     }
 
@@ -140,77 +143,78 @@ impl RedisStore {
         (&self.shared.link, &self.shared.prefix)
     }
 
-    /// Asks Redis whether it would decide.
+    /// Checks that Redis can run the script.
     ///
     /// # Errors
-    /// Why it would not.
+    /// Why it cannot.
     pub async fn ping(&self) -> Result<(), StoreError> {
         self.shared.link.ping().await
     }
 }
 
 impl RedisStoreBuilder {
-    /// How long a Redis that is well may take: 50 milliseconds unless said otherwise. It is the limiter that waits no
-    /// longer ([`deadline`](tollgate::LimiterBuilder::deadline)); here it tells a slow Redis from one that is away.
+    /// The longest response time of a healthy Redis: 50 milliseconds by default. The limiter
+    /// enforces it ([`deadline`](tollgate::LimiterBuilder::deadline)); the store uses it as the
+    /// timeout of probes.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// What all keys begin with: `tollgate` unless said otherwise. Stores with different prefixes know nothing of each
-    /// other.
+    /// The prefix of all keys: `tollgate` by default. Stores with different prefixes are
+    /// independent.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Decides by the caller's clock instead of the server's. Then all processes must agree on the time: this is for
-    /// tests and simulations.
+    /// Decides by the caller's clock instead of the server's. For tests and simulations: all
+    /// processes must agree on the time.
     #[must_use]
     pub const fn callers_clock(mut self) -> Self {
-        self.time = Time::Caller(CALLER_GRACE);
+        self.time = TimeSource::Caller(CALLER_GRACE);
         self
     }
 
-    /// The largest limit that a sliding log may have: 10 000 unless said otherwise.
+    /// The largest limit of a sliding log: 10 000 by default.
     #[must_use]
     pub const fn log_ceiling(mut self, ceiling: u64) -> Self {
         self.log_ceiling = ceiling;
         self
     }
 
-    /// For how long at most a denial is remembered here, without asking Redis again: a second unless said otherwise.
-    /// Within that, what another process gives back or resets may go unnoticed here. Zero always asks.
+    /// The longest time that a denial is cached in this process: one second by default, zero for no
+    /// cache. Within that time this process may miss a refund or reset by another.
     #[must_use]
-    pub const fn remember_denials(mut self, longest: Duration) -> Self {
-        self.remember_denials = longest;
+    pub const fn remember_denials(mut self, max_age: Duration) -> Self {
+        self.remember_denials = max_age;
         self
     }
 
-    /// Tells when Redis goes away and when it comes back.
+    /// Calls `callback` when the circuit breaker opens and when it closes.
     #[must_use]
-    pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
-        self.tell = Some(Box::new(tell));
+    pub fn on_change(mut self, callback: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        self.on_change = Some(Box::new(callback));
         self
     }
 
-    /// The store. It does not connect yet.
+    /// Builds the store. Does not connect.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a setting that cannot be.
+    /// [`Error::InvalidConfig`] if a setting is not valid.
     pub fn build(self) -> Result<RedisStore, Error> {
-        let Self { target, address, deadline, prefix, time, log_ceiling, remember_denials, tell } = self;
+        let Self { target, address, deadline, prefix, time, log_ceiling, remember_denials, on_change } = self;
         if prefix.is_empty()
             || prefix.contains(['{', '}'])
             || !prefix.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            let reason = "printable, without spaces and braces, and not empty";
+            let reason = "printable ASCII without spaces and braces, and not empty";
             return Err(Error::InvalidConfig { field: "prefix", value: format!("{prefix:?}"), reason });
         }
         let cluster = target.is_cluster();
-        let link = Arc::new(Link::new(target.dialer()?, prefix.clone(), deadline, tell));
+        let link = Arc::new(Link::new(target.dialer()?, prefix.clone(), deadline, on_change));
         let denials = (!remember_denials.is_zero()).then(|| Denials::new(remember_denials));
         Ok(RedisStore {
             shared: Arc::new(Shared { link, prefix, time, log_ceiling, denials, cluster, address }),
@@ -222,20 +226,20 @@ impl Store for RedisStore {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let shared = &*self.shared;
         let Some(denials) = &shared.denials else { return Box::pin(shared.decide(op, charges, now)).await };
-        let asked = (op == Op::Take).then(|| denials.identify(charges));
-        if let Some(denied) = asked.as_ref().and_then(|asked| denials.find(asked, now)) {
+        let request = (op == Op::Take).then(|| denials.fingerprint(charges));
+        if let Some(denied) = request.as_ref().and_then(|request| denials.find(request, now)) {
             return Ok(denied);
         }
-        // Whatever becomes of it, given up on the way included: Redis may have done it.
-        let mut changed = denials.forget_when_dropped(charges);
-        // On the heap: what waits for Redis is large, and who need not ask should not carry it about.
+        // Dropped also if this call is cancelled: Redis may have executed the operation.
+        let mut invalidation = denials.invalidate_on_drop(charges);
+        // Boxed: this future is large, and a request answered from the cache should not carry it.
         let applied = Box::pin(shared.decide(op, charges, now)).await;
-        let remembered = match (&applied, asked) {
-            (Ok(applied), Some(asked)) => denials.keep(asked, charges, applied, now),
+        let cached = match (&applied, request) {
+            (Ok(applied), Some(request)) => denials.insert(request, charges, applied, now),
             _ => false,
         };
-        if remembered || op == Op::Peek {
-            changed.nothing();
+        if cached || op == Op::Peek {
+            invalidation.cancel();
         }
         applied
     }
@@ -243,15 +247,16 @@ impl Store for RedisStore {
     async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
         let Shared { link, prefix, denials, .. } = &*self.shared;
         let mut keys = 0_u64;
-        let is_wanted = |name: &str| read_name(prefix, name).is_some_and(|(other, _)| other == rule);
+        let is_of_rule = |name: &str| parse_name(prefix, name).is_some_and(|(other, _)| other == rule);
         let unlink = |name: &str| redis::cmd("UNLINK").arg(name).take();
-        let unlinked = link.spare().await?.ask_every(prefix, is_wanted, unlink, |_, answer| {
-            keys = keys.saturating_add(u64::from(matches!(answer, Value::Int(1..))));
-            true
-        });
-        let unlinked = unlinked.await.map_err(|error| StoreError::Unavailable { reason: in_words(&error) });
-        // However far it got.
-        denials.iter().for_each(Denials::forget_all);
+        let unlinked =
+            link.admin_connection().await?.for_each_key(prefix, is_of_rule, unlink, |_, answer| {
+                keys = keys.saturating_add(u64::from(matches!(answer, Value::Int(1..))));
+                true
+            });
+        let unlinked = unlinked.await.map_err(|error| StoreError::Unavailable { reason: error_text(&error) });
+        // Also after a failure: some keys may be gone.
+        denials.iter().for_each(Denials::invalidate_all);
         unlinked.map(|()| keys)
     }
 
@@ -261,38 +266,41 @@ impl Store for RedisStore {
 }
 
 impl Shared {
-    /// Decides by asking Redis.
+    /// Decides in Redis.
     async fn decide(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let rule_of =
             |charge: &Charge<'_>| charges.iter().position(|other| other.key.rule() == charge.key.rule());
-        let line = |charge: &Charge<'_>| Line::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
-        let lines: SmallVec<[Line; 4]> = charges.iter().map(line).collect();
-        let one_slot = lines.iter().all(|line| line.slot == lines.first().map_or(0, |first| first.slot));
+        let charge =
+            |charge: &Charge<'_>| ScriptCharge::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
+        let charges: SmallVec<[ScriptCharge; 4]> = charges.iter().map(charge).collect();
+        let first_slot = charges.first().map_or(0, |first| first.slot);
+        let one_slot = charges.iter().all(|charge| charge.slot == first_slot);
         let Reply { now, answers, converted, changed, .. } = if self.cluster && !one_slot {
-            slots::decide(self, op, &lines, now).await?
+            slots::decide(self, op, &charges, now).await?
         } else {
-            self.run(Verb::Op(op), &lines, &[], now).await?
+            self.run(Verb::Op(op), &charges, &[], now).await?
         };
         Ok(Applied { now, answers, changed, converted })
     }
 
-    /// Runs the script over keys of one slot. A server that does not have it is sent it whole.
+    /// Runs the script on keys of one slot. Sends its source to a server that does not have it.
     pub(crate) async fn run(
         &self,
         verb: Verb,
-        lines: &[Line],
+        charges: &[ScriptCharge],
         tickets: &[String],
         now: Timestamp,
     ) -> Result<Reply, StoreError> {
-        let slot = lines.first().map_or(0, |line| line.slot);
-        let send = async |in_full: bool| match command(verb, lines, tickets, now, self.time, in_full) {
-            Ok(command) => self.link.send(slot, &command).await,
-            Err(error) => Err(Failure::Store(error)),
-        };
+        let slot = charges.first().map_or(0, |charge| charge.slot);
+        let send =
+            async |with_source: bool| match command(verb, charges, tickets, now, self.time, with_source) {
+                Ok(command) => self.link.send(slot, &command).await,
+                Err(error) => Err(SendError::Store(error)),
+            };
         let answer = match send(false).await {
-            Err(Failure::NoScript) => send(true).await,
+            Err(SendError::NoScript) => send(true).await,
             answer => answer,
         };
-        reply(&answer?, verb, lines)
+        parse_reply(&answer?, verb, charges)
     }
 }

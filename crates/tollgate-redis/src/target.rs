@@ -1,4 +1,4 @@
-//! Where Redis is: what a URL means.
+//! The URL of a Redis server, and the clients that connect to it.
 //!
 //! ```text
 //! redis://[user[:password]@]host[:port][/database]              one server
@@ -7,9 +7,9 @@
 //! unix:///path/to/socket
 //! ```
 //!
-//! `rediss` instead of `redis` is TLS, checked against the machine's certificates or `?ca=FILE`, and with
-//! `&cert=FILE&key=FILE` the client shows one of its own. A user or password with `@`, `/`, `?` or `:` in it is
-//! percent-encoded. Sentinels that want a password of their own get `?sentinel_password=…`, and `&sentinel_user=…`.
+//! `rediss` instead of `redis` is TLS, verified by the system's CA certificates or `?ca=FILE`.
+//! `&cert=FILE&key=FILE` is the client certificate. `@`, `/`, `?` and `:` in a user or password are
+//! percent-encoded. `?sentinel_password=…` and `&sentinel_user=…` log in to the Sentinels.
 
 use std::fmt;
 
@@ -22,23 +22,23 @@ use redis::{
 };
 use tollgate::Error;
 
-use crate::connection::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, Dialer, in_words};
+use crate::connection::{CONNECT_TIMEOUT, Dialer, RESPONSE_TIMEOUT, error_text};
 
-/// What a URL says.
+/// A parsed URL.
 #[derive(Clone)]
 pub(crate) struct Target {
-    kind: Kind,
+    topology: Topology,
     addresses: Vec<(String, u16)>,
     user: Option<String>,
     password: Option<String>,
     database: i64,
     tls: Option<TlsCertificates>,
-    /// Who the Sentinels want to know.
-    sentinel: (Option<String>, Option<String>),
+    /// User and password for the Sentinels.
+    sentinel_login: (Option<String>, Option<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum Topology {
     Single,
     Unix,
     Sentinel { service: String },
@@ -48,111 +48,112 @@ enum Kind {
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target")
-            .field("kind", &self.kind)
+            .field("topology", &self.topology)
             .field("addresses", &self.addresses)
             .finish_non_exhaustive()
     }
 }
 
-const USUAL_PORT: u16 = 6379;
-const USUAL_SENTINEL_PORT: u16 = 26_379;
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 impl Target {
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
-        let fault = |reason| Error::InvalidConfig { field: "url", value: masked(url), reason };
-        let (scheme, rest) = url.split_once("://").ok_or(fault("a URL such as redis://127.0.0.1:6379"))?;
+        let invalid = |reason| Error::InvalidConfig { field: "url", value: masked(url), reason };
+        let (scheme, rest) = url.split_once("://").ok_or(invalid("a URL such as redis://127.0.0.1:6379"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let query = Query::parse(query, scheme)?;
         if scheme == "unix" {
             let (addresses, database) = (vec![(rest.to_owned(), 0)], 0);
-            let (kind, user, password, tls) = (Kind::Unix, None, None, None);
-            return Ok(Self { kind, addresses, user, password, database, tls, sentinel: (None, None) });
+            let (topology, user, password, tls) = (Topology::Unix, None, None, None);
+            let sentinel_login = (None, None);
+            return Ok(Self { topology, addresses, user, password, database, tls, sentinel_login });
         }
         let (login, rest) = rest.rsplit_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (first, second) = path.split_once('/').unwrap_or((path, ""));
-        let (secure, topology) = match scheme.split_once('+').unwrap_or((scheme, "")) {
-            ("redis" | "valkey", topology) => (false, topology),
-            ("rediss" | "valkeys", topology) => (true, topology),
-            _ => return Err(fault("redis://, rediss://, redis+sentinel:// or redis+cluster://")),
+        let (secure, suffix) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+            ("redis" | "valkey", suffix) => (false, suffix),
+            ("rediss" | "valkeys", suffix) => (true, suffix),
+            _ => return Err(invalid("redis://, rediss://, redis+sentinel:// or redis+cluster://")),
         };
-        let (kind, database, port) = match topology {
-            "" => (Kind::Single, first, USUAL_PORT),
-            "cluster" => (Kind::Cluster, first, USUAL_PORT),
+        let (topology, database, port) = match suffix {
+            "" => (Topology::Single, first, DEFAULT_PORT),
+            "cluster" => (Topology::Cluster, first, DEFAULT_PORT),
             "sentinel" if first.is_empty() => {
-                return Err(fault("with the service after the hosts: redis+sentinel://h1,h2/mymaster"));
+                return Err(invalid("with the service name, redis+sentinel://h1,h2/mymaster"));
             }
-            "sentinel" => (Kind::Sentinel { service: first.to_owned() }, second, USUAL_SENTINEL_PORT),
-            _ => return Err(fault("redis://, rediss://, redis+sentinel:// or redis+cluster://")),
+            "sentinel" => (Topology::Sentinel { service: first.to_owned() }, second, DEFAULT_SENTINEL_PORT),
+            _ => return Err(invalid("redis://, rediss://, redis+sentinel:// or redis+cluster://")),
         };
         let addresses: Option<Vec<_>> = hosts.split(',').map(|host| address(host, port)).collect();
         let addresses =
-            addresses.ok_or(fault("with hosts such as cache.internal:6379, [::1] or 10.0.0.1"))?;
-        if kind == Kind::Single && addresses.len() > 1 {
-            return Err(fault("one host; redis+cluster:// and redis+sentinel:// take several"));
+            addresses.ok_or(invalid("with hosts such as cache.internal:6379, [::1] or 10.0.0.1"))?;
+        if topology == Topology::Single && addresses.len() > 1 {
+            return Err(invalid("one host; redis+cluster:// and redis+sentinel:// take several"));
         }
         let database = match database {
             "" => 0,
-            number => number.parse::<u32>().map_err(|_| fault("with a number for its database"))?.into(),
+            number => number.parse::<u32>().map_err(|_| invalid("with a number as its database"))?.into(),
         };
-        if kind == Kind::Cluster && database != 0 {
-            return Err(fault("without a database: a Cluster has only one"));
+        if topology == Topology::Cluster && database != 0 {
+            return Err(invalid("without a database: a Cluster has only one"));
         }
         let (user, password) = match login.map(|login| login.split_once(':')) {
             None => (None, None),
             Some(None) => {
-                return Err(fault(
-                    "with a password after the user, redis://user:password@host, or with neither",
-                ));
+                return Err(invalid("with user and password, redis://user:password@host, or neither"));
             }
             Some(Some((user, password))) => (decoded(user).ok(), decoded(password).ok()),
         };
         if login.is_some() && (user.is_none() || password.is_none()) {
-            return Err(fault("with a user and a password that are UTF-8 once they are percent-decoded"));
+            return Err(invalid("with a user and a password that percent-decode to UTF-8"));
         }
         let user = user.filter(|user| !user.is_empty());
         let tls = if secure { Some(query.certificates()?) } else { None };
-        let sentinel = (query.sentinel_user, query.sentinel_password);
-        Ok(Self { kind, addresses, user, password, database, tls, sentinel })
+        let sentinel_login = (query.sentinel_user, query.sentinel_password);
+        Ok(Self { topology, addresses, user, password, database, tls, sentinel_login })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        self.kind == Kind::Cluster
+        self.topology == Topology::Cluster
     }
 
-    /// What makes connections to it. No connection is made yet.
+    /// A dialer for this target. Does not connect.
     pub(crate) fn dialer(&self) -> Result<Dialer, Error> {
-        let wrong = |error: redis::RedisError| Error::InvalidConfig {
+        let invalid = |error: redis::RedisError| Error::InvalidConfig {
             field: "url",
-            value: in_words(&error),
-            reason: "one that the Redis client understands",
+            value: error_text(&error),
+            reason: "a URL that the Redis client accepts",
         };
         if self.tls.is_some() {
-            // The client asks for the process's choice, and where nobody has made one this is it.
+            // The Redis client needs a default crypto provider; an installed one stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        Ok(match &self.kind {
-            Kind::Cluster => Dialer::Cluster(Box::new(self.cluster().map_err(wrong)?)),
-            Kind::Sentinel { service } => {
+        Ok(match &self.topology {
+            Topology::Cluster => Dialer::Cluster(Box::new(self.cluster().map_err(invalid)?)),
+            Topology::Sentinel { service } => {
                 let one = |host| Ok(tokio::sync::Mutex::new(self.sentinel(host, service)?));
-                Dialer::Sentinel(self.addrs().into_iter().map(one).collect::<Result<_, _>>().map_err(wrong)?)
+                Dialer::Sentinel(
+                    self.addrs().into_iter().map(one).collect::<Result<_, _>>().map_err(invalid)?,
+                )
             }
-            Kind::Single | Kind::Unix => {
-                let info = self.infos().map_err(wrong)?.remove(0);
+            Topology::Single | Topology::Unix => {
+                let info = self.infos().map_err(invalid)?.remove(0);
                 Dialer::Single(Box::new(
                     match &self.tls {
                         Some(tls) => Client::build_with_tls(info, tls.clone()),
                         None => Client::open(info),
                     }
-                    .map_err(wrong)?,
+                    .map_err(invalid)?,
                 ))
             }
         })
     }
 
     fn addrs(&self) -> Vec<ConnectionAddr> {
-        let addr = |(host, port): &(String, u16)| match &self.kind {
-            Kind::Unix => ConnectionAddr::Unix(host.into()),
+        let addr = |(host, port): &(String, u16)| match &self.topology {
+            Topology::Unix => ConnectionAddr::Unix(host.into()),
             _ if self.tls.is_some() => {
                 ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
             }
@@ -173,17 +174,17 @@ impl Target {
         }
         let info = |addr: ConnectionAddr| -> redis::RedisResult<ConnectionInfo> {
             let info = addr.into_connection_info()?;
-            Ok(info.set_tcp_settings(tcp()).set_redis_settings(settings.clone()))
+            Ok(info.set_tcp_settings(tcp_settings()).set_redis_settings(settings.clone()))
         };
         self.addrs().into_iter().map(info).collect()
     }
 
     fn cluster(&self) -> redis::RedisResult<ClusterClient> {
         let mut builder = ClusterClientBuilder::new(self.infos()?)
-            .tcp_settings(tcp())
+            .tcp_settings(tcp_settings())
             .connection_timeout(CONNECT_TIMEOUT)
-            .response_timeout(ANSWER_TIMEOUT)
-            // What was sent may have been executed.
+            .response_timeout(RESPONSE_TIMEOUT)
+            // A command that was sent may have been executed.
             .retries(0);
         if let Some(tls) = &self.tls {
             builder = builder.tls(TlsMode::Secure).certs(tls.clone());
@@ -194,15 +195,15 @@ impl Target {
     fn sentinel(&self, host: ConnectionAddr, service: &str) -> redis::RedisResult<SentinelClient> {
         let mut builder = SentinelClientBuilder::new([host], service, SentinelServerType::Master)?
             .set_client_to_redis_db(self.database)
-            .set_client_to_redis_tcp_settings(tcp())
-            .set_client_to_sentinel_tcp_settings(tcp());
+            .set_client_to_redis_tcp_settings(tcp_settings())
+            .set_client_to_sentinel_tcp_settings(tcp_settings());
         if let Some(user) = &self.user {
             builder = builder.set_client_to_redis_username(user);
         }
         if let Some(password) = &self.password {
             builder = builder.set_client_to_redis_password(password);
         }
-        let (user, password) = &self.sentinel;
+        let (user, password) = &self.sentinel_login;
         if let Some(user) = user {
             builder = builder.set_client_to_sentinel_username(user);
         }
@@ -220,12 +221,12 @@ impl Target {
     }
 }
 
-/// A request is small and waits for its answer: nothing is gained by holding it back.
-fn tcp() -> TcpSettings {
+/// No delay: a request is small and waits for its answer.
+fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-/// `host`, `host:port` or `[::1]:port`.
+/// Parses `host`, `host:port`, `[::1]` or `[::1]:port`.
 fn address(text: &str, port: u16) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, port),
@@ -238,7 +239,7 @@ fn address(text: &str, port: u16) -> Option<(String, u16)> {
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
-/// What a URL says after its question mark.
+/// The query of a URL.
 #[derive(Default)]
 struct Query {
     ca: Option<String>,
@@ -253,24 +254,24 @@ impl Query {
         let mut query = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let fault =
+            let invalid =
                 |reason| Error::InvalidConfig { field: "url", value: format!("…?{name}=…"), reason };
             let (secure, sentinel) = (scheme.starts_with("rediss"), scheme.ends_with("+sentinel"));
-            let place = match name {
+            let field = match name {
                 "ca" if secure => &mut query.ca,
                 "cert" if secure => &mut query.cert,
                 "key" if secure => &mut query.key,
                 "sentinel_user" if sentinel => &mut query.sentinel_user,
                 "sentinel_password" if sentinel => &mut query.sentinel_password,
                 "ca" | "cert" | "key" => {
-                    return Err(fault("without that, or rediss://: certificates belong to TLS"));
+                    return Err(invalid("without certificates, or a rediss:// URL: only TLS uses them"));
                 }
                 _ if sentinel => {
-                    return Err(fault("with ca, cert, key, sentinel_user or sentinel_password there"));
+                    return Err(invalid("one of ca, cert, key, sentinel_user and sentinel_password"));
                 }
-                _ => return Err(fault("with ca=FILE, cert=FILE or key=FILE there, for rediss://")),
+                _ => return Err(invalid("one of ca=FILE, cert=FILE and key=FILE, on a rediss:// URL")),
             };
-            *place = Some(decoded(value).map_err(|()| fault("percent-encoded UTF-8"))?);
+            *field = Some(decoded(value).map_err(|()| invalid("percent-encoded UTF-8"))?);
         }
         Ok(query)
     }
@@ -300,7 +301,7 @@ impl Query {
     }
 }
 
-/// The text that percent-encoding stands for, if it is text.
+/// Percent-decodes a text. Fails if the result is not UTF-8.
 fn decoded(text: &str) -> Result<String, ()> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -318,7 +319,7 @@ fn decoded(text: &str) -> Result<String, ()> {
     String::from_utf8(bytes).map_err(drop)
 }
 
-/// The URL without what nobody should read in a log.
+/// The URL without its secrets, for logs.
 pub(crate) fn masked(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, "?…"));
@@ -342,36 +343,37 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_where_and_as_whom() {
+    fn a_url_has_a_topology_hosts_a_login_and_a_database() {
         let plain = parsed("redis://127.0.0.1");
-        assert_eq!((plain.kind, plain.addresses), (Kind::Single, vec![("127.0.0.1".into(), 6379)]));
+        assert_eq!((plain.topology, plain.addresses), (Topology::Single, vec![("127.0.0.1".into(), 6379)]));
         let full = parsed("redis://app:p%40ss%3Aw@[::1]:7000/3");
         assert_eq!(full.addresses, [("::1".into(), 7000)]);
         assert_eq!((full.user.as_deref(), full.password.as_deref()), (Some("app"), Some("p@ss:w")));
         assert_eq!(full.database, 3);
         assert_eq!(parsed("redis://:secret@h").password.as_deref(), Some("secret"));
         let sentinel = parsed("redis+sentinel://s1,s2:26380/main/2");
-        assert_eq!(sentinel.kind, Kind::Sentinel { service: "main".into() });
+        assert_eq!(sentinel.topology, Topology::Sentinel { service: "main".into() });
         assert_eq!(sentinel.addresses, [("s1".into(), 26379), ("s2".into(), 26380)]);
         assert_eq!(sentinel.database, 2);
         assert!(parsed("redis+cluster://a,b:1,c").is_cluster());
         assert!(parsed("rediss://h").tls.is_some());
-        let guarded = parsed("redis+sentinel://s1/main?sentinel_user=watch&sentinel_password=p%26w").sentinel;
+        let guarded =
+            parsed("redis+sentinel://s1/main?sentinel_user=watch&sentinel_password=p%26w").sentinel_login;
         assert_eq!(guarded, (Some("watch".into()), Some("p&w".into())));
         assert_eq!(masked("redis://app:secret@h/1?ca=secret"), "redis://app:***@h/1?…");
         assert_eq!(masked("redis://h:1,g/1"), "redis://h:1,g/1");
-        assert_eq!(parsed("unix:///run/redis.sock").kind, Kind::Unix);
+        assert_eq!(parsed("unix:///run/redis.sock").topology, Topology::Unix);
     }
 
     #[test]
-    fn d2_what_is_wrong_with_a_url_is_said_without_its_password() {
-        let wrong = [
+    fn d2_the_error_of_an_invalid_url_does_not_contain_its_password() {
+        let invalid = [
             ("127.0.0.1:6379", "such as redis://"),
             ("http://h", "redis://"),
             ("redis+ring://h", "redis+cluster://"),
             ("redis://user:secret@h:port", "with hosts"),
             ("redis://:secret@a,b", "one host"),
-            ("redis+sentinel://:secret@a,b", "the service"),
+            ("redis+sentinel://:secret@a,b", "the service name"),
             ("redis+cluster://:secret@h/1", "without a database"),
             ("redis://:secret@h/x", "number"),
             ("redis://:secret@h?ca=x", "rediss"),
@@ -384,7 +386,7 @@ mod tests {
             ("redis://secret@h", "redis://user:password@host"),
             ("redis://:secret%ff@h", "UTF-8"),
         ];
-        for (url, hint) in wrong {
+        for (url, hint) in invalid {
             let error = Target::parse(url).unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");

@@ -1,4 +1,5 @@
-//! A Cluster that changes, breaks and spans slots, and what is sent to it; hosts that hang.
+//! A Cluster under resharding and failover, requests that span its slots, hosts that hang, and
+//! commands that must not be sent twice.
 
 mod common;
 mod node;
@@ -9,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Cluster, Redis, Watched, until};
+use common::{Cluster, Redis, Sentinels, until};
 use node::Node;
 use tollgate::{Clock as _, Decision, HOUR, Limit, Limiter, Request, Rule, RuleSet, Store as _, TokioClock};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
 
 #[test]
-fn e4_a_cluster_moves_a_slot_in_mid_traffic() {
+fn e4_a_slot_migrates_under_traffic_and_no_check_fails() {
     let cluster = Cluster::start();
     let node = Node::with_limit(&cluster.url(), Limit::fixed_window(1_000, HOUR));
     let key = format!("{{{}}}", "mover");
@@ -32,20 +33,20 @@ fn e4_a_cluster_moves_a_slot_in_mid_traffic() {
         let decision = node.check("closed", "mover");
         spent += 1;
         assert!(decision.allowed() && !decision.degraded(), "{decision:?}");
-        assert_eq!(decision.remaining(), 1_000 - spent, "moved with everything in it");
+        assert_eq!(decision.remaining(), 1_000 - spent, "the state moves with the slot");
     };
     (0..10).for_each(|_| check());
     assert_eq!(target.cli(&["cluster", "setslot", &slot, "importing", &id(source)]), "OK");
     assert_eq!(source.cli(&["cluster", "setslot", &slot, "migrating", &id(target)]), "OK");
     (0..10).for_each(|_| check());
-    // ASK: the key is there already, the slot is not.
+    // ASK: the key has migrated, the slot has not.
     let names = source.cli(&["cluster", "getkeysinslot", &slot, "10"]);
     for name in names.lines() {
         let port = target.port.to_string();
         assert_eq!(source.cli(&["migrate", "127.0.0.1", &port, name, "0", "5000"]), "OK");
     }
     (0..10).for_each(|_| check());
-    // MOVED.
+    // MOVED: the slot has migrated.
     for at in [target, source] {
         assert_eq!(at.cli(&["cluster", "setslot", &slot, "node", &id(target)]), "OK");
     }
@@ -53,7 +54,7 @@ fn e4_a_cluster_moves_a_slot_in_mid_traffic() {
 }
 
 #[test]
-fn e4_a_cluster_loses_a_master_and_only_its_clients_notice() {
+fn e4_a_lost_master_degrades_only_the_clients_of_its_slots() {
     let mut cluster = Cluster::start();
     let node = Node::new(&cluster.url());
     let lost = cluster.master_of("{someone}");
@@ -70,14 +71,14 @@ fn e4_a_cluster_loses_a_master_and_only_its_clients_notice() {
     let closed = node.check("closed", "someone");
     assert!(!closed.allowed() && closed.degraded());
     for client in &elsewhere {
-        assert!(!node.check("closed", client).degraded(), "{client} has a master");
+        assert!(!node.check("closed", client).degraded(), "the master of {client} is alive");
     }
     node.until_back();
     node.assert_exact();
 }
 
 #[test]
-fn e3_a_cluster_takes_from_every_slot_or_from_none() {
+fn e3_a_request_takes_from_every_slot_or_from_none() {
     let cluster = Cluster::start();
     let store =
         RedisStore::builder(&cluster.url()).unwrap().remember_denials(Duration::ZERO).build().unwrap();
@@ -94,37 +95,37 @@ fn e3_a_cluster_takes_from_every_slot_or_from_none() {
         decision.limits().iter().map(|report| report.outcome.remaining).collect()
     };
     assert_eq!(left(&check("a")), [4, 99, 2, 0]);
-    assert_eq!(left(&check("a")), [3, 98, 1, 0], "the watched one has no room, and denies nobody");
+    assert_eq!(left(&check("a")), [3, 98, 1, 0], "the shadow rule has no room, and does not deny");
     assert_eq!(left(&check("a")), [2, 97, 0, 0]);
     let denied = check("a");
     assert!(!denied.allowed() && !denied.degraded());
     assert_eq!(denied.rule().map(|rule| rule.to_string()).as_deref(), Some("per-client"));
-    assert_eq!(left(&denied), [2, 96, 0, 0], "given back, but for the attempt");
+    assert_eq!(left(&denied), [2, 96, 0, 0], "given back, except the counted attempt");
     assert_eq!(left(&check("b")), [1, 95, 2, 0]);
     assert_eq!(left(&check("b")), [0, 94, 1, 0]);
     let denied = check("c");
     assert!(!denied.allowed());
-    assert_eq!(left(&denied), [0, 93, 3, 0], "taken from nobody");
+    assert_eq!(left(&denied), [0, 93, 3, 0], "nothing is taken");
     let hold = run(limiter.reserve(Request::new(&attributes("c")), HOUR)).unwrap();
     assert!(!hold.decision().allowed());
     assert_eq!(left(hold.decision()), [0, 92, 3, 0]);
-    // Whichever slot denies, and whichever comes before it: an attempt is an attempt.
+    // The attempt counts, whether its slot comes before or after the slot that denies.
     run(limiter.reset(Request::new(&[]).only("global"))).unwrap();
     let hold = run(limiter.reserve(Request::new(&attributes("a")), HOUR)).unwrap();
     assert!(!hold.decision().allowed());
     assert_eq!(left(hold.decision()), [5, 91, 0, 0]);
 }
 
-/// A host that accepts connections and says nothing.
+/// A host that accepts connections and sends nothing.
 fn silent() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
 #[test]
-fn e4_one_sentinel_or_seed_that_hangs_keeps_nobody_from_the_others() {
+fn e4_a_sentinel_or_seed_that_hangs_does_not_block_the_others() {
     let silent = silent();
     let silent = silent.local_addr().unwrap();
-    let watched = Watched::start();
+    let watched = Sentinels::start();
     let node = Node::new(&watched.url().replace("redis+sentinel://", &format!("redis+sentinel://{silent},")));
     node.until_back();
     node.assert_exact();
@@ -134,14 +135,14 @@ fn e4_one_sentinel_or_seed_that_hangs_keeps_nobody_from_the_others() {
     node.assert_exact();
 }
 
-/// A Redis behind a proxy that, once told to, breaks the connection instead of handing on an answer.
-struct Breaking {
+/// A Redis behind a proxy that, once armed, drops the connection instead of forwarding an answer.
+struct BreakingProxy {
     redis: Redis,
     armed: Arc<AtomicBool>,
 }
 
-impl Breaking {
-    /// `settings` for a server that is reached through `PORT`, the proxy's.
+impl BreakingProxy {
+    /// Starts both. `PROXY` in `settings` stands for the proxy's port.
     fn start(settings: &[&str]) -> (Self, u16) {
         let proxy = silent();
         let port = proxy.local_addr().unwrap().port();
@@ -149,25 +150,25 @@ impl Breaking {
             settings.iter().map(|setting| setting.replace("PROXY", &port.to_string())).collect();
         let redis = Redis::start(&settings.iter().map(String::as_str).collect::<Vec<_>>());
         let armed = Arc::new(AtomicBool::new(false));
-        let (behind, breaks) = (redis.port, armed.clone());
+        let (upstream, armed_here) = (redis.port, armed.clone());
         std::thread::spawn(move || {
             for client in proxy.incoming().map_while(Result::ok) {
-                let server = TcpStream::connect(("127.0.0.1", behind)).unwrap();
+                let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
                 let (mut requests, mut to_server) =
                     (client.try_clone().unwrap(), server.try_clone().unwrap());
                 std::thread::spawn(move || std::io::copy(&mut requests, &mut to_server));
-                let breaks = breaks.clone();
-                std::thread::spawn(move || answer(server, client, &breaks));
+                let armed = armed_here.clone();
+                std::thread::spawn(move || forward_answers(server, client, &armed));
             }
         });
         (Self { redis, armed }, port)
     }
 }
 
-fn answer(mut server: TcpStream, mut client: TcpStream, breaks: &AtomicBool) {
+fn forward_answers(mut server: TcpStream, mut client: TcpStream, armed: &AtomicBool) {
     let mut buffer = [0; 65_536];
     while let Ok(read @ 1..) = server.read(&mut buffer) {
-        if breaks.swap(false, Ordering::SeqCst) {
+        if armed.swap(false, Ordering::SeqCst) {
             let _ = client.shutdown(std::net::Shutdown::Both);
             return;
         }
@@ -178,7 +179,7 @@ fn answer(mut server: TcpStream, mut client: TcpStream, breaks: &AtomicBool) {
 }
 
 #[test]
-fn b9_what_may_have_been_executed_is_not_sent_again() {
+fn b9_a_command_that_may_have_been_executed_is_not_sent_again() {
     let in_cluster = [
         "--cluster-enabled",
         "yes",
@@ -188,26 +189,23 @@ fn b9_what_may_have_been_executed_is_not_sent_again() {
         "127.0.0.1",
     ];
     for (settings, scheme) in [(&[][..], "redis"), (&in_cluster[..], "redis+cluster")] {
-        let (breaking, port) = Breaking::start(settings);
+        let (proxy, port) = BreakingProxy::start(settings);
         if scheme == "redis+cluster" {
-            assert_eq!(breaking.redis.cli(&["cluster", "addslotsrange", "0", "16383"]), "OK");
-            until("it is a cluster", || {
-                breaking.redis.cli(&["cluster", "info"]).contains("cluster_state:ok")
-            });
+            assert_eq!(proxy.redis.cli(&["cluster", "addslotsrange", "0", "16383"]), "OK");
+            until("the cluster is up", || proxy.redis.cli(&["cluster", "info"]).contains("cluster_state:ok"));
         }
         let node = Node::new(&format!("{scheme}://127.0.0.1:{port}"));
         assert_eq!(node.check("open", "a").remaining(), 7);
-        breaking.armed.store(true, Ordering::SeqCst);
-        assert!(node.check("open", "a").degraded(), "the answer was lost on the way");
+        proxy.armed.store(true, Ordering::SeqCst);
+        assert!(node.check("open", "a").degraded(), "the answer is lost");
         let attributes = [("policy", "open"), ("client", "a")];
-        until("it is back", || !run(node.limiter.peek(Request::new(&attributes))).unwrap().degraded());
-        assert_eq!(node.check("open", "a").remaining(), 5, "{scheme}: once, not twice");
+        until("Redis is back", || !run(node.limiter.peek(Request::new(&attributes))).unwrap().degraded());
+        assert_eq!(node.check("open", "a").remaining(), 5, "{scheme}: executed once");
     }
 }
 
-/// The keys of a rule lie on every master.
 #[test]
-fn a_rule_is_cleared_and_blocks_are_found_on_every_node_of_a_cluster() {
+fn clearing_a_rule_and_listing_blocks_reach_every_master() {
     let cluster = Cluster::start();
     let node = Node::new(&cluster.url());
     let store = node.limiter.store();
@@ -229,6 +227,6 @@ fn a_rule_is_cleared_and_blocks_are_found_on_every_node_of_a_cluster() {
     assert_eq!(run(store.clear("closed")), Ok(0));
     for client in &clients {
         assert_eq!(node.check("closed", client).remaining(), node::LIMIT - 1);
-        assert!(!node.check("open", client).allowed(), "another rule's block");
+        assert!(!node.check("open", client).allowed(), "the block of another rule stays");
     }
 }

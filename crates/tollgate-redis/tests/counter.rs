@@ -1,8 +1,8 @@
-//! The example of a plain counter keeps the laws that a counter can, over a real Redis.
+//! The example of a plain counter, on a real Redis: it keeps the laws that a counter can keep.
 
 mod common;
 #[path = "../examples/counter.rs"]
-#[expect(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "the example's main")]
 mod counter;
 
 use std::io::{Read as _, Write as _};
@@ -24,35 +24,35 @@ fn counter() -> RedisCounter {
     run(RedisCounter::connect(&redis().url(), &unique())).unwrap()
 }
 
-// Redis expires by its own clock, long after the schedules of the laws are over: they show that
-// nothing is forgotten too early.
+// Redis expires keys by its own clock, long after the schedules of the laws end: the laws show that
+// no key expires too early.
 tollgate_testkit::conformance!(laws, counter = |_| counter());
 
-/// How long the number is kept, in milliseconds: -1 for ever, -2 if there is none.
-fn kept_for(name: &str) -> i64 {
+/// The `PTTL` of a counter in milliseconds: -1 if it never expires, -2 if there is none.
+fn ttl_millis(name: &str) -> i64 {
     redis().cli(&["pttl", name]).parse().unwrap()
 }
 
 #[test]
-fn e2_every_number_expires_and_reading_makes_none() {
+fn e2_every_counter_expires_and_reading_makes_none() {
     let name = unique();
     let counter = run(RedisCounter::connect(&redis().url(), "")).unwrap();
     let add = |n| run(counter.add(name.as_bytes(), n, HOUR)).unwrap();
-    assert_eq!((add(0), kept_for(&name)), (0, -2));
+    assert_eq!((add(0), ttl_millis(&name)), (0, -2));
     assert_eq!(add(3), 3);
     assert_eq!(redis().cli(&["pexpire", &name, "1"]), "1");
-    common::until("it has expired", || kept_for(&name) == -2);
+    common::until("the counter has expired", || ttl_millis(&name) == -2);
     assert_eq!((add(2), add(5), add(0)), (2, 7, 7));
     let hour_and_a_minute = i64::try_from((HOUR + MINUTE).as_millis()).unwrap();
-    let kept_for = kept_for(&name);
-    assert!((1..=hour_and_a_minute).contains(&kept_for), "{kept_for}");
+    let ttl = ttl_millis(&name);
+    assert!((1..=hour_and_a_minute).contains(&ttl), "{ttl}");
     assert_eq!(redis().cli(&["set", &name, "-1"]), "OK");
     assert!(run(counter.add(name.as_bytes(), 0, HOUR)).is_err(), "not a count");
 }
 
-/// A caller dies after any byte of what it sends.
+/// A caller dies after each byte of its commands.
 #[test]
-fn e2_a_caller_that_dies_leaves_no_number_that_never_expires() {
+fn e2_a_caller_that_dies_leaves_no_counter_that_never_expires() {
     let name = unique();
     let bytes = adding(name.as_bytes(), 1, HOUR).get_packed_pipeline();
     let mut counted = 0;
@@ -60,11 +60,11 @@ fn e2_a_caller_that_dies_leaves_no_number_that_never_expires() {
         let mut connection = TcpStream::connect(("127.0.0.1", redis().port)).unwrap();
         connection.write_all(&bytes[..sent]).unwrap();
         connection.shutdown(Shutdown::Write).unwrap();
-        // Redis hangs up when it has done all that was whole.
+        // Redis closes the connection after the last complete command.
         connection.read_to_end(&mut Vec::new()).unwrap();
-        let kept_for = kept_for(&name);
-        assert_ne!(kept_for, -1, "for ever, after {sent} of {} bytes", bytes.len());
-        counted += u32::from(kept_for > 0);
+        let ttl = ttl_millis(&name);
+        assert_ne!(ttl, -1, "never expires, after {sent} of {} bytes", bytes.len());
+        counted += u32::from(ttl > 0);
     }
     assert_eq!(counted, 1, "all or nothing");
 }

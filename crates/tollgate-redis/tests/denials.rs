@@ -1,4 +1,4 @@
-//! Denials are remembered until they could change, and Redis is not asked meanwhile.
+//! The cache of denials: Redis is not asked again until a denial could change.
 
 mod common;
 
@@ -34,18 +34,18 @@ impl World {
         run(self.limiter.check_async(Request::client("a").cost(cost))).unwrap()
     }
 
-    /// How many scripts Redis has run.
-    fn asked(&self) -> u64 {
+    /// Number of scripts that Redis has run.
+    fn script_calls(&self) -> u64 {
         let stats = self.redis.cli(&["info", "commandstats"]);
         let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
         stats.lines().filter(|line| line.contains("_eval")).filter_map(calls).sum()
     }
 
-    /// Whether `what` asks Redis.
-    fn asks(&self, what: impl FnOnce()) -> bool {
-        let before = self.asked();
-        what();
-        self.asked() > before
+    /// Whether `action` asks Redis.
+    fn asks(&self, action: impl FnOnce()) -> bool {
+        let before = self.script_calls();
+        action();
+        self.script_calls() > before
     }
 }
 
@@ -54,7 +54,7 @@ fn per_client(limit: Limit) -> Rule {
 }
 
 #[test]
-fn a_hammering_client_costs_redis_nothing_until_the_moment_it_could_be_admitted() {
+fn a_hammering_client_costs_redis_nothing_until_it_could_be_admitted() {
     let world = World::new([per_client(Limit::per_minute(2)), Rule::new("global", Limit::per_second(1_000))]);
     (0..2).for_each(|_| assert!(world.check(1).allowed()));
     let denied = world.check(1);
@@ -74,11 +74,11 @@ fn a_hammering_client_costs_redis_nothing_until_the_moment_it_could_be_admitted(
     assert!(!hammered);
     assert_eq!(world.limiter.store().status().remembered_denials, 30);
     world.clock.advance(Duration::from_nanos(1));
-    assert!(world.check(1).allowed(), "and then it is admitted, on the dot");
+    assert!(world.check(1).allowed(), "admitted exactly when the denial expires");
 }
 
 #[test]
-fn what_this_node_does_to_a_client_ends_what_it_remembers() {
+fn an_operation_of_this_process_on_a_client_invalidates_its_cached_denials() {
     type Act = fn(&World);
     let acts: [(&str, Act); 3] = [
         ("reset", |world| run(world.limiter.reset("a")).unwrap()),
@@ -99,25 +99,25 @@ fn what_this_node_does_to_a_client_ends_what_it_remembers() {
     run(world.limiter.block("a", START.saturating_add(HOUR))).unwrap();
     (0..2).for_each(|_| assert!(!world.check(1).allowed()));
     run(world.limiter.block("a", START)).unwrap();
-    assert!(world.check(1).allowed(), "a block that is lifted");
+    assert!(world.check(1).allowed(), "the block is lifted");
     let reservation = run(world.limiter.reserve("a", HOUR)).unwrap();
     (0..2).for_each(|_| assert!(!world.check(1).allowed()));
     assert_eq!(run(reservation.settle(0)).unwrap().shortfall, 0);
-    assert!(world.check(1).allowed(), "a reservation that is given back");
+    assert!(world.check(1).allowed(), "the reservation is given back");
 }
 
 #[test]
-fn a_dearer_request_that_was_denied_says_nothing_of_a_cheaper_one() {
+fn a_cached_denial_does_not_deny_a_request_of_lower_cost() {
     let world = World::new([per_client(Limit::fixed_window(5, HOUR))]);
     assert!(world.check(2).allowed());
     assert_eq!(world.check(4).remaining(), 3);
     assert!(world.check(1).allowed());
     let again = world.check(4);
-    assert_eq!((again.allowed(), again.remaining()), (false, 2), "and is asked for again after it");
+    assert_eq!((again.allowed(), again.remaining()), (false, 2), "the admitted request invalidated it");
 }
 
 #[test]
-fn b2_attempts_that_count_are_always_asked_for() {
+fn b2_limits_that_count_denied_attempts_are_not_cached() {
     let world = World::new([per_client("2/h fixed counting denied".parse().unwrap())]);
     (0..2).for_each(|_| assert!(world.check(1).allowed()));
     assert!(!world.check(1).allowed());
@@ -125,7 +125,7 @@ fn b2_attempts_that_count_are_always_asked_for() {
 }
 
 #[test]
-fn a_peek_is_always_asked_for_and_another_client_too() {
+fn peeks_and_other_clients_are_not_answered_from_the_cache() {
     let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
     (0..2).for_each(|_| drop(world.check(1)));
     assert!(world.asks(|| drop(run(world.limiter.peek("a")))));
@@ -133,31 +133,31 @@ fn a_peek_is_always_asked_for_and_another_client_too() {
 }
 
 #[test]
-fn what_is_remembered_is_told_even_while_redis_is_away() {
+fn cached_denials_are_served_while_redis_is_down() {
     let mut world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
     (0..2).for_each(|_| drop(world.check(1)));
     world.redis.kill();
-    let known = world.check(1);
-    assert!(!known.allowed() && !known.degraded());
+    let cached = world.check(1);
+    assert!(!cached.allowed() && !cached.degraded());
     assert!(world.limiter.store().live_keys().is_none());
 }
 
-/// Redis may have done what nobody waited for.
+/// Redis may have executed a call that was cancelled.
 #[test]
-fn a_reset_that_was_given_up_on_the_way_ends_what_is_remembered_too() {
+fn a_cancelled_reset_invalidates_cached_denials_too() {
     let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
     (0..3).for_each(|_| drop(world.check(1)));
     world.redis.cli(&["client", "pause", "300", "all"]);
-    let given_up =
+    let cancelled =
         run(async { tokio::time::timeout(Duration::from_millis(100), world.limiter.reset("a")).await });
-    assert!(given_up.is_err(), "Redis was to be slower than that");
+    assert!(cancelled.is_err(), "the pause outlasts the timeout");
     assert!(world.check(1).allowed());
 }
 
 #[test]
-fn nothing_is_remembered_for_longer_than_was_allowed() {
+fn no_denial_is_cached_beyond_the_maximum_age() {
     let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
     (0..2).for_each(|_| drop(world.check(1)));
     world.clock.advance(10 * MINUTE);
-    assert!(world.asks(|| assert!(!world.check(1).allowed())), "another node may have given something back");
+    assert!(world.asks(|| assert!(!world.check(1).allowed())), "another process may have given units back");
 }

@@ -1,4 +1,4 @@
-//! What happens when Redis fails, with a real one that really does: each way to fail, under each policy.
+//! Failures of a real Redis: each kind of failure, under each failure policy.
 
 mod common;
 mod node;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Redis, Watched, cli, until};
+use common::{Redis, Sentinels, cli, until};
 use node::{LIMIT, Node};
 use tollgate::{Clock as _, HOUR, Limit, Limiter, ManualClock, Request, RuleSet, SystemClock};
 use tollgate_redis::RedisStore;
@@ -27,7 +27,7 @@ fn e4_redis_that_refuses_connections() {
     assert!(redis.run());
     node.until_back();
     node.assert_exact();
-    assert_eq!(node.was_told(), ["down", "back"]);
+    assert_eq!(node.changes(), ["down", "back"]);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn e4_redis_that_hangs() {
     node.assert_exact();
 }
 
-/// Time in the test's hands: not before the deadline, and not after it.
+/// Manual time: the check fails at its deadline, neither before nor after.
 #[test]
 fn e4_a_hanging_redis_costs_a_request_its_deadline_and_no_more() {
     let redis = Redis::start(&[]);
@@ -87,7 +87,7 @@ fn e4_redis_that_is_slow_now_and_then() {
     let node = Node::new(&redis.url());
     node.assert_exact();
     redis.cli(&["client", "pause", "600", "all"]);
-    assert!(node.check("open", "slow").degraded(), "longer than the deadline is a failure");
+    assert!(node.check("open", "slow").degraded(), "an answer after the deadline is a failure");
     node.until_back();
     node.assert_exact();
 }
@@ -105,16 +105,18 @@ fn e4_redis_that_is_out_of_memory() {
         assert!(status.down.as_ref().is_some_and(|reason| reason.contains("OOM")), "{status:?}");
         redis.cli(&["config", "set", "maxmemory", "0"]);
         node.until_back();
-        assert_eq!(node.check("open", "a").remaining(), LIMIT - 4, "nothing was lost, and nothing taken");
+        assert_eq!(node.check("open", "a").remaining(), LIMIT - 4, "nothing was lost, and nothing was taken");
         node.assert_exact();
     }
 }
 
 #[test]
-fn e4_a_replica_that_only_reads() {
+fn e4_a_replica_is_read_only() {
     let master = Redis::start(&[]);
     let replica = Redis::start(&["--replicaof", &format!("127.0.0.1 {}", master.port)]);
-    until("the replica follows", || replica.cli(&["info", "replication"]).contains("master_link_status:up"));
+    until("the replica is in sync", || {
+        replica.cli(&["info", "replication"]).contains("master_link_status:up")
+    });
     let node = Node::new(&replica.url());
     node.assert_degraded();
     assert!(node.limiter.store().status().down.is_some_and(|reason| reason.contains("READONLY")));
@@ -143,7 +145,7 @@ fn e4_redis_that_is_still_loading() {
 }
 
 #[test]
-fn e4_a_script_that_was_flushed_is_loaded_again_and_nobody_notices() {
+fn e4_a_flushed_script_is_loaded_again_and_no_check_fails() {
     let redis = Redis::start(&[]);
     let node = Node::new(&redis.url());
     for _ in 0..LIMIT {
@@ -154,13 +156,14 @@ fn e4_a_script_that_was_flushed_is_loaded_again_and_nobody_notices() {
     assert!(!node.check("closed", "a").allowed());
 }
 
-/// A server that runs the first script it is sent whole, so that it is connected to, and then knows of none.
-fn forgetful() -> String {
+/// A server that runs the first EVAL, so that the store connects, and answers NOSCRIPT from then
+/// on.
+fn noscript_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let answer = |stream: TcpStream, ran: &AtomicBool| -> io::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
-        // A number and what it announces: arguments after `*`, bytes after `$`.
+        // The count of arguments after `*`, the length in bytes after `$`.
         let number = |reader: &mut BufReader<TcpStream>| -> io::Result<usize> {
             let mut line = String::new();
             reader.read_line(&mut line)?;
@@ -190,8 +193,8 @@ fn forgetful() -> String {
 }
 
 #[test]
-fn e4_noscript_in_answer_to_the_whole_script_is_a_store_error() {
-    let url = forgetful();
+fn e4_noscript_in_answer_to_eval_is_a_store_error() {
+    let url = noscript_server();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = RedisStore::open(&url).unwrap();
@@ -204,42 +207,44 @@ fn e4_noscript_in_answer_to_the_whole_script_is_a_store_error() {
 }
 
 #[test]
-fn e4_sentinels_fail_over_in_mid_traffic() {
-    let mut watched = Watched::start();
-    let node = Node::new(&watched.url());
+fn e4_sentinels_fail_over_under_traffic() {
+    let mut group = Sentinels::start();
+    let node = Node::new(&group.url());
     node.assert_exact();
-    // The planned kind: the old master lives on and only reads.
-    let old = watched.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", "main"]);
-    until("the sentinels agree to", || watched.sentinels[0].cli(&["sentinel", "failover", "main"]) == "OK");
-    until("another master is named", || {
+    // A planned failover: the old master lives on, read-only.
+    let old = group.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", "main"]);
+    until("the sentinels accept the failover", || {
+        group.sentinels[0].cli(&["sentinel", "failover", "main"]) == "OK"
+    });
+    until("the sentinels name another master", || {
         let _ = node.check("open", "traffic");
-        watched
+        group
             .sentinels
             .iter()
             .all(|sentinel| sentinel.cli(&["sentinel", "get-master-addr-by-name", "main"]) != old)
     });
     node.until_back();
     node.assert_exact();
-    // The other kind. The sentinels must first see the old master as a replica of the new one.
-    let new = watched.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", "main"]);
+    // An unplanned failover. First the sentinels must see the old master as a replica of the new.
+    let new = group.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", "main"]);
     let port: u16 = new.lines().last().unwrap().parse().unwrap();
-    let master = watched.servers.iter().position(|server| server.port == port).unwrap();
-    until("the old master follows", || cli(port, &["info", "replication"]).contains("state=online"));
-    let other = watched.servers[1 - master].port;
-    until("the sentinels know that", || {
-        watched.sentinels.iter().all(|sentinel| {
+    let master = group.servers.iter().position(|server| server.port == port).unwrap();
+    until("the old master is in sync", || cli(port, &["info", "replication"]).contains("state=online"));
+    let other = group.servers[1 - master].port;
+    until("the sentinels know the new replica", || {
+        group.sentinels.iter().all(|sentinel| {
             let replicas = sentinel.cli(&["sentinel", "replicas", "main"]);
             replicas.contains(&format!("127.0.0.1:{other}")) && replicas.contains("master-link-status\nok")
         })
     });
-    watched.servers[master].kill();
+    group.servers[master].kill();
     node.assert_degraded();
     node.until_back();
     node.assert_exact();
 }
 
 #[test]
-fn e4_another_runtime_takes_over_when_the_one_that_was_trying_ends() {
+fn e4_another_runtime_probes_after_the_runtime_of_the_prober_ended() {
     let mut redis = Redis::start(&[]);
     redis.kill();
     let node = Node::new(&redis.url());
@@ -251,7 +256,7 @@ fn e4_another_runtime_takes_over_when_the_one_that_was_trying_ends() {
     drop(first);
     assert!(redis.run());
     let second = runtime();
-    until("the other one has found it", || {
+    until("Redis is back for the second runtime", || {
         !second.block_on(node.limiter.check_async(Request::new(&attributes))).unwrap().degraded()
     });
 }

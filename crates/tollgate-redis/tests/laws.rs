@@ -1,11 +1,12 @@
-//! The laws over a real Redis: one server, a Cluster of three masters with replicas, a master that Sentinels watch.
+//! The laws on a real Redis: a single server, a Cluster of three masters with replicas, and a
+//! master that Sentinels monitor.
 
 mod common;
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Cluster, Redis, Watched, direct};
+use common::{Cluster, Redis, Sentinels, direct};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Laws;
 
@@ -17,29 +18,36 @@ fn redis() -> &'static Redis {
     REDIS.get_or_init(|| Redis::start(&[]))
 }
 
-fn in_cluster() -> RedisStore {
+fn cluster_store() -> RedisStore {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(Cluster::start).store()
 }
 
-fn watched() -> RedisStore {
-    static WATCHED: OnceLock<Watched> = OnceLock::new();
-    direct(&WATCHED.get_or_init(Watched::start).url()).build().unwrap()
+fn sentinel_store() -> RedisStore {
+    static SENTINELS: OnceLock<Sentinels> = OnceLock::new();
+    direct(&SENTINELS.get_or_init(Sentinels::start).url()).build().unwrap()
 }
 
 tollgate_testkit::conformance!(single, || redis().store(), resolution = MICROSECOND);
-tollgate_testkit::conformance!(cluster, in_cluster, resolution = MICROSECOND, together, cases = 24, sharded);
-tollgate_testkit::conformance!(sentinel, watched, resolution = MICROSECOND, together, cases = 24);
+tollgate_testkit::conformance!(
+    cluster,
+    cluster_store,
+    resolution = MICROSECOND,
+    together,
+    cases = 24,
+    sharded
+);
+tollgate_testkit::conformance!(sentinel, sentinel_store, resolution = MICROSECOND, together, cases = 24);
 
-/// Denials that are remembered here, not asked for. (The numbers of limits that did not deny are then those of when
-/// Redis was asked, so the laws that compare them are left out.)
+/// Without the laws that compare the numbers of limits that did not deny: in a cached denial they
+/// are those of the time when Redis decided.
 #[test]
-fn a_store_that_remembers_denials_keeps_the_laws() {
-    let remembering = || {
+fn a_store_that_caches_denials_keeps_the_laws() {
+    let caching = || {
         let store = direct(&redis().url()).remember_denials(Duration::from_secs(3600));
         store.build().unwrap()
     };
-    let laws = Laws::new(remembering).resolution(MICROSECOND).cases(100);
+    let laws = Laws::new(caching).resolution(MICROSECOND).cases(100);
     laws.b1_never_too_many();
     laws.b2_denial_is_free();
     laws.b3_remaining_is_true();

@@ -1,6 +1,7 @@
-//! B9 across processes: eight of them race for a thousand units by the server's clock, and get exactly a thousand.
+//! B9 across processes: eight processes race for a thousand units by the server's clock, and are
+//! admitted exactly a thousand times.
 
-#![expect(clippy::print_stdout, reason = "a racer tells the one who started it")]
+#![expect(clippy::print_stdout, reason = "a racer reports to its parent on standard output")]
 
 mod common;
 
@@ -14,7 +15,7 @@ use tollgate_redis::RedisStore;
 const PROCESSES: usize = 8;
 const UNITS: u64 = 1_000;
 
-/// What each of the processes does: this same test, told by its environment where and under which limit.
+/// The work of one process: this test's binary, with its URL, prefix and limit in the environment.
 async fn racer(url: &str, prefix: &str, limit: &str) -> u64 {
     let limit: Limit = limit.parse().unwrap();
     let rules = RuleSet::new([
@@ -62,23 +63,25 @@ fn race(test: &str, url: &str, limit: &str) {
         racers.iter_mut().map(|racer| BufReader::new(racer.stdout.take().unwrap())).collect();
     for output in &mut outputs {
         let ready = output.lines().map_while(Result::ok).any(|line| line.ends_with("ready"));
-        assert!(ready, "a process that is ready says so");
+        assert!(ready, "every racer reports that it is ready");
     }
     racers.iter_mut().for_each(|racer| writeln!(racer.stdin.as_mut().unwrap(), "go").unwrap());
     let mut admitted = 0;
     for (mut racer, mut output) in racers.into_iter().zip(outputs) {
-        let mut said = String::new();
-        output.read_to_string(&mut said).unwrap();
-        assert!(racer.wait().unwrap().success(), "{said}");
-        let count =
-            said.lines().find_map(|line| line.split("admitted=").nth(1)).unwrap_or_else(|| panic!("{said}"));
+        let mut output_text = String::new();
+        output.read_to_string(&mut output_text).unwrap();
+        assert!(racer.wait().unwrap().success(), "{output_text}");
+        let count = output_text
+            .lines()
+            .find_map(|line| line.split("admitted=").nth(1))
+            .unwrap_or_else(|| panic!("{output_text}"));
         admitted += count.trim().parse::<u64>().unwrap();
     }
     assert_eq!(admitted, UNITS, "{limit}");
 }
 
-/// Whether this process is one of the racers: then it has raced.
-fn is_racer() -> bool {
+/// Runs the race if this process is a racer. Returns whether it is.
+fn raced() -> bool {
     let Ok(race) = std::env::var("TOLLGATE_RACE") else { return false };
     let [url, prefix, limit] = *race.splitn(3, ' ').collect::<Vec<_>>() else { panic!("{race}") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -87,12 +90,12 @@ fn is_racer() -> bool {
 }
 
 #[test]
-fn b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_that() {
-    if is_racer() {
+fn b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_a_thousand() {
+    if raced() {
         return;
     }
     let redis = Redis::start(&[]);
-    let test = "b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_that";
+    let test = "b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_a_thousand";
     for limit in ["1000/365d fixed", "1000/365d sliding", "1000/365d log", "1000/365d"] {
         race(test, &redis.url(), limit);
     }
@@ -100,7 +103,7 @@ fn b9_eight_processes_race_for_a_thousand_units_and_admit_exactly_that() {
 
 #[test]
 fn b9_eight_processes_race_in_a_cluster() {
-    if is_racer() {
+    if raced() {
         return;
     }
     race("b9_eight_processes_race_in_a_cluster", &Cluster::start().url(), "1000/365d");

@@ -1,11 +1,12 @@
-//! How a real Redis is reached, and what is found there: TLS, users, databases, prefixes, names, expiry, the clock.
+//! Connecting to a real Redis, and the keys found there: TLS, users, databases, prefixes, names,
+//! expiry, the clock.
 
 mod common;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Cluster, Redis, Watched, until};
+use common::{Cluster, Redis, Sentinels, until};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -32,11 +33,11 @@ fn open(url: &str) -> Limiter<RedisStore> {
     limiter(RedisStore::open(url).unwrap(), Limit::fixed_window(10, HOUR))
 }
 
-/// What docs/fleet.md tells operators to allow.
+/// The commands that docs/fleet.md tells operators to allow.
 const COMMANDS: &str = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush";
 
 #[test]
-fn a_user_may_only_do_what_the_script_does_to_keys_with_its_prefix() {
+fn a_user_needs_only_the_commands_of_the_script_on_keys_with_the_prefix() {
     let redis = Redis::start(&["--requirepass", "everything"]);
     let root =
         |arguments: &[&str]| redis.cli(&[&["--no-auth-warning", "-a", "everything"], arguments].concat());
@@ -56,15 +57,15 @@ fn a_user_may_only_do_what_the_script_does_to_keys_with_its_prefix() {
     for wrong in [format!("redis://tollgate:not-the-one@127.0.0.1:{}", redis.port), redis.url()] {
         let limiter = open(&wrong);
         assert!(run(limiter.check_async("a")).unwrap().degraded());
-        let why = limiter.store().status().down.unwrap();
-        assert!(!why.contains("not-the-one"), "{why}");
+        let reason = limiter.store().status().down.unwrap();
+        assert!(!reason.contains("not-the-one"), "{reason}");
     }
 }
 
 #[test]
-fn in_a_cluster_a_user_also_asks_where_the_slots_are() {
+fn in_a_cluster_a_user_also_needs_the_commands_that_list_the_slots() {
     let cluster = Cluster::start();
-    // As docs/fleet.md has it.
+    // As in docs/fleet.md.
     let commands = format!("{COMMANDS} +cluster|slots +cluster|shards +asking +readonly");
     for node in &cluster.nodes {
         let mut acl = vec!["acl", "setuser", "tollgate", "on", ">secret", "~tollgate:*", "-@all"];
@@ -77,25 +78,25 @@ fn in_a_cluster_a_user_also_asks_where_the_slots_are() {
 }
 
 #[test]
-fn behind_sentinels_a_user_also_asks_for_the_role_and_sentinels_may_want_a_password() {
-    let watched = Watched::start();
+fn behind_sentinels_a_user_also_needs_role_and_sentinels_may_have_a_password() {
+    let sentinels = Sentinels::start();
     let commands = format!("{COMMANDS} +role");
-    for server in &watched.servers {
+    for server in &sentinels.servers {
         let mut acl = vec!["acl", "setuser", "tollgate", "on", ">secret", "~tollgate:*", "-@all"];
         acl.extend(commands.split(' '));
         assert_eq!(server.cli(&acl), "OK");
     }
-    for sentinel in &watched.sentinels {
+    for sentinel in &sentinels.sentinels {
         let secret = ["acl", "setuser", "default", "resetpass", ">of-the-sentinels"];
         assert_eq!(sentinel.cli(&secret), "OK");
     }
-    let url = watched.url().replace("redis+sentinel://", "redis+sentinel://tollgate:secret@");
+    let url = sentinels.url().replace("redis+sentinel://", "redis+sentinel://tollgate:secret@");
     assert!(check(&open(&format!("{url}?sentinel_password=of-the-sentinels")), "a").allowed());
     assert!(run(open(&url).check_async("a")).unwrap().degraded());
 }
 
 #[test]
-fn databases_and_prefixes_are_apart() {
+fn databases_and_prefixes_are_independent() {
     let redis = Redis::start(&[]);
     let third = open(&format!("{}/3", redis.url()));
     assert_eq!(check(&third, "alice").remaining(), 9);
@@ -107,7 +108,7 @@ fn databases_and_prefixes_are_apart() {
 }
 
 #[test]
-fn a_socket_in_the_file_system() {
+fn a_store_connects_over_a_unix_socket() {
     let socket = std::env::temp_dir().join(format!("tollgate-{}.sock", common::unique()));
     let _redis = Redis::start(&["--unixsocket", socket.to_str().unwrap()]);
     assert!(check(&open(&format!("unix://{}", socket.display())), "a").allowed());
@@ -160,7 +161,7 @@ fn tls_with_a_certificate_on_each_side() {
 }
 
 #[test]
-fn b6_a_key_is_gone_when_its_client_is_idle() {
+fn b6_a_key_expires_when_its_client_is_idle() {
     let redis = Redis::start(&[]);
     let limits = ["5/100ms fixed", "5/50ms sliding", "5/100ms log", "5/100ms", "3/100ms burst 5"];
     for limit in limits {
@@ -168,10 +169,10 @@ fn b6_a_key_is_gone_when_its_client_is_idle() {
         assert_eq!(check(&limiter, "a").remaining(), 4);
         let left: i64 = redis.cli(&["pttl", "tollgate:{a}:per-client:0"]).parse().unwrap();
         assert!((1..=101).contains(&left) || left == -2, "{limit}: {left} ms");
-        until("it is gone", || redis.cli(&["exists", "tollgate:{a}:per-client:0"]) == "0");
+        until("the key has expired", || redis.cli(&["exists", "tollgate:{a}:per-client:0"]) == "0");
         assert_eq!(check(&limiter, "a").remaining(), 4, "{limit}");
         run(limiter.refund("a")).unwrap();
-        assert_eq!(redis.cli(&["exists", "tollgate:{a}:per-client:0"]), "0", "{limit}: given back whole");
+        assert_eq!(redis.cli(&["exists", "tollgate:{a}:per-client:0"]), "0", "{limit}: all units given back");
     }
     let limiter = limiter(RedisStore::open(&redis.url()).unwrap(), "5/10ms".parse().unwrap());
     run(limiter.block("a", TokioClock.now().saturating_add(HOUR))).unwrap();
@@ -180,7 +181,7 @@ fn b6_a_key_is_gone_when_its_client_is_idle() {
 }
 
 #[test]
-fn the_time_is_the_servers_whatever_the_callers_clock_says() {
+fn decisions_use_the_servers_clock_not_the_callers() {
     let redis = Redis::start(&[]);
     let wrong = ManualClock::at(Timestamp::from_secs(1_000_000_000));
     let store = RedisStore::builder(&redis.url()).unwrap().remember_denials(Duration::ZERO).build().unwrap();
@@ -194,7 +195,7 @@ fn the_time_is_the_servers_whatever_the_callers_clock_says() {
     assert!(first.allowed() && second.allowed() && !third.allowed());
     assert!(first.now() <= second.now() && second.now() <= third.now());
     assert!(third.now().since(first.now()) < MINUTE);
-    // A block is for so long, or until a date, both by the server's clock.
+    // A block lasts for a duration or until a date, both by the server's clock.
     run(astray.block("b", HOUR)).unwrap();
     run(astray.block("c", first.now().saturating_add(HOUR))).unwrap();
     for client in ["b", "c"] {
@@ -204,7 +205,7 @@ fn the_time_is_the_servers_whatever_the_callers_clock_says() {
 }
 
 #[test]
-fn what_an_older_version_wrote_is_read() {
+fn the_formats_of_older_versions_are_read() {
     let redis = Redis::start(&[]);
     let rules = RuleSet::new([
         Rule::new("per-client", Limit::fixed_window(10, HOUR)).key(["client"]),
@@ -213,7 +214,7 @@ fn what_an_older_version_wrote_is_read() {
     let store = RedisStore::builder(&redis.url()).unwrap().callers_clock().build().unwrap();
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = Limiter::builder(rules.unwrap()).store(store).clock(clock).deadline(HOUR).build().unwrap();
-    // A block, and a reservation that did not say whose it was.
+    // A block, and a reservation without a holder.
     let window =
         "f 10 3600000000 0 0|1800000000000000 6|1800000060000000|7f:2:1800000030000000:1800003600000000:0:0";
     redis.cli(&["set", "tollgate:{a}:per-client:0", window]);
@@ -222,7 +223,7 @@ fn what_an_older_version_wrote_is_read() {
     run(limiter.settle(tollgate::HoldId(0x7f), Request::client("a").cost(0))).unwrap();
     run(limiter.block("a", Timestamp::EPOCH)).unwrap();
     assert_eq!(run(limiter.peek("a")).unwrap().remaining(), 6);
-    // What came with a request was tagged with it.
+    // The state of an inline limit, tagged with the limit.
     redis.cli(&["set", "tollgate:{a}:inline:0", "b 60 60000000000 1000 0|1800000600000000 0"]);
     let limit = limiter.inline(Limit::per_hour(60)).unwrap();
     assert_eq!(
@@ -240,9 +241,9 @@ fn names_in_redis_are_readable_and_no_two_budgets_share_one() {
         Rule::new("both", Limit::per(10, HOUR)).key(["client", "path"]),
         Rule::inline("inline").key(["client"]),
     ]);
-    let elsewhere =
+    let on_post =
         Override::new("both", Limit::per(5, HOUR)).matching("method", "POST]").matching("path", "/x*");
-    let rules = rules.unwrap().with_overrides([elsewhere]);
+    let rules = rules.unwrap().with_overrides([on_post]);
     let store = RedisStore::open(&redis.url()).unwrap();
     let limiter = Limiter::builder(rules.unwrap())
         .store(store)

@@ -1,4 +1,5 @@
-//! The script against the core: the same requests at the same times, equal answers to the unit and the microsecond.
+//! The script against the core: for equal requests at equal times, answers that are equal to the
+//! unit and the microsecond.
 
 mod common;
 
@@ -14,7 +15,7 @@ use tollgate::{
     Algorithm, Answer, Applied, Bucket, Cause, Charge, Error, Limit, Limits, MemoryStore, Meter, Op, Outcome,
     Override, Request, Rule, RuleSet, SECOND, Store, StoreError, Timestamp, Verdict,
 };
-use tollgate_redis::{RedisStore, SCRIPT};
+use tollgate_redis::RedisStore;
 use tollgate_testkit::{World, any_limit, run};
 
 fn redis() -> &'static Redis {
@@ -22,21 +23,21 @@ fn redis() -> &'static Redis {
     REDIS.get_or_init(|| Redis::start(&[]))
 }
 
-/// How many answers were compared.
+/// Number of answers compared.
 static COMPARED: AtomicU64 = AtomicU64::new(0);
 
-/// Asks both, and both must say the same.
+/// A store on Redis and one in memory. Their answers must be equal.
 struct Twin {
     redis: RedisStore,
     memory: MemoryStore,
-    /// Whether the clock has gone back: what is then done to a state is done at its own time, which
-    /// may lie between two microseconds.
+    /// Whether the clock has gone back. A state is then changed at the time when it was written,
+    /// which may lie between two microseconds.
     went_back: Arc<AtomicBool>,
 }
 
-/// Whether the states of a limit are written at whole microseconds: those of others have times of
-/// their own that lie between two, which shows when the clock goes back.
-fn in_micros(limit: &Limit) -> bool {
+/// Whether the times in a limit's states are whole microseconds. Other times lie between two
+/// microseconds, which shows when the clock goes back.
+fn has_whole_micros(limit: &Limit) -> bool {
     let whole = |bucket: Bucket| bucket.interval.as_nanos().is_multiple_of(1_000 * u128::from(bucket.amount));
     match limit.algorithm() {
         Algorithm::TokenBucket(bucket) => whole(bucket),
@@ -45,7 +46,7 @@ fn in_micros(limit: &Limit) -> bool {
     }
 }
 
-/// The same but for a microsecond.
+/// Whether two outcomes are equal but for a microsecond.
 fn is_near(got: &Outcome, expected: &Outcome) -> bool {
     let moments = |outcome: &Outcome| {
         let Outcome { now, verdict, reset_at, grows_at, .. } = *outcome;
@@ -63,21 +64,21 @@ impl Store for Twin {
         if std::thread::panicking() {
             return Ok(got);
         }
-        let what = || format!("{op:?} of {charges:?} at {now:?}");
-        assert_eq!(got.now, up(expected.now), "{}", what());
+        let call = || format!("{op:?} of {charges:?} at {now:?}");
+        assert_eq!(got.now, rounded_up(expected.now), "{}", call());
         for (got, expected) in got.answers.iter().zip(&expected.answers) {
             COMPARED.fetch_add(1, Ordering::Relaxed);
             let cause = match expected.cause {
-                Cause::Block { until } => Cause::Block { until: up(until) },
+                Cause::Block { until } => Cause::Block { until: rounded_up(until) },
                 cause => cause,
             };
-            let expected = Answer { outcome: coarse(expected.outcome), cause, ..*expected };
+            let expected = Answer { outcome: rounded_outcome(expected.outcome), cause, ..*expected };
             let near = self.went_back.load(Ordering::Relaxed) && is_near(&got.outcome, &expected.outcome);
             let same = *got == if near { Answer { outcome: got.outcome, ..expected } } else { expected };
-            assert!(same, "{}: {got:?}, expected {expected:?}", what());
+            assert!(same, "{}: {got:?}, expected {expected:?}", call());
         }
         let rest = |applied: &Applied| (applied.converted, applied.changed);
-        assert_eq!(rest(&got), rest(&expected), "{}", what());
+        assert_eq!(rest(&got), rest(&expected), "{}", call());
         Ok(got)
     }
 
@@ -86,25 +87,31 @@ impl Store for Twin {
     }
 }
 
-/// A moment as a clock of microseconds sees it.
-fn up(at: Timestamp) -> Timestamp {
+/// A time, rounded up to microseconds.
+fn rounded_up(at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos().div_ceil(1_000) * 1_000)
 }
 
-/// An outcome as a clock of microseconds sees it: what is promised never comes early.
-fn coarse(outcome: Outcome) -> Outcome {
-    let now = up(outcome.now);
+/// An outcome with its times rounded up to microseconds: no promised time is early.
+fn rounded_outcome(outcome: Outcome) -> Outcome {
+    let now = rounded_up(outcome.now);
     let verdict = match outcome.verdict {
         Verdict::Denied { retry_after } => {
-            let at = up(outcome.now.saturating_add(retry_after));
+            let at = rounded_up(outcome.now.saturating_add(retry_after));
             Verdict::Denied { retry_after: at.since(now).max(Duration::from_micros(1)) }
         }
         verdict => verdict,
     };
-    Outcome { now, verdict, reset_at: up(outcome.reset_at), grows_at: up(outcome.grows_at), ..outcome }
+    Outcome {
+        now,
+        verdict,
+        reset_at: rounded_up(outcome.reset_at),
+        grows_at: rounded_up(outcome.grows_at),
+        ..outcome
+    }
 }
 
-/// Limits with the small numbers of the laws, and some whose numbers are as large as they come.
+/// Limits with the small numbers of the laws, and some with the largest numbers allowed.
 fn wide_limit() -> impl Strategy<Value = Limit> {
     let large = [
         "1234567/d",
@@ -133,15 +140,15 @@ enum Step {
     Block(Duration),
     Reset,
     Reserve(u64, Duration),
-    /// The oldest reservation that is left, at this cost.
+    /// Settles the oldest open reservation at this cost.
     Settle(u64),
-    /// The rules from the second list, or back.
+    /// Switches to the other list of rules.
     Change,
-    /// The clock goes back, by more than a reading may be late.
+    /// Sets the clock back, by more than a reading may be late.
     Back(Duration),
-    /// A check on a path that has budgets of its own.
-    Elsewhere(u64),
-    /// A check under a limit that comes with it, one of a few.
+    /// Checks a path that an override gives a budget.
+    Overridden(u64),
+    /// Checks under the inline limit of this index.
     Inline(u64, usize),
 }
 
@@ -166,19 +173,20 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => any_cost().prop_map(Step::Settle),
         1 => Just(Step::Change),
         1 => (1_000_001..200_000_000_u64).prop_map(|micros| Step::Back(Duration::from_micros(micros))),
-        2 => any_cost().prop_map(Step::Elsewhere),
+        2 => any_cost().prop_map(Step::Overridden),
         4 => (any_cost(), 0..6_usize).prop_map(|(cost, limit)| Step::Inline(cost, limit)),
     ]
 }
 
-/// Limits that come with requests: fast and slow, that divide and that do not, and windows.
+/// Inline limits: buckets with fast and slow refill, with whole and fractional nanoseconds per
+/// token, and windows.
 fn inline_limits() -> [Limit; 6] {
     ["100/h", "1000/s", "7/min", "3/s burst 9", "10/60s fixed", "4/60s fixed"]
         .map(|limit| limit.parse().unwrap())
 }
 
-/// Limits that the script's short way knows: it is gone only if all of a request's are.
-fn usual_limit() -> impl Strategy<Value = Limit> {
+/// Limits that the script's fast path decides. It needs all limits of a request to be such.
+fn ordinary_limit() -> impl Strategy<Value = Limit> {
     let period =
         prop_oneof![Just(60_000_000_u64), Just(1_000_000), 1..5_000_u64].prop_map(Duration::from_micros);
     (1..20_u64, 1..15_u64, period, 0..3_u8).prop_map(|(count, amount, period, kind)| match kind {
@@ -188,11 +196,12 @@ fn usual_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// One to three rules of one to three limits, keyed or for all, some that only watch, some with a cost of their own; and
-/// the same with other limits. (Of a limit that was gone in between, a store may or may not remember something.)
+/// One to three rules of one to three limits, keyed or global, some of them shadow rules, with
+/// different costs; and the same rules with other limits. The number of limits stays the same,
+/// because a store may or may not forget a limit that is absent for a while.
 fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
-    let usual = rules_of(usual_limit().boxed(), 0.0);
-    prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => usual]
+    let ordinary = rules_of(ordinary_limit().boxed(), 0.0);
+    prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => ordinary]
 }
 
 fn rules_of(limit: BoxedStrategy<Limit>, shadows: f64) -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
@@ -212,7 +221,7 @@ fn rules_of(limit: BoxedStrategy<Limit>, shadows: f64) -> impl Strategy<Value = 
     })
 }
 
-/// Runs a property. `TOLLGATE_CASES` makes it a campaign.
+/// Runs a property, over `TOLLGATE_CASES` cases if that is set.
 fn property<T: std::fmt::Debug>(
     strategy: impl Strategy<Value = T>,
     law: impl Fn(T) -> Result<(), TestCaseError>,
@@ -224,65 +233,21 @@ fn property<T: std::fmt::Debug>(
     }
 }
 
-/// What undoes a take gives back to just what it drew on, whatever others have drawn since: calls of the script as a Cluster
-/// makes them when another slot denies.
+/// The clock goes back by more than a second, or not at all: the memory store decides a late
+/// reading at its newest reading of any key.
 #[test]
-fn e3_undoing_a_take_gives_nobody_what_was_not_its_own() {
-    let redis = redis();
-    let key = format!("undo-{}", common::unique());
-    let call = |verb: &str, limit: &str, at: u64, cost: u64, ticket: Option<&str>| -> Vec<String> {
-        let key = format!("{{{key}}}:{limit}");
-        let (at, cost) = ((1_800_000_000_000_000 + at).to_string(), cost.to_string());
-        let mut arguments = vec!["eval", SCRIPT, "1", &key, verb, &at, "60000", limit, &cost, "1"];
-        arguments.extend(ticket);
-        redis.cli(&arguments).lines().map(str::to_owned).collect()
-    };
-    let admitted = |answer: &[String]| answer[3] == "0";
-    // Two a minute: B, C and D within a minute would be three.
-    let log = "l 2 60000000";
-    let ticket = call("try", log, 0, 1, None).pop().unwrap();
-    assert!(admitted(&call("take", log, 5_000, 1, None)), "B");
-    call("undo", log, 10_000, 1, Some(&ticket));
-    assert!(admitted(&call("take", log, 20_000, 1, None)), "C");
-    assert!(!admitted(&call("take", log, 60_000_000, 1, None)), "D");
-    assert!(admitted(&call("take", log, 60_005_000, 1, None)), "and B's has lapsed now");
-    // A sliding window, across the edge of its period: what was drawn before it is given back before it.
-    let sliding = "s 10 60000000 0";
-    let ticket = call("try", sliding, 59_000_000, 4, None).pop().unwrap();
-    assert_eq!(call("take", sliding, 60_000_000, 2, None)[4], "4");
-    assert_eq!(call("undo", sliding, 60_000_000, 4, Some(&ticket))[4], "8");
-    // A window that has opened anew owes nothing to the one before.
-    let fixed = "f 10 60000000 0 0";
-    let ticket = call("try", fixed, 0, 4, None).pop().unwrap();
-    assert_eq!(call("take", fixed, 60_000_000, 3, None)[4], "7");
-    assert_eq!(call("undo", fixed, 60_000_000, 4, Some(&ticket))[4], "7");
-    // A bucket of one a second: of four, two have come back by themselves.
-    let bucket = "b 10 1000000000 1000 0";
-    let ticket = call("try", bucket, 0, 4, None).pop().unwrap();
-    assert_eq!(call("take", bucket, 2_000_000, 5, None)[4], "3");
-    assert_eq!(call("undo", bucket, 2_000_000, 4, Some(&ticket))[4], "5");
-    // Two of the sustained bucket and three of its reserve, each to its own.
-    let reserve = "r 2 1000000000 1000 0 10 1000000000000 1000 0";
-    let ticket = call("try", reserve, 0, 5, None).pop().unwrap();
-    assert_eq!(call("take", reserve, 1_000_000, 4, None)[4], "4");
-    assert_eq!(call("undo", reserve, 1_000_000, 5, Some(&ticket))[4], "8");
-}
-
-/// The clock goes back by more than a second here, or not at all: a reading that merely came late is
-/// decided at the newest that the memory store knows of, whoever's that was.
-#[test]
-fn b10_every_verb_on_every_limit_says_what_the_memory_store_says() {
+fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
     let steps = prop::collection::vec((any_step(), any_span(), prop::bool::ANY), 1..120);
     property((any_rules(), steps), |((rules, other), steps)| {
         let went_back = Arc::new(AtomicBool::new(false));
         let memory = MemoryStore::new().log_ceiling(10_000);
         let twin = Twin { redis: redis().store(), memory, went_back: Arc::clone(&went_back) };
         let (first, limits) = (rules[0].clone(), rules[0].limits());
-        let elsewhere = |limits: Limits| Override::new("rule-0", limits).matching("path", "/x");
+        let on_path = |limits: Limits| Override::new("rule-0", limits).matching("path", "/x");
         let with_more = |rules: &[Rule]| {
             let inline = Rule::inline("inline").key(["client"]);
             let rules = RuleSet::new(rules.iter().cloned().chain([inline])).unwrap();
-            rules.with_overrides([elsewhere(limits)]).unwrap()
+            rules.with_overrides([on_path(limits)]).unwrap()
         };
         let world = World::new(twin, [first]);
         world.limiter.set_rules(with_more(&rules)).unwrap();
@@ -296,7 +261,7 @@ fn b10_every_verb_on_every_limit_says_what_the_memory_store_says() {
                 world.clock.advance(wait);
                 newest = newest.max(world.now());
             }
-            // A reading that merely came late is decided at the newest that the store has seen.
+            // The store decides a late reading at the newest reading it has seen.
             while let Some(newer) = seen.range(world.now()..=world.now().saturating_add(SECOND)).next_back() {
                 if *newer == world.now() {
                     break;
@@ -328,22 +293,23 @@ fn b10_every_verb_on_every_limit_says_what_the_memory_store_says() {
                     limiter.set_rules(with_more(if changed { &other } else { &rules })).unwrap();
                 }
                 Step::Back(span) => {
-                    // Of several limits on one key, Redis forgets each for itself when it is idle.
+                    // Redis forgets each limit of a key by itself when it is idle.
                     let mut all = rules.iter().chain(&other);
-                    if !all.all(|rule| rule.limits().len() == 1 && rule.limits().iter().all(in_micros)) {
+                    if !all.all(|rule| rule.limits().len() == 1 && rule.limits().iter().all(has_whole_micros))
+                    {
                         continue;
                     }
-                    // No further than idle keys are remembered.
+                    // No further back than idle keys are kept.
                     let earliest = newest.saturating_sub(Duration::from_secs(240));
                     world.clock.set(world.now().saturating_sub(span).max(earliest));
                     went_back.store(true, Ordering::Relaxed);
                 }
-                Step::Elsewhere(cost) => {
+                Step::Overridden(cost) => {
                     let attributes = [("client", "a"), ("path", "/x")];
                     let _ = run(limiter.check_async(Request::new(&attributes).cost(cost)));
                 }
-                Step::Inline(cost, which) => {
-                    let _ = run(limiter.check_async(request(cost).under("inline", &inline[which])));
+                Step::Inline(cost, index) => {
+                    let _ = run(limiter.check_async(request(cost).under("inline", &inline[index])));
                 }
             }
         }
@@ -356,7 +322,7 @@ fn b10_every_verb_on_every_limit_says_what_the_memory_store_says() {
 }
 
 #[test]
-fn b10_one_limit_at_any_times_says_what_the_core_says() {
+fn b10_one_limit_at_any_times_answers_as_the_core_does() {
     let back = prop_oneof![8 => Just(0), 2 => 0..2_000_000_u64, 1 => 0..100_000_000_u64];
     let step = (any_cost(), any_span(), back, 0..10_u8);
     let steps = prop::collection::vec(step, 1..120);
@@ -365,19 +331,19 @@ fn b10_one_limit_at_any_times_says_what_the_core_says() {
         let (mut meter, mut went_back) = (Meter::new(limit), false);
         for (cost, wait, back, verb) in steps {
             world.clock.advance(wait);
-            let back = if in_micros(&limit) { back } else { 0 };
+            let back = if has_whole_micros(&limit) { back } else { 0 };
             world.clock.set(world.now().saturating_sub(Duration::from_micros(back)));
             went_back |= back > 1_000_000;
             let (now, request) = (world.now(), Request::client("a").cost(cost));
-            let own = meter.peek(now, 0).now;
-            if own > now && own.as_nanos() % 1_000 > 0 {
-                // A late reading, and a state whose own time is between two microseconds.
+            let decided_at = meter.peek(now, 0).now;
+            if decided_at > now && decided_at.as_nanos() % 1_000 > 0 {
+                // A late reading, and a state written between two microseconds.
                 continue;
             }
             match verb {
                 0 => {
                     run(world.limiter.refund(request)).unwrap();
-                    // A store does nothing to what is idle, and does not keep what has become so.
+                    // A store does not change an idle state, and forgets a state that turns idle.
                     let at = meter.peek(now, 0).now;
                     if !meter.is_idle(at) {
                         meter.give(at, cost);
@@ -388,15 +354,16 @@ fn b10_one_limit_at_any_times_says_what_the_core_says() {
                 }
                 1 => {
                     let taken = run(world.limiter.penalise(request)).unwrap();
-                    // What is idle may have been forgotten.
-                    if cost > 0 && meter.is_idle(own) {
+                    // An idle state may have been forgotten.
+                    if cost > 0 && meter.is_idle(decided_at) {
                         meter = Meter::new(limit);
                     }
                     prop_assert_eq!(taken, meter.penalise(now, cost));
                 }
                 _ => {
                     let decision = world.check(request);
-                    let (got, expected) = (decision.limits()[0].outcome, coarse(meter.decide(now, cost)));
+                    let (got, expected) =
+                        (decision.limits()[0].outcome, rounded_outcome(meter.decide(now, cost)));
                     let same = got == expected || went_back && is_near(&got, &expected);
                     prop_assert!(same, "{limit} at {now:?}: {got:?}, expected {expected:?}");
                 }

@@ -1,12 +1,12 @@
-//! Directories that are gone when the test is.
+//! Temporary directories.
 
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A directory that is not there yet, and is removed with all that is in it when this is dropped.
+/// The path of a directory that does not exist yet. Dropping this removes the directory.
 #[derive(Debug)]
 pub(crate) struct Directory(PathBuf);
 

@@ -1,4 +1,4 @@
-//! A client's address: the peer's, or what trusted proxies say is behind it.
+//! The address of a client: the peer's, or the one that trusted proxies forward for.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use crate::Head;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// Which proxies stand in front, and how they tell whom they stand for.
+/// The trusted proxies, and the header that they write.
 #[derive(Clone, Debug)]
 pub struct Proxies {
     trust: Trust,
@@ -25,36 +25,36 @@ enum Trust {
     Hops(usize),
 }
 
-/// The header that the proxies write. The other two are passed on as a client sent them: which one
-/// to believe cannot be guessed.
+/// The header that the proxies write. They pass on the other two as the client sent them, so the
+/// right one must be named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForwardedBy {
-    /// `X-Forwarded-For`, to which each proxy appends the address it was asked from.
+    /// `X-Forwarded-For`, to which each proxy appends the address of its peer.
     #[default]
     XForwardedFor,
     /// `Forwarded` (RFC 7239), to which each proxy appends an element.
     Forwarded,
-    /// `X-Real-IP`, which the proxy nearest to here sets.
+    /// `X-Real-IP`, which the nearest proxy sets.
     XRealIp,
 }
 
 impl Proxies {
-    /// Believes proxies in these networks. From the right, the first address that is not one of
-    /// theirs is the client.
+    /// Trusts proxies in these networks. The client is the first address from the right that is not
+    /// in them.
     #[must_use]
     pub fn networks(networks: impl IntoIterator<Item = IpNet>) -> Self {
         Self { trust: Trust::Networks(networks.into_iter().collect()), by: ForwardedBy::default() }
     }
 
-    /// Believes the last so many proxies, whatever their addresses: for clouds whose load balancers
-    /// have many. Nothing must be able to get here around them.
+    /// Trusts the last `count` proxies, whatever their addresses: for clouds whose load balancers
+    /// have many. No client may be able to connect around them.
     #[must_use]
     pub fn hops(count: usize) -> Self {
         Self { trust: Trust::Hops(count), by: ForwardedBy::default() }
     }
 
-    /// Says which header they write.
+    /// Sets the header that the proxies write.
     #[must_use]
     pub const fn by(mut self, header: ForwardedBy) -> Self {
         self.by = header;
@@ -62,7 +62,7 @@ impl Proxies {
     }
 }
 
-/// How a client's address becomes its name.
+/// Derives a client's name from its address.
 #[derive(Clone, Debug)]
 pub(super) struct ClientAddress {
     pub(super) proxies: Proxies,
@@ -87,7 +87,7 @@ impl ClientAddress {
         Some(self.name(client))
     }
 
-    /// The name of a peer that is no trusted proxy. Where so many hops are trusted, all are.
+    /// The name of a peer that is not a trusted proxy. With trusted hops, every peer is one.
     pub(super) fn bounded_peer(&self, peer: IpAddr) -> Option<String> {
         let trusted = match &self.proxies.trust {
             Trust::Nobody => false,
@@ -105,8 +105,8 @@ impl ClientAddress {
         }
     }
 
-    /// Goes from the nearest hop to the farthest, for as long as whoever told of it is trusted.
-    /// What cannot be read ends the way: who told of it is the last that is known.
+    /// Walks from the nearest hop to the farthest, while the proxy that reported the hop is
+    /// trusted. At a hop that cannot be parsed, the proxy that reported it is the client.
     fn behind_networks(&self, head: Head<'_>, peer: IpAddr, networks: &[IpNet]) -> IpAddr {
         let mut known = peer;
         for hop in self.hops(head) {
@@ -119,12 +119,12 @@ impl ClientAddress {
         known
     }
 
-    /// Goes that many hops, or as many as there are.
+    /// Walks `count` hops, or as many as there are.
     fn behind_hops(&self, head: Head<'_>, peer: IpAddr, count: usize) -> IpAddr {
         self.hops(head).take(count).map_while(|hop| hop).last().unwrap_or(peer)
     }
 
-    /// An IPv4 address as it is; of an IPv6 address what one customer has.
+    /// The name of an address: IPv4 in full, IPv6 by its prefix.
     fn name(&self, address: IpAddr) -> String {
         match address {
             IpAddr::V6(address) if self.ipv6_prefix < 128 => {
@@ -134,7 +134,7 @@ impl ClientAddress {
             }
             IpAddr::V6(address) => address.to_string(),
             IpAddr::V4(address) => {
-                // What `to_string` does, in a third of the time: most clients are named here.
+                // Formats as `to_string` does, in a third of the time: most clients have IPv4.
                 let mut name = String::with_capacity(15);
                 for octet in address.octets() {
                     if !name.is_empty() {

@@ -1,7 +1,7 @@
-//! The headers in which proxies tell whom they stand for, read from the right: the nearest hop
-//! comes first, because only what trusted proxies appended can be believed.
+//! The forwarding headers, parsed from the right: the nearest hop comes first, because only entries
+//! that trusted proxies appended can be trusted.
 //!
-//! What cannot be read is `None`, and never an error: clients write these headers too.
+//! An entry that cannot be parsed is `None`, never an error: clients write these headers too.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,13 +23,13 @@ pub(super) fn forwarded(values: Values<'_>) -> Hops<'_> {
     Box::new(elements(values, split_quoted).map(|element| address(&node(element?)?)))
 }
 
-/// `X-Real-IP: client`; of several the last.
+/// `X-Real-IP: client`; of several lines the last.
 pub(super) fn x_real_ip(values: Values<'_>) -> Hops<'_> {
     let last = values.iter().next_back().map(|value| address(value.to_str().ok()?));
     Box::new(last.into_iter())
 }
 
-/// The elements of a list that may be spread over several lines, the last first.
+/// The elements of a list, which may span several lines, the last first.
 fn elements<'a>(
     values: Values<'a>,
     split: impl Fn(&'a str) -> Vec<&'a str> + 'a,
@@ -40,9 +40,9 @@ fn elements<'a>(
     })
 }
 
-/// The elements of a list whose elements may have commas in quotes, the last first. A quote that is
-/// never closed may be the client's, meant to swallow what the proxy appended: then nothing of the
-/// line can be read.
+/// The elements of a list whose elements may have quoted commas, the last first. An unclosed quote
+/// may be the client's, to hide the entry that the proxy appended: then the whole line cannot be
+/// parsed.
 fn split_quoted(text: &str) -> Vec<&str> {
     let mut quotes = Quotes::default();
     text.chars().for_each(|character| {
@@ -61,7 +61,7 @@ fn split_outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &st
     text.split(move |character| !quotes.is_inside(character) && character == separator)
 }
 
-/// Follows quoted strings, character by character.
+/// Tracks quoted strings, character by character.
 #[derive(Default)]
 struct Quotes {
     open: bool,
@@ -69,7 +69,7 @@ struct Quotes {
 }
 
 impl Quotes {
-    /// Whether the next character stands in quotes.
+    /// Advances by a character. Returns whether it is inside quotes.
     fn is_inside(&mut self, character: char) -> bool {
         let inside = self.open;
         match character {
@@ -82,7 +82,7 @@ impl Quotes {
     }
 }
 
-/// The node that an element is for.
+/// The value of an element's `for` parameter.
 fn node(element: &str) -> Option<String> {
     let mut nodes = split_outside_quotes(element, ';').filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -98,8 +98,8 @@ fn node(element: &str) -> Option<String> {
     }
 }
 
-/// An address, with or without a port, IPv6 with or without brackets; an IPv4 address in IPv6
-/// clothes is itself.
+/// Parses an address, with or without a port, IPv6 with or without brackets. An IPv4-mapped IPv6
+/// address becomes IPv4.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);

@@ -9,7 +9,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -23,7 +23,7 @@ impl Answer {
     }
 }
 
-/// Serves until the test ends.
+/// Serves in the background until the test ends.
 pub(crate) async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -50,7 +50,7 @@ pub(crate) fn request(
     request.body(Full::from(body.to_owned())).unwrap()
 }
 
-/// Sends a request over a connection of its own.
+/// Sends a request over a new connection.
 pub(crate) async fn send(server: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
     let stream = TokioIo::new(TcpStream::connect(server).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();

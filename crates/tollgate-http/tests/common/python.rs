@@ -1,11 +1,11 @@
-//! A Python with a package of PyPI's, installed where it is missing.
+//! A Python environment with a package from PyPI, installed if it is missing.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The directory of such a Python's programs: `package` names a version too, so that nothing changes
-/// by itself. Tests run at the same time: one installs it, and the others wait.
+/// The `bin` directory of the environment. `package` pins a version. Of several concurrent tests
+/// one installs it, and the others wait.
 pub(crate) fn python_with(package: &str) -> PathBuf {
     let tools = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{package}"));
     let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");

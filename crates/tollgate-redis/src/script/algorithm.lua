@@ -1,12 +1,12 @@
--- floor(a * b / c) and what is left over, exactly, for whole a, b < 2^53 and c <= 2^52 where the
--- answer is below 2^53. (% and floor(x / y) of whole numbers below 2^53 are exact in doubles.)
+-- floor(a * b / c) and the remainder, exactly, for whole a, b < 2^53 and c <= 2^52 with a quotient
+-- below 2^53. (% and floor(x / y) of whole numbers below 2^53 are exact in doubles.)
 local function muldiv(a, b, c)
   local product = a * b
-  if product < 9007199254740992 then
+  if product < PRODUCT_LIMIT then
     return floor(product / c), product % c
   end
-  -- Long division, bit by bit. The whole multiples of c in b come out first, so that what is
-  -- carried stays below c.
+  -- Long division, bit by bit. The whole multiples of c in b come out first, so that the remainder
+  -- stays below c.
   local quotient, rest = 0, 0
   local whole = a * floor(b / c)
   b = b % c
@@ -30,40 +30,41 @@ local function muldiv(a, b, c)
   return quotient + whole, rest
 end
 
--- The algorithms, each made when it is first needed: what it knows of a limit `l` and a client's
--- state `s`. A function that is handed a `now` expects one that is not before `written`, the
--- earliest moment at which the state can have been written. `ticket` says, right after a take, what
--- was drawn on, and `undo` gives back to just that what is still in use of it. Fields of a limit
--- that all have: `capacity`, `period`, and `counts` if denied attempts count.
-local makers, made = {}, {}
+-- The algorithms, by the kind of limit, each built on first use. Their functions take a limit `l`
+-- and a client's state `s`. A `now` must not be before `written`, the earliest time at which the
+-- state can have been written. `ticket` names, right after a take, the units drawn; `undo` gives
+-- back those of them that are still in use. Every limit has `capacity`, `period`, and `counts` if
+-- it counts denied attempts.
+local builders, built = {}, {}
 
 local function algorithm(kind)
-  local known = made[kind]
+  local known = built[kind]
   if not known then
-    known = makers[kind]()
-    made[kind] = known
+    known = builders[kind]()
+    built[kind] = known
     known.available = known.available or function(l, s, now)
       return max(l.capacity - known.used(l, s, now), 0)
     end
     known.fits = known.fits or function(l, s, now, cost)
       return cost <= known.available(l, s, now)
     end
-    -- A state that was written at a wild reading of the clock, as of now: exactly empty.
+    -- Replaces a state that was written at a wild reading of the clock: nothing remains, as of now.
     known.rebase = known.rebase or function(l, s, now)
       return known.with_used(l, now, l.capacity)
     end
-    -- The state under a limit that replaces `old`, of the same algorithm: as many units in use.
+    -- The state under a limit that replaces `old`, of the same algorithm, with as many units in
+    -- use.
     known.adopt = known.adopt or function(l, old, s, now)
       return known.with_used(l, now, known.used(old, s, now))
     end
-    -- Gives back up to `units` of what was drawn together, when all that was in use was to have
-    -- come back at `lapse` microseconds and `nanos` nanoseconds.
+    -- Gives back up to `units` of one take, right after which all units in use were due back at
+    -- `lapse` microseconds and `nanos` nanoseconds.
     known.give_held = known.give_held or function(l, s, now, units, lapse)
       if now < lapse then
         known.give(l, s, now, units)
       end
     end
-    -- When all that is in use will have come back, in microseconds and nanoseconds.
+    -- When all units in use are back, in microseconds and nanoseconds.
     known.lapse = known.lapse or function(l, s)
       return known.idle(l, s), 0
     end

@@ -1,23 +1,27 @@
--- A cell is what is kept of one key: a state and the limit that wrote it, a block, and reservations
--- in the order of their expiry. As text: the limit, the state and, if there are any, when the block
--- was set and ends, and the reservations:
--- `b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000|id:holder:units:made:expires:lapse:nanos:firm,…`.
+-- A cell is the stored record of one key: a state and the limit that wrote it, a block, and the
+-- reservations in order of expiry. Its text: the tag of the limit, the state and, if there is a
+-- block or a reservation, when the block was set and ends, and the reservations:
+--
+--   b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000|HOLD,HOLD,…
+--
+-- where HOLD is `id:holder:units:made:expires:lapse:nanos:firm`.
 
--- The most reservations of one key. Every request on it reads and writes them all, while everybody
--- else waits for Redis: fewer than in memory, where they cost next to nothing. One holder has at most
--- as many as are free, which is half of them.
+-- The most reservations of one key. Every request on the key reads and writes them all while Redis
+-- serves no other client, so there are fewer than in memory, where they cost next to nothing. A
+-- holder may have as many as are free, which is at most half of them.
 local HOLDS_MAX = 1024
 
--- Where a state stands to a reading of the clock.
+-- How a state relates to a reading of the clock: `current`, or ahead of it because the reading is
+-- `late`, the clock went `behind` by up to a period, or the state was written at a `wild` reading.
 local function standing(cell, now)
   local ahead = cell.a.written(cell.l, cell.s) - now
   if ahead <= 0 then
     return 'current'
   end
-  return ahead <= LATE and 'late' or ahead <= cell.l.period and 'behind' or 'wild'
+  return ahead <= LATE_MAX and 'late' or ahead <= cell.l.period and 'behind' or 'wild'
 end
 
--- `now`, or the state's own time if that is later.
+-- `now`, or the time when the state was written if that is later.
 local function not_before(cell, now)
   return max(now, cell.a.written(cell.l, cell.s))
 end
@@ -44,7 +48,7 @@ local function give_held(cell, now, hold, units)
   cell.a.give_held(cell.l, cell.s, not_before(cell, now), units, hold.lapse, hold.nanos)
 end
 
--- Gives back what is held by reservations that have expired.
+-- Gives back the units of expired reservations.
 local function expire(cell, now)
   local holds = cell.holds
   while holds[1] and holds[1].expires <= now do
@@ -81,14 +85,14 @@ local function copy_cell(cell)
   return copy
 end
 
--- When `units` are available if nothing more arrives: reservations that expire before count.
+-- When `units` are available if no request arrives, counting reservations that expire before.
 local function unheld_at(cell, now, units)
   local a, l = cell.a, cell.l
   if cell.behind then
-    -- It counts as exactly empty until a reading is merely late.
-    local own = a.written(l, cell.s)
-    local at = a.available_at(l, cell.s, own, units)
-    return at > own and at or own - LATE
+    -- The cell counts as exactly empty until a reading is merely late.
+    local written = a.written(l, cell.s)
+    local at = a.available_at(l, cell.s, written, units)
+    return at > written and at or written - LATE_MAX
   end
   if not cell.holds[1] then
     return a.available_at(l, cell.s, now, units)
@@ -111,15 +115,15 @@ local function available_at(cell, now, units)
   return max(unheld_at(cell, now, units), cell.blocked)
 end
 
--- Takes what is known to be available.
+-- Takes `cost`, which must be available.
 local function take(cell, now, cost)
   if cost > 0 then
     cell.a.take(cell.l, cell.s, now, cost)
   end
 end
 
--- Counts a denied attempt, if this limit does that, and says whether it did. What can never fit
--- never counts.
+-- Counts a denied attempt, if the limit counts them, and returns whether it did. A cost above the
+-- limit is not counted.
 local function refuse(cell, now, cost)
   if cell.l.counts and cost > 0 and cost <= cell.l.capacity and not cell.behind and not cell.rebased then
     take(cell, now, cost)
@@ -127,7 +131,7 @@ local function refuse(cell, now, cost)
   end
 end
 
--- Takes up to `cost`, stops at empty, and says how many it took.
+-- Takes up to `cost`, stopping at empty. Returns the units taken.
 local function penalise(cell, now, cost)
   if cell.a.written(cell.l, cell.s) > now then
     return 0
@@ -137,31 +141,31 @@ local function penalise(cell, now, cost)
   return taken
 end
 
--- When `holder` can have one more reservation: now, unless it has as many as there are places left.
-local function place_at(cell, holder, now)
-  local own, free, at = 0, HOLDS_MAX - #cell.holds, now
+-- When `holder` may make one more reservation: now, unless it has as many as are free.
+local function reservable_at(cell, holder, now)
+  local held, free, at = 0, HOLDS_MAX - #cell.holds, now
   for _, hold in ipairs(cell.holds) do
-    own = hold.holder == holder and own + 1 or own
+    held = hold.holder == holder and held + 1 or held
   end
   for _, hold in ipairs(cell.holds) do
-    if own < free then
+    if held < free then
       break
     end
-    own = hold.holder == holder and own - 1 or own
+    held = hold.holder == holder and held - 1 or held
     free, at = free + 1, hold.expires
   end
   return at
 end
 
 local function insert_hold(cell, hold)
-  local place = 1
-  while cell.holds[place] and cell.holds[place].expires <= hold.expires do
-    place = place + 1
+  local index = 1
+  while cell.holds[index] and cell.holds[index].expires <= hold.expires do
+    index = index + 1
   end
-  table.insert(cell.holds, place, hold)
+  table.insert(cell.holds, index, hold)
 end
 
--- Takes units and holds them. Nothing is not held.
+-- Takes units and holds them. A reservation of 0 units is not stored.
 local function hold(cell, now, hold)
   take(cell, now, hold.units)
   if hold.units > 0 then
@@ -170,12 +174,12 @@ local function hold(cell, now, hold)
   end
 end
 
--- Ends a reservation at its actual cost. Says how many units that lacked, or nothing if it is not
--- held.
+-- Ends a reservation at its actual cost. Returns the shortfall in units, or nil without such a
+-- reservation.
 local function settle(cell, id, now, cost)
-  for place, hold in ipairs(cell.holds) do
+  for index, hold in ipairs(cell.holds) do
     if hold.id == id then
-      table.remove(cell.holds, place)
+      table.remove(cell.holds, index)
       if cost >= hold.units then
         local more = cost - hold.units
         return more - penalise(cell, now, more)
@@ -186,13 +190,13 @@ local function settle(cell, id, now, cost)
   end
 end
 
--- State that belongs to whatever limit comes is not tagged with it.
+-- The tag of a state: the limit that wrote it, or only the kind for an inline limit.
 local function tag_of(limit)
   local kind = sub(limit, 1, 1)
   return (kind == 't' or kind == 'w') and kind or limit
 end
 
--- Goes on under another limit: units in use stay in use.
+-- Converts the cell to another limit: units in use stay in use.
 local function retune(cell, text, now)
   local old_a, old_l = cell.a, cell.l
   now = not_before(cell, now)
@@ -200,16 +204,16 @@ local function retune(cell, text, now)
   local a = algorithm(sub(text, 1, 1))
   cell.limit, cell.tag, cell.a, cell.l = text, tag_of(text), a, a.parse(text)
   cell.s = a == old_a and a.adopt(cell.l, old_l, cell.s, now) or a.with_used(cell.l, now, used)
-  -- What the new limit has no room for is no longer in use, and cannot be given back.
-  local gone = max(used - a.used(cell.l, cell.s, not_before(cell, now)), 0)
+  -- Units beyond the new limit are no longer in use, and reservations cannot give them back.
+  local excess = max(used - a.used(cell.l, cell.s, not_before(cell, now)), 0)
   for _, hold in ipairs(cell.holds) do
-    local cut = min(gone, hold.units)
-    hold.units, gone = hold.units - cut, gone - cut
+    local cut = min(excess, hold.units)
+    hold.units, excess = hold.units - cut, excess - cut
     hold.lapse, hold.nanos = a.lapse(cell.l, cell.s)
   end
 end
 
--- Exactly empty as of now. Reservations last as long from now as they were made for.
+-- Makes the cell exactly empty as of now. Reservations restart with their full lifetime.
 local function rebase(cell, now)
   cell.s = cell.a.rebase(cell.l, cell.s, now)
   local holds = cell.holds
@@ -236,13 +240,13 @@ local function new_cell(key, limit)
   }
 end
 
--- From when on forgetting it changes nothing, at the latest, if nothing more arrives.
+-- When the cell is idle, at the latest, if no request arrives: then forgetting it changes nothing.
 local function idle_at(cell)
   local last = cell.holds[#cell.holds]
   return max(cell.a.idle(cell.l, cell.s), cell.blocked, last and last.expires or 0)
 end
 
--- Whether forgetting it changes no later outcome, once what has expired is given back.
+-- Whether forgetting the cell changes no later outcome, once expired reservations are given back.
 local function is_idle(cell, now)
   return idle_at(cell) <= now
 end
@@ -253,7 +257,7 @@ local function parse_holds(text)
     local id, holder, units, made, expires, lapse, nanos, firm =
       match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d)$')
     if not id then
-      -- As an older version wrote it, which did not say whose it was or when it was made.
+      -- The format of an older version, without the holder and the time of creation.
       id, units, expires, lapse, nanos, firm = match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d)$')
     end
     holds[#holds + 1] = {
@@ -284,8 +288,8 @@ local function to_text(cell)
   return text .. '|' .. format('%.0f %.0f', cell.set, cell.blocked) .. '|' .. table.concat(holds, ',')
 end
 
--- What is stored: its text, if there is any. A log is a list, anything else a string; which one it
--- is shows when the limit's algorithm has changed and Redis says that it is the other.
+-- The stored text of a key, if there is one, and whether the key has the expected type: a list for
+-- a log, otherwise a string. It has the other type when the limit's algorithm has changed.
 local function read(key, as_list)
   local stored = as_list and redis.pcall('LRANGE', key, 0, 0) or redis.pcall('GET', key)
   if type(stored) == 'table' then
@@ -300,8 +304,8 @@ local function read(key, as_list)
   return stored or nil, true
 end
 
--- What an older version wrote for a limit that came with a request, as of the limit that comes now.
-local function carried_over(limit, written_by, state)
+-- Converts the state that an older version wrote for an inline limit.
+local function migrated(limit, written_by, state)
   local kind, old = sub(limit, 1, 1), sub(written_by, 1, 1)
   if kind == 't' and old == 'b' then
     local parts = match(written_by, '^b %d+ %d+ (%d+)')
@@ -313,7 +317,7 @@ local function carried_over(limit, written_by, state)
   end
 end
 
--- The cell that a text is.
+-- Parses a cell.
 local function parse_cell(key, limit, text)
   local bar = find(text, '|', 1, true)
   local written_by, state = sub(text, 1, bar - 1), sub(text, bar + 1)
@@ -321,19 +325,19 @@ local function parse_cell(key, limit, text)
   local set, blocked, holds = 0, 0, {}
   if bar then
     local first, second, held = match(state, '^(%d+) ?(%d*)|(.*)$', bar + 1)
-    -- An older version wrote only when the block ends.
+    -- The format of an older version: only the end of the block.
     set, blocked = second ~= '' and first or 0, second ~= '' and second or first
     set, blocked, holds = tonumber(set), tonumber(blocked), parse_holds(held)
     state = sub(state, 1, bar - 1)
   end
-  local own = tag_of(limit)
-  if own ~= limit and written_by ~= own then
-    state, written_by = carried_over(limit, written_by, state), own
+  local tag = tag_of(limit)
+  if tag ~= limit and written_by ~= tag then
+    state, written_by = migrated(limit, written_by, state), tag
     if not state then
       return new_cell(key, limit)
     end
   end
-  if written_by == own then
+  if written_by == tag then
     written_by = limit
   end
   local a = algorithm(sub(written_by, 1, 1))
@@ -344,18 +348,17 @@ local function parse_cell(key, limit, text)
   return cell
 end
 
--- The cell of a key, which has the charge's limit if nothing is stored.
+-- Loads the cell of a key, or makes a new one with the charge's limit.
 local function load_cell(key, limit)
   local as_list = sub(limit, 1, 1) == 'l'
-  local text, right = read(key, as_list)
-  if not right then
+  local text, type_matches = read(key, as_list)
+  if not type_matches then
     text = read(key, not as_list)
   end
   return text and parse_cell(key, limit, text) or new_cell(key, limit)
 end
 
--- Writes back a cell that has changed: not at all if it is idle, and otherwise for as long as it is
--- not.
+-- Writes a changed cell, with an expiry at which it is idle. Deletes it if it is idle already.
 local function save_cell(cell, now, grace)
   if cell.blocked <= now then
     cell.set, cell.blocked = 0, 0
@@ -371,7 +374,7 @@ local function save_cell(cell, now, grace)
     return
   end
   local text = to_text(cell)
-  local millis = format('%.0f', ceil((idle_at - now) / 1000) + grace)
+  local millis = format('%.0f', ceil((idle_at - now) / MILLISECOND) + grace)
   if cell.a.write then
     cell.a.write(cell.s, cell, text)
     redis.call('PEXPIRE', cell.key, millis)

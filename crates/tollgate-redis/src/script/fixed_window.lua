@@ -1,5 +1,5 @@
--- Fixed window. State: when it opened, and how much of it is used; nothing used means never seen.
-makers.f = function()
+-- Fixed window. State: when the window opened, and the units used; 0 used means never seen.
+builders.f = function()
   local A = {}
 
   function A.parse(text)
@@ -48,7 +48,7 @@ makers.f = function()
     if used == 0 then
       s.at = l.aligned and now - now % l.period or now
     end
-    s.used = min(used + units, MOST)
+    s.used = min(used + units, COUNT_MAX)
   end
 
   function A.give(l, s, now, units)

@@ -1,10 +1,30 @@
--- Numbers. Lua's are doubles, exact for whole numbers up to 2^53, and every number here is one of
--- those: times and spans in microseconds, counts, parts of a microsecond.
+-- KEYS: the keys of a request, each once.
+--
+-- ARGV: the operation; the time in microseconds, or empty for the server's clock; the grace in
+-- milliseconds by which a key outlives its idle time; for key i the limit at 3 * i + 1, the cost at
+-- 3 * i + 2 and the rule at 3 * i + 3 (its number, negative for a shadow rule); then the arguments
+-- of the operation.
+--
+-- The reply: the time; the number of states converted from a limit that was replaced; whether any
+-- state changed; then CHARGE_FIELDS numbers per key: the wait (0 admitted, -1 never), the remaining
+-- units, when all units are back, when more units are back, the units moved, whether a reservation
+-- was held, and when the block ends (0 without one). After `try`, also a ticket per key for `undo`.
+--
+-- Lua numbers are doubles, exact for whole numbers up to 2^53. Every number here is whole: times
+-- and spans in microseconds, counts, and parts of a microsecond.
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local format, match, sub, find = string.format, string.match, string.sub, string.find
 
--- How far behind another a reading of the clock may be and still be one that merely came late.
-local LATE = 1000000
--- Counted denials stop counting here.
-local MOST = 4503599627370496
+-- Units in microseconds, and nanoseconds of a microsecond.
+local SECOND, MILLISECOND, NANOS_PER_MICRO = 1000000, 1000, 1000
+-- 2^53: products below it are exact.
+local PRODUCT_LIMIT = 9007199254740992
+-- 2^52: the sum of two products below it is exact.
+local HALF_LIMIT = 4503599627370496
+-- A count of denied attempts stops here: 2^52.
+local COUNT_MAX = 4503599627370496
+-- A reading of the clock is late, not wrong, if it is at most this far behind another.
+local LATE_MAX = SECOND
+-- Numbers of the reply before the first key, and per key.
+local HEAD_FIELDS, CHARGE_FIELDS = 3, 7

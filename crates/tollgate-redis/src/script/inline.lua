@@ -1,15 +1,15 @@
--- Limits that come with a request: their state does not depend on the limit, and is tagged with
--- nothing but its kind.
+-- Inline limits, which come with a request. Their state does not depend on the limit, so its tag is
+-- only its kind.
 
--- A token bucket. State: the time at which every bucket is full again, and the rest of a
--- microsecond with its denominator.
-makers.t = function()
+-- Inline token bucket. State: the time at which the bucket is full, in whole microseconds, the
+-- fraction of a microsecond, and the denominator of that fraction.
+builders.t = function()
   local A, B = {}, algorithm('b')
 
   function A.parse(text)
     local capacity, token, parts, longest = match(text, '^t (%d+) (%d+) (%d+) (%d+)$')
     local l = B.of(capacity, token, parts, 0)
-    -- A time is either within the longest refill that may come with a request, or wild.
+    -- A time further ahead than the longest refill of any inline limit is wild.
     l.longest, l.refill, l.period = tonumber(longest), l.period, 0
     return l
   end
@@ -27,14 +27,15 @@ makers.t = function()
     return format('%.0f %.0f %.0f', s.full, s.rest, s.rest > 0 and s.parts or 0)
   end
 
-  -- In the parts that this bucket counts in: a rest of another denominator is rounded up, to
-  -- nanoseconds if both have those.
+  -- The state in the parts of this bucket. A fraction with another denominator is rounded up, to
+  -- nanoseconds if both denominators are multiples of them.
   local function read(l, s)
     if s.rest == 0 or s.parts == l.parts then
       return { full = s.full, rest = s.rest }
     end
-    local nanos = s.parts % 1000 == 0 and l.nanos and ceil(s.rest * 1000 / s.parts) or 1000
-    if nanos == 1000 then
+    local nanos = s.parts % NANOS_PER_MICRO == 0 and l.nanos and ceil(s.rest * NANOS_PER_MICRO / s.parts)
+      or NANOS_PER_MICRO
+    if nanos == NANOS_PER_MICRO then
       return { full = s.full + 1, rest = 0 }
     end
     return { full = s.full, rest = nanos * l.nanos }
@@ -54,7 +55,7 @@ makers.t = function()
 
   function A.used(l, s, now)
     local b = read(l, s)
-    -- How much more than everything does not matter, and may not be exact.
+    -- More than the capacity is in use: the excess does not matter, and may not be exact.
     return b.full - now > l.refill and l.capacity + 1 or B.used(l, b, now)
   end
 
@@ -107,7 +108,7 @@ makers.t = function()
     return s
   end
 
-  -- Not by the limit that happens to ask: as far ahead as any may be.
+  -- The longest refill of any inline limit, not that of the limit at hand.
   function A.rebase(l, s, now)
     return { full = now + l.longest, rest = 0, parts = 0 }
   end
@@ -115,9 +116,9 @@ makers.t = function()
   return A
 end
 
--- A window. Its period is part of the key. State: when it ends, and the count, which is held against
--- whatever limit comes.
-makers.w = function()
+-- Inline fixed window. The period is part of the key. State: when the window ends, and the count,
+-- which is compared with the limit of each request.
+builders.w = function()
   local A = {}
 
   function A.parse(text)
@@ -161,7 +162,7 @@ makers.w = function()
     return { ends = now + l.period, used = used }
   end
 
-  local function become(l, s, now, used)
+  local function set_used(l, s, now, used)
     if used == 0 then
       s.ends = 0
     elseif now >= s.ends then
@@ -171,11 +172,11 @@ makers.w = function()
   end
 
   function A.take(l, s, now, units)
-    become(l, s, now, A.used(l, s, now) + units)
+    set_used(l, s, now, A.used(l, s, now) + units)
   end
 
   function A.give(l, s, now, units)
-    become(l, s, now, max(A.used(l, s, now) - units, 0))
+    set_used(l, s, now, max(A.used(l, s, now) - units, 0))
   end
 
   function A.ticket(l, s)
@@ -192,7 +193,7 @@ makers.w = function()
     return s
   end
 
-  -- The count keeps its number, only its start moves.
+  -- The count stays; only the window moves.
   function A.rebase(l, s, now)
     return A.with_used(l, now, s.used)
   end

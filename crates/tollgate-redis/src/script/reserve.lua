@@ -1,6 +1,6 @@
--- Token bucket with a reserve: two buckets, the sustained one drawn on first, the other for what it
--- does not have.
-makers.r = function()
+-- Token bucket with a reserve: two buckets. The sustained bucket is drawn first, the reserve for
+-- the rest.
+builders.r = function()
   local A, B = {}, algorithm('b')
 
   function A.parse(text)
@@ -56,7 +56,9 @@ makers.r = function()
     }
   end
 
-  -- Of all ways to split `units` between the two, the one that is ready first: where the two meet.
+  -- The earliest time over all splits of `units` between the buckets. A larger share waits longer
+  -- for the sustained bucket and less for the reserve, so the best split is where the two waits
+  -- cross.
   function A.available_at(l, s, now, units)
     local function from_sustained(share)
       return B.available_at(l.sustained, s.sustained, now, share)
@@ -87,7 +89,7 @@ makers.r = function()
 
   function A.take(l, s, now, units)
     local sustained = min(units, B.available(l.sustained, s.sustained, now))
-    -- A bucket that nothing is taken from is left as it is.
+    -- A bucket that gives 0 stays as it is.
     if sustained > 0 then
       B.take(l.sustained, s.sustained, now, sustained)
     end
@@ -103,19 +105,19 @@ makers.r = function()
   end
 
   function A.undo(l, s, now, units, ticket)
-    local of_sustained, sustained, of_reserve, reserve = match(ticket, '^(%d+)|(.+)|(%d+)|(.+)$')
-    B.undo(l.sustained, s.sustained, now, tonumber(of_sustained), sustained)
-    B.undo(l.reserve, s.reserve, now, tonumber(of_reserve), reserve)
+    local from_sustained, sustained, from_reserve, reserve = match(ticket, '^(%d+)|(.+)|(%d+)|(.+)$')
+    B.undo(l.sustained, s.sustained, now, tonumber(from_sustained), sustained)
+    B.undo(l.reserve, s.reserve, now, tonumber(from_reserve), reserve)
   end
 
-  -- What was drawn last comes back first.
+  -- The units drawn last, from the reserve, are given back first.
   function A.give(l, s, now, units)
     local reserve = min(units, B.used(l.reserve, s.reserve, now))
     B.give(l.reserve, s.reserve, now, reserve)
     B.give(l.sustained, s.sustained, now, units - reserve)
   end
 
-  -- Bucket by bucket, unless one has become too small for what was in use.
+  -- Each bucket by itself, unless one has become too small for the units in use.
   function A.adopt(l, old, s, now)
     local used = min(old.capacity - A.available(old, s, now), l.capacity)
     local adopted = {

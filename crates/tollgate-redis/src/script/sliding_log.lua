@@ -1,9 +1,14 @@
--- Sliding log. The one state that is not a string but a list: first what a string would hold, then
--- the time and the cost of every admitted request of the last period, oldest first, of which the
--- first may have lapsed. Entries are numbered from 1 as the list has them and read when they are
--- looked at; `head` to `tail` are the ones that there are, and the first `kept` are in the list just
--- as they are here.
-makers.l = function()
+-- Sliding log. The only state that is a list, not a string. Its first element is the text of the
+-- cell. Then follow the time and the cost of every admitted request of the last period, oldest
+-- first; the oldest may have lapsed. Entries are numbered from 1 by their position in the list, and
+-- read on demand. Entries `head` to `tail` are live; the first `kept` are unchanged in the list.
+
+-- Entries that one LRANGE reads.
+local LOG_PAGE = 64
+-- List elements that one RPUSH writes.
+local PUSH_MAX = 2000
+
+builders.l = function()
   local A = {}
 
   function A.parse(text)
@@ -27,15 +32,15 @@ makers.l = function()
     return format('%d %.0f', s.tail - s.head + 1, s.sum)
   end
 
-  -- The time and the cost of entry `i`. The newest is usually looked at alone; whoever looks at
-  -- another goes on from there, to newer ones from the head and to older ones from the tail.
+  -- The time and the cost of entry `i`. The newest entry is usually read alone. Any other starts a
+  -- scan, towards newer entries from the head or older ones from the tail, so a page is read.
   local function entry(s, i)
     if not s.at[i] then
       local first, last = i, i
       if i < s.stored and s.at[i + 1] then
-        first = max(i - 63, s.head)
+        first = max(i - LOG_PAGE + 1, s.head)
       elseif i < s.stored then
-        last = min(i + 63, s.kept)
+        last = min(i + LOG_PAGE - 1, s.kept)
       end
       local numbers = redis.call('LRANGE', s.key, 2 * first - 1, 2 * last)
       for j = first, last do
@@ -46,7 +51,7 @@ makers.l = function()
     return s.at[i], s.cost[i]
   end
 
-  -- Entry `i` has to be written again.
+  -- Marks entry `i`, and all after it, as changed.
   local function touch(s, i)
     s.kept = min(s.kept, i - 1)
   end
@@ -56,7 +61,7 @@ makers.l = function()
     for name, value in pairs(s) do
       copy[name] = value
     end
-    -- What the copy changes hides what is beneath; the rest is read when it is looked at.
+    -- A change of the copy hides the original's entry; the others are shared.
     copy.at = setmetatable({}, { __index = s.at })
     copy.cost = setmetatable({}, { __index = s.cost })
     return copy
@@ -152,7 +157,7 @@ makers.l = function()
           s.cost[i], s.sum = cost - units, s.sum - units
           touch(s, i)
           if s.cost[i] == 0 then
-            -- All from here on have been looked at.
+            -- The entries from `i` to `tail` have been read.
             for j = i, s.tail do
               s.at[j], s.cost[j] = s.at[j + 1], s.cost[j + 1]
             end
@@ -164,15 +169,15 @@ makers.l = function()
     end
   end
 
-  -- The entries keep their times: what is older than the new period is not in use any more.
+  -- The entries keep their times; those older than the new period are no longer in use.
   function A.adopt(l, old, s, now)
     drop_lapsed(old, s, now)
     drop_lapsed(l, s, now)
     return s
   end
 
-  -- Writes `text` and what has changed of the entries. What Redis may refuse for want of memory
-  -- comes first, so that nothing is lost if it does.
+  -- Writes `text` and the changed entries. Commands that Redis may refuse when it is out of memory
+  -- come first, so that a refusal loses nothing.
   function A.write(s, cell, text)
     local key, renewed, stored = cell.key, s.kept < s.head, cell.stored or 0
     local pushed = {}
@@ -191,7 +196,7 @@ makers.l = function()
     for i = max(s.kept + 1, s.head), s.tail do
       pushed[#pushed + 1] = format('%.0f', s.at[i])
       pushed[#pushed + 1] = format('%.0f', s.cost[i])
-      if #pushed >= 2000 then
+      if #pushed >= PUSH_MAX then
         redis.call('RPUSH', key, unpack(pushed))
         pushed = {}
       end

@@ -1,5 +1,6 @@
--- Sliding window. State: the start of the current aligned period, the count in it, and the count in the one before.
-makers.s = function()
+-- Sliding window. State: the start of the current aligned period, its count, and the count of the
+-- previous period.
+builders.s = function()
   local A = {}
 
   function A.parse(text)
@@ -32,18 +33,18 @@ makers.s = function()
     return A.fresh()
   end
 
-  -- How far into a period `count` requests of the one before weigh at most `most`.
+  -- How far into a period `count` requests of the previous one weigh at most `most`.
   local function faded_after(l, count, most)
     local covered, rest = muldiv(most + 1, l.period, max(count, 1))
     return max(l.period - (rest > 0 and covered or covered - 1), 0)
   end
 
-  -- When at most `most` units are in use, if that is not so already.
+  -- When at most `most` units are in use, if more are now.
   local function fades_at(l, s, most)
     if most >= s.current then
       return s.start + faded_after(l, s.previous, most - s.current)
     end
-    -- What was counted in this period has to fade in the next.
+    -- The current count fades in the next period.
     return s.start + l.period + faded_after(l, s.current, most)
   end
 
@@ -51,8 +52,8 @@ makers.s = function()
     return s.start
   end
 
-  -- floor(x + y * z), where z is the share of the previous period that a window ending now still
-  -- covers.
+  -- floor(current + previous * z), where z is the share of the previous period that a window ending
+  -- now still covers.
   function A.used(l, s, now)
     s = rolled(l, s, now)
     local covered = max(l.period - max(now - s.start, 0), 0)
@@ -81,18 +82,19 @@ makers.s = function()
     return { start = now - now % l.period, current = used, previous = 0 }
   end
 
-  local function become(s, r)
+  local function roll(l, s, now)
+    local r = rolled(l, s, now)
     s.start, s.current, s.previous = r.start, r.current, r.previous
   end
 
   function A.take(l, s, now, units)
-    become(s, rolled(l, s, now))
+    roll(l, s, now)
     s.start = max(s.start, now - now % l.period)
-    s.current = min(s.current + units, MOST)
+    s.current = min(s.current + units, COUNT_MAX)
   end
 
   function A.give(l, s, now, units)
-    become(s, rolled(l, s, now))
+    roll(l, s, now)
     local from_current = min(units, s.current)
     s.current = s.current - from_current
     s.previous = max(s.previous - (units - from_current), 0)
@@ -106,7 +108,7 @@ makers.s = function()
   end
 
   function A.undo(l, s, now, units, ticket)
-    become(s, rolled(l, s, now))
+    roll(l, s, now)
     local start = tonumber(ticket)
     if s.start == start then
       s.current = max(s.current - units, 0)
@@ -115,7 +117,7 @@ makers.s = function()
     end
   end
 
-  -- Counts mean the same under the same period.
+  -- Under the same period the counts stay valid.
   function A.adopt(l, old, s, now)
     return old.period == l.period and s or A.with_used(l, now, A.used(old, s, now))
   end

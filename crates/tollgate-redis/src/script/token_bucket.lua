@@ -1,12 +1,13 @@
--- Token bucket. State: when it is full again, in whole microseconds and the rest in parts of one. A
--- token lasts `token / parts` microseconds, so nothing rounds. Refill is smooth, or `step`
--- microseconds apart.
-makers.b = function()
+-- Token bucket. State: when the bucket is full, in whole microseconds, and the fraction of a
+-- microsecond in parts. A token takes `token / parts` microseconds to refill, so nothing rounds.
+-- Refill is smooth, or every `step` microseconds.
+builders.b = function()
   local A = {}
 
   function A.of(capacity, token, parts, step)
     local l = { capacity = tonumber(capacity), token = tonumber(token), parts = tonumber(parts), step = tonumber(step) }
-    l.nanos = l.parts % 1000 == 0 and l.parts / 1000
+    -- Parts of a nanosecond, if they are whole.
+    l.nanos = l.parts % NANOS_PER_MICRO == 0 and l.parts / NANOS_PER_MICRO
     local whole, rest = muldiv(l.capacity, l.token, l.parts)
     l.period = rest > 0 and whole + 1 or whole
     return l
@@ -29,12 +30,12 @@ makers.b = function()
     return format('%.0f %.0f', s.full, s.rest)
   end
 
-  -- The time that counts: for stepped refill the last tick.
+  -- The time to decide at: for stepped refill the last tick.
   local function tick(l, now)
     return l.step > 0 and now - now % l.step or now
   end
 
-  -- What it lacks, as a span: whole microseconds and parts.
+  -- The time until the bucket is full: whole microseconds and parts.
   local function debt(s, tick)
     if s.full < tick then
       return 0, 0
@@ -50,7 +51,7 @@ makers.b = function()
     return us, rest
   end
 
-  -- The difference, or nothing if it is less than that.
+  -- The difference, at least 0.
   local function minus(l, us, rest, less_us, less_rest)
     us, rest = us - less_us, rest - less_rest
     if rest < 0 then
@@ -62,12 +63,12 @@ makers.b = function()
     return us, rest
   end
 
-  -- How long so many tokens last.
+  -- How long `count` tokens take to refill.
   local function span(l, count)
     return muldiv(count, l.token, l.parts)
   end
 
-  -- How many whole tokens come in so long, and what is left over in parts.
+  -- How many whole tokens refill in a span, and the remaining parts.
   local function tokens(l, us, rest)
     local whole, left = muldiv(us, l.parts, l.token)
     left = left + rest
@@ -79,7 +80,7 @@ makers.b = function()
     return part > 0 and lacking + 1 or lacking
   end
 
-  -- Whether so much can be taken: not even nothing, where more is in use than the bucket holds.
+  -- Whether `cost` can be taken. Not even 0 fits where more is in use than the bucket holds.
   function A.fits(l, s, now, cost)
     if cost > l.capacity then
       return false
@@ -120,14 +121,14 @@ makers.b = function()
     local at = A.idle(l, s)
     if l.step == 0 and l.nanos and s.rest > 0 then
       local nanos = ceil(s.rest / l.nanos)
-      if nanos < 1000 then
+      if nanos < NANOS_PER_MICRO then
         return s.full, nanos
       end
     end
     return at, 0
   end
 
-  local function owe(s, from, us, rest)
+  local function set_debt(s, from, us, rest)
     s.full, s.rest = from + us, rest
   end
 
@@ -135,7 +136,7 @@ makers.b = function()
     local s = A.fresh()
     used = min(used, l.capacity)
     if used > 0 then
-      owe(s, tick(l, now), span(l, used))
+      set_debt(s, tick(l, now), span(l, used))
     end
     return s
   end
@@ -143,14 +144,14 @@ makers.b = function()
   function A.take(l, s, now, units)
     local from = tick(l, now)
     local us, rest = debt(s, from)
-    owe(s, from, plus(l, us, rest, span(l, units)))
+    set_debt(s, from, plus(l, us, rest, span(l, units)))
   end
 
-  -- Lacks so much less. A bucket that is full is left as it is.
+  -- Shortens the debt by a span. A full bucket stays as it is.
   local function pay_off(l, s, from, less_us, less_rest)
     local us, rest = debt(s, from)
     if us > 0 or rest > 0 then
-      owe(s, from, minus(l, us, rest, less_us, less_rest))
+      set_debt(s, from, minus(l, us, rest, less_us, less_rest))
     end
   end
 
@@ -180,8 +181,8 @@ makers.b = function()
     A.give_held(l, s, now, units, tonumber(lapse), tonumber(nanos))
   end
 
-  -- The part of a token that has trickled in stays, so that a limit that is changed often still
-  -- refills. What the new capacity has no room for is cut.
+  -- The refilled part of a token stays, so that a limit that changes often still refills. Units
+  -- beyond the new capacity are cut.
   function A.adopt(l, old, s, now)
     if l.step > 0 or old.step > 0 then
       return A.with_used(l, now, A.used(old, s, now))
@@ -194,7 +195,7 @@ makers.b = function()
     parts = over > 0 and parts + 1 or parts
     local us, rest = span(l, whole)
     local adopted = A.fresh()
-    owe(adopted, now, plus(l, us, rest, floor(parts / l.parts), parts % l.parts))
+    set_debt(adopted, now, plus(l, us, rest, floor(parts / l.parts), parts % l.parts))
     return adopted
   end
 

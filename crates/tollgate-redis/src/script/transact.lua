@@ -1,35 +1,28 @@
--- The request: KEYS are its keys, no key twice. ARGV: the operation; the time in microseconds, or
--- nothing for this server's own; how many milliseconds a key outlives its idling; for each key its
--- limit, the cost and the rule (its number, negative if it only watches); then what the operation
--- needs. The answer: the time, how many states were converted from a limit that was replaced,
--- whether anything changed, and for each key seven numbers: the wait (0 admitted, -1 never), what
--- remains, when all of it is back, when there is more, how many units moved, whether a reservation
--- was held, and when the block ends, if there is one; after a `try` also a ticket for each, which
--- undoes it.
+-- The request as a whole. ARGV and the reply are described at the head of the script.
 --
--- A denied request writes nothing, and neither does a peek. There are two exceptions, both for a
--- check that the limit itself denies: a state from a wild reading of the clock is re-based, and a
--- state that a replaced limit wrote is converted.
+-- A denied request writes nothing, and neither does a peek. A check that the limit itself denies
+-- has two exceptions: a state from a wild reading of the clock is re-based, and a state that a
+-- replaced limit wrote is converted.
 
 local op, grace = ARGV[1], tonumber(ARGV[3])
 local extra = 3 + 3 * #KEYS
 
--- Whether a request is decided, under the limit that applies to it. What is done to a client leaves
--- its limit alone.
+-- Whether the operation decides a request, under the limit of the charge. The other operations act
+-- on a client and keep the limit that is stored.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'refuse'
 
 local cells, costs, rules, at = {}, {}, {}, now
 for i, key in ipairs(KEYS) do
   costs[i], rules[i] = tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
   cells[i] = load_cell(key, ARGV[3 * i + 1])
-  -- A reading that merely came late counts as the one that was there before it.
+  -- A late reading is decided at the time of the reading before it.
   if standing(cells[i], now) == 'late' then
     at = max(at, cells[i].a.written(cells[i].l, cells[i].s))
   end
 end
 local reading, now = now, at
 
--- Brings a cell to `now`, under this limit.
+-- Brings a cell to `now`, under `limit`.
 local function view(cell, limit)
   local function is_current()
     return cell.a.written(cell.l, cell.s) <= now
@@ -41,22 +34,23 @@ local function view(cell, limit)
     cell.converted = tag_of(limit) ~= cell.tag and not is_idle(cell, now)
     retune(cell, limit, now)
   end
-  local where = is_current() and 'current' or standing(cell, reading)
-  cell.rebased, cell.behind = where == 'wild', where == 'behind'
+  local state = is_current() and 'current' or standing(cell, reading)
+  cell.rebased, cell.behind = state == 'wild', state == 'behind'
   if cell.rebased then
     rebase(cell, now)
   end
-  -- A block that was set at a later reading of the clock lasts as long from now.
-  local moved = cell.set - now > LATE
+  -- A block that was set at a later reading of the clock restarts with its full duration.
+  local moved = cell.set - now > LATE_MAX
   if moved then
     cell.set, cell.blocked = now, now + cell.blocked - cell.set
   end
-  cell.mends = cell.converted or cell.rebased or moved
+  cell.repaired = cell.converted or cell.rebased or moved
 end
 
 local answer, changed = { now, 0, 0 }, {}
 
-local function tell(cell, cost, allowed, units, held)
+-- Appends the numbers of a cell to the reply.
+local function report(cell, cost, allowed, units, held)
   local left, capacity = available(cell, now), cell.l.capacity
   local reset_at = available_at(cell, now, capacity)
   local wait = 0
@@ -73,19 +67,19 @@ local function tell(cell, cost, allowed, units, held)
   answer[n + 7] = is_blocked(cell, now) and cell.blocked or 0
 end
 
--- Takes, reserves or peeks: everything if every limit that enforces has room, nothing otherwise. A
--- rule that only watches is drawn on if the request is admitted and all of its limits have room.
+-- Takes, reserves or peeks: all charges if every enforced limit has room, none otherwise. A shadow
+-- rule is charged if the request is admitted and all of its limits have room.
 local function decide()
-  local fit, places, watched, tickets, admitted = {}, {}, {}, {}, true
+  local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, true
   for i, cell in ipairs(cells) do
     view(cell, ARGV[3 * i + 1])
-    places[i] = op == 'reserve' and costs[i] > 0 and place_at(cell, ARGV[extra + 2], now) or now
-    fit[i] = places[i] <= now and fits(cell, now, costs[i])
+    reservable[i] = op == 'reserve' and costs[i] > 0 and reservable_at(cell, ARGV[extra + 2], now) or now
+    fit[i] = reservable[i] <= now and fits(cell, now, costs[i])
     if not fit[i] then
       if rules[i] > 0 then
         admitted = false
       else
-        watched[rules[i]] = true
+        shadow_denied[rules[i]] = true
       end
     end
   end
@@ -93,8 +87,8 @@ local function decide()
     tickets[i] = ''
     if op == 'peek' or costs[i] == 0 then
       -- Nothing is drawn.
-    elseif not admitted or watched[rules[i]] then
-      changed[i] = refuse(cell, now, costs[i]) or (not fit[i] and cell.mends)
+    elseif not admitted or shadow_denied[rules[i]] then
+      changed[i] = refuse(cell, now, costs[i]) or (not fit[i] and cell.repaired)
     elseif op == 'reserve' then
       changed[i] = true
       hold(cell, now, {
@@ -112,15 +106,15 @@ local function decide()
         tickets[i] = cell.a.ticket(cell.l, cell.s, now)
       end
     end
-    -- After a denial each limit answers as a peek would next: counting the attempt may have used up
-    -- its room.
+    -- After a denial the reply is that of the next peek: counting the attempt may have used up the
+    -- room of a limit.
     local allowed = admitted and fit[i]
     if not admitted then
       allowed = fits(cell, now, costs[i])
     end
-    tell(cell, costs[i], allowed, 0, 0)
-    if not admitted and allowed and places[i] > now then
-      answer[#answer - 6] = places[i] - now
+    report(cell, costs[i], allowed, 0, 0)
+    if not admitted and allowed and reservable[i] > now then
+      answer[#answer - CHARGE_FIELDS + 1] = reservable[i] - now
     end
   end
   if op == 'try' then
@@ -130,14 +124,14 @@ local function decide()
   end
 end
 
--- What treats each cell by itself.
+-- Applies an operation that treats each cell by itself.
 local function act(i)
   local cell, cost, limit = cells[i], costs[i], ARGV[3 * i + 1]
   if op ~= 'refuse' and cell.a.written(cell.l, cell.s) <= now then
     expire(cell, now)
   end
-  -- An idle cell may have been forgotten by now: nobody can tell, so it has the limit of whoever
-  -- comes.
+  -- An idle cell may have expired already. So that both cases behave the same, it takes the limit
+  -- of the charge.
   if op == 'reset' or (op ~= 'refuse' and is_idle(cell, now)) then
     local fresh = new_cell(cell.key, limit)
     fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
@@ -145,11 +139,11 @@ local function act(i)
   end
   local units, held, before = 0, 0, nil
   if op == 'refund' then
-    local own = not_before(cell, now)
-    local used = cell.a.used(cell.l, cell.s, own)
+    local at = not_before(cell, now)
+    local used = cell.a.used(cell.l, cell.s, at)
     before = cell.a.save(cell.s)
-    cell.a.give(cell.l, cell.s, own, cost)
-    units = used - cell.a.used(cell.l, cell.s, own)
+    cell.a.give(cell.l, cell.s, at, cost)
+    units = used - cell.a.used(cell.l, cell.s, at)
     changed[i] = before ~= cell.a.save(cell.s)
   elseif op == 'penalise' then
     units = penalise(cell, now, cost)
@@ -161,28 +155,28 @@ local function act(i)
     cell.set, cell.blocked = date and 0 or now, date and span or now + span
     changed[i] = true
   elseif op == 'settle' then
-    local lacking = settle(cell, ARGV[extra + 1], now, cost)
-    units, held = lacking or 0, lacking and 1 or 0
-    changed[i] = lacking
+    local shortfall = settle(cell, ARGV[extra + 1], now, cost)
+    units, held = shortfall or 0, shortfall and 1 or 0
+    changed[i] = shortfall
   elseif op == 'refuse' then
     view(cell, limit)
     changed[i] = refuse(cell, now, cost)
   elseif op == 'undo' then
-    -- Takes back a `try` whose request another slot denied. What counts denied attempts keeps this
-    -- one; a limit that has changed since knows nothing of it any more.
+    -- Undoes a `try` whose request another slot denied. A limit that counts denied attempts keeps
+    -- the cost; a limit that has changed since the `try` does not recognise the ticket.
     local ticket = ARGV[extra + i]
     if ticket ~= '' and cell.tag == tag_of(limit) and not cell.l.counts then
       cell.a.undo(cell.l, cell.s, not_before(cell, now), cost, ticket)
       changed[i] = true
     end
   end
-  -- What is told is what a peek would say next; what is kept is what was done.
-  local seen = cell
+  -- The reply is that of the next peek, on a copy; the cell itself is stored as it is.
+  local peeked = cell
   if op ~= 'refuse' then
-    seen = copy_cell(cell)
-    view(seen, op == 'undo' and limit or cell.limit)
+    peeked = copy_cell(cell)
+    view(peeked, op == 'undo' and limit or cell.limit)
   end
-  tell(seen, cost, fits(seen, now, cost), units, held)
+  report(peeked, cost, fits(peeked, now, cost), units, held)
 end
 
 if decides and op ~= 'refuse' then

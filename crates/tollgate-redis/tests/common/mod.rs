@@ -1,5 +1,5 @@
-//! Real Redis servers, started on free ports and stopped: one alone, a Cluster, Sentinels.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! Real Redis servers on free ports: a single server, a Cluster, Sentinels.
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -19,13 +19,13 @@ pub(crate) struct Redis {
     pub(crate) arguments: Vec<String>,
 }
 
-/// A name that no other test of this or another process uses.
+/// A name that is unique among all tests of all processes.
 pub(crate) fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A port that nobody listens on, and whose Cluster bus port nobody listens on either.
+/// A free port whose Cluster bus port is free too.
 fn free_port() -> u16 {
     loop {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -49,8 +49,8 @@ impl Redis {
         }
     }
 
-    /// Starts it, again if it ran before, and waits until it says that it is ready. Not so if somebody else was
-    /// quicker at its port.
+    /// Starts or restarts the server, and waits until it logs that it is ready. Returns false if
+    /// another process took its port.
     pub(crate) fn run(&mut self) -> bool {
         let mut arguments =
             ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"].map(str::to_owned).to_vec();
@@ -68,12 +68,12 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A store on it, with time and denials in the test's hands and keys of its own.
+    /// A store on this server: see [`direct`].
     pub(crate) fn store(&self) -> RedisStore {
         direct(&self.url()).build().unwrap()
     }
 
-    /// Asks it something with the real `redis-cli`.
+    /// Runs `redis-cli` against the server.
     pub(crate) fn cli(&self, arguments: &[&str]) -> String {
         cli(self.port, arguments)
     }
@@ -87,30 +87,30 @@ impl Redis {
     }
 }
 
-/// A server that ends when this is dropped, and also when the test ends without dropping it: a shell beside it reads
-/// from a pipe that only the test holds open.
+/// A server process that ends when this is dropped, and also when the test is killed: its parent, a
+/// shell, waits for the end of a pipe that only the test holds open.
 #[derive(Debug)]
 struct Process {
     shell: Child,
     id: String,
 }
 
-const KEEPER: &str = r#"redis-server "$@" & echo $!; read forever; kill -9 $!; wait"#;
+const SUPERVISOR: &str = r#"redis-server "$@" & echo $!; read forever; kill -9 $!; wait"#;
 
 impl Process {
-    /// Starts it and waits until it says that it is ready; nothing if it ends instead.
+    /// Starts a server and waits until it logs that it is ready. `None` if it exits instead.
     fn start(arguments: &[String], directory: &Path) -> Option<Self> {
         let mut command = Command::new("sh");
-        command.args(["-c", KEEPER, "sh"]).args(arguments).arg("--dir").arg(directory);
+        command.args(["-c", SUPERVISOR, "sh"]).args(arguments).arg("--dir").arg(directory);
         let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(shell.stdout.take().unwrap()).lines().map_while(Result::ok);
         let id = log.next().unwrap();
-        let word = |line: &String| {
+        let is_final = |line: &String| {
             ["Ready to accept", "Loading RDB", "+monitor", "Failed", "FATAL"]
                 .iter()
                 .any(|word| line.contains(word))
         };
-        let last = log.find(word).expect("redis-server is installed and says something");
+        let last = log.find(is_final).expect("redis-server is installed, and logs its start");
         let process = Self { shell, id };
         (!last.contains("Failed") && !last.contains("FATAL")).then_some(process)
     }
@@ -139,7 +139,7 @@ pub(crate) fn cli(port: u16, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A store that asks Redis every time, by the caller's clock, and has the keys to itself.
+/// A store that asks Redis every time, by the caller's clock, under a prefix of its own.
 pub(crate) fn direct(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url)
         .unwrap()
@@ -148,8 +148,8 @@ pub(crate) fn direct(url: &str) -> RedisStoreBuilder {
         .remember_denials(Duration::ZERO)
 }
 
-/// Asks until it is so. A real server takes its time.
-#[expect(clippy::disallowed_methods, reason = "another program's state can only be asked for again")]
+/// Polls until `holds`, for at most 30 seconds.
+#[expect(clippy::disallowed_methods, reason = "the state of another process can only be polled")]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..3_000 {
         if holds() {
@@ -157,10 +157,10 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("still not so after 30 seconds: {what}");
+    panic!("not true within 30 seconds: {what}");
 }
 
-/// Three masters with a replica each.
+/// A Cluster of three masters with a replica each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Redis>,
 }
@@ -212,7 +212,7 @@ impl Cluster {
         direct(&self.url()).build().unwrap()
     }
 
-    /// The node that now is master of a key's slot.
+    /// The index of the node that is master of a key's slot.
     pub(crate) fn master_of(&self, key: &str) -> usize {
         let slot: u16 = self.nodes[0].cli(&["cluster", "keyslot", key]).parse().unwrap();
         let alive = self.nodes.iter().find(|node| node.process.is_some()).unwrap();
@@ -226,25 +226,25 @@ impl Cluster {
                 })
         };
         let nodes = alive.cli(&["cluster", "nodes"]);
-        let line = nodes.lines().find(owns).unwrap_or_else(|| panic!("nobody has {slot}: {nodes}"));
+        let line = nodes.lines().find(owns).unwrap_or_else(|| panic!("slot {slot} has no master: {nodes}"));
         self.nodes.iter().position(|node| line.contains(&format!(":{}@", node.port))).unwrap()
     }
 }
 
-/// A master, a replica, and three Sentinels that watch them under the name `main`.
-pub(crate) struct Watched {
+/// A master, a replica, and three Sentinels that monitor them as the service `main`.
+pub(crate) struct Sentinels {
     pub(crate) servers: Vec<Redis>,
     pub(crate) sentinels: Vec<Redis>,
 }
 
-impl Watched {
+impl Sentinels {
     pub(crate) fn start() -> Self {
         let master = Redis::start(&[]);
         let replica = Redis::start(&["--replicaof", &format!("127.0.0.1 {}", master.port)]);
-        until("the replica follows", || {
+        until("the replica is in sync", || {
             replica.cli(&["info", "replication"]).contains("master_link_status:up")
         });
-        let sentinels: Vec<Redis> = (0..3).map(|_| sentinel(master.port)).collect();
+        let sentinels: Vec<Redis> = (0..3).map(|_| start_sentinel(master.port)).collect();
         until("the sentinels know each other and the replica", || {
             sentinels.iter().all(|sentinel| {
                 let known = sentinel.cli(&["sentinel", "master", "main"]);
@@ -264,7 +264,7 @@ impl Watched {
     }
 }
 
-fn sentinel(master: u16) -> Redis {
+fn start_sentinel(master: u16) -> Redis {
     let directory = std::env::temp_dir().join(format!("tollgate-sentinel-{}", unique()));
     std::fs::create_dir_all(&directory).unwrap();
     let file = directory.join("sentinel.conf");

@@ -1,5 +1,5 @@
-//! A node under test: the three failure policies beside each other on one store.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! A node under test: a limiter with one rule per failure policy, on one store.
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,8 @@ use tollgate_testkit::run;
 
 use crate::common::{unique, until};
 
-/// The three policies beside each other on one store: what a request is matched on says which it gets.
+/// A limiter with one rule per failure policy. The attribute `policy` of a request selects the
+/// rule.
 pub(crate) struct Node {
     pub(crate) limiter: Limiter<RedisStore>,
     changes: Arc<Mutex<Vec<Change>>>,
@@ -18,7 +19,7 @@ pub(crate) struct Node {
 
 pub(crate) const LIMIT: u64 = 8;
 
-/// More than a busy machine makes a healthy Redis take.
+/// More than a healthy Redis takes on a busy machine.
 const DEADLINE: Duration = Duration::from_millis(250);
 
 impl Node {
@@ -28,12 +29,12 @@ impl Node {
 
     pub(crate) fn with_limit(url: &str, limit: Limit) -> Self {
         let changes = Arc::new(Mutex::new(Vec::new()));
-        let told = changes.clone();
+        let recorded = changes.clone();
         let store = RedisStore::builder(url)
             .unwrap()
             .prefix(&format!("fail-{}", unique()))
             .remember_denials(Duration::ZERO)
-            .on_change(move |change| told.lock().unwrap().push(change.clone()))
+            .on_change(move |change| recorded.lock().unwrap().push(change.clone()))
             .build()
             .unwrap();
         let rule = |name: &str, policy| {
@@ -56,7 +57,7 @@ impl Node {
 
     pub(crate) fn check(&self, policy: &str, client: &str) -> Decision {
         let attributes = [("policy", policy), ("client", client)];
-        // A check that never ends would be the failure, not the test.
+        // The timeout fails a check that hangs, instead of hanging the test.
         let check = async {
             tokio::time::timeout(Duration::from_secs(20), self.limiter.check_async(Request::new(&attributes)))
                 .await
@@ -64,7 +65,7 @@ impl Node {
         run(check).expect("no check hangs").unwrap()
     }
 
-    /// Each policy does what it says: without the store, and without a word of its error.
+    /// Every check is decided by its failure policy.
     pub(crate) fn assert_degraded(&self) {
         let client = unique();
         let open = self.check("open", &client);
@@ -77,7 +78,7 @@ impl Node {
         assert!(self.check("local", &client).degraded());
     }
 
-    /// Everything is decided by Redis, to the unit.
+    /// Every check is decided by Redis, to the unit.
     pub(crate) fn assert_exact(&self) {
         for policy in ["open", "closed", "local"] {
             let client = unique();
@@ -89,14 +90,14 @@ impl Node {
     }
 
     pub(crate) fn until_back(&self) {
-        until("it is noticed that Redis is back", || !self.check("open", "someone").degraded());
+        until("Redis decides again", || !self.check("open", "someone").degraded());
     }
 
     pub(crate) fn until_down(&self) {
-        until("it is noticed that Redis is away", || self.limiter.store().status().down.is_some());
+        until("the circuit breaker is open", || self.limiter.store().status().down.is_some());
     }
 
-    pub(crate) fn was_told(&self) -> Vec<&'static str> {
+    pub(crate) fn changes(&self) -> Vec<&'static str> {
         let word = |change: &Change| match change {
             Change::Down { .. } => "down",
             Change::Back => "back",
