@@ -36,14 +36,15 @@ mod dump;
 mod hash;
 mod legacy;
 mod room;
-index_arithmetic!(changes, pages, shard, sweep, table, take);
+index_arithmetic!(changes, locked, lookup, pages, shard, sweep, table, take);
 
 use hash::Secrets;
+pub(crate) use lookup::{Lookup, Subject, Target};
 pub use pages::Loader;
 pub use room::OnFull;
 use room::Room;
 use shard::{Shard, Views};
-pub(crate) use take::{Lookup, Subject, Taken, Target};
+pub(crate) use take::Taken;
 
 /// Shards of keyed budgets, chosen by hash.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };

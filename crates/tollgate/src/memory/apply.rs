@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::locked::Locked;
+use super::lookup::Slot;
 use super::room::KeyCount;
 use super::shard::{Cells, Location, Unpacked};
-use super::take::{Locked, Slot};
 use super::{MemoryStore, OnFull, SHARDS};
 use crate::cell::{Cell, Transaction, transact};
 use crate::rule::Tag;

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::hash::Id;
 use super::legacy::cell_of_v1;
+use super::lookup::shard_of;
 use super::pages::{tag_of, written_limits};
 use super::shard::{Cells, Unpacked, WIDEST};
-use super::take::shard_of;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::rule::Tag;

@@ -6,8 +6,8 @@
 
 use super::MemoryStore;
 use super::hash::Id;
+use super::lookup::shard_of;
 use super::shard::{Cells, Location, Unpacked};
-use super::take::shard_of;
 use crate::cell::Cell;
 use crate::key::Budget;
 use crate::rule::Tag;

@@ -19,7 +19,7 @@ use super::changes::page_of;
 use super::hash::Id;
 use super::legacy::{cell_of_v1, shard_of_v1};
 use super::shard::{Cells, Location, Shard, WIDEST, Unpacked, pack};
-use super::take::shard_of;
+use super::lookup::shard_of;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::key::Budget;

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::changes::{Changes, Flags};
 use super::hash::{Id, Secrets};
 use super::table::{SlotIndex, Table, TableView};
-use super::take::{Lookup, Slot};
+use super::lookup::{Lookup, Slot};
 use super::{ALL_SHARDS, SHARDS};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
@@ -147,7 +147,7 @@ impl Shard {
     /// The state that this budget's tag wrote, and [`next_idle`](Self::next_idle).
     #[inline(always)]
     pub(super) fn state_of(&mut self, lookup: &Lookup, slot: &Slot) -> Option<(&mut [u64], &mut u64)> {
-        let table = &mut self.tables[lookup.width().wrapping_sub(1) % WIDEST];
+        let table = &mut self.tables[lookup.width.wrapping_sub(1) % WIDEST];
         Some((table.written_by(slot.id, slot.home, lookup.number())?, &mut self.next_idle))
     }
 
