@@ -25,7 +25,8 @@ impl fmt::Display for Keys {
     }
 }
 
-/// Checks as many random keys out of so many as it is told, beginning with a seed, and says how many were admitted.
+/// Checks as many random keys out of so many as it is told, beginning with a seed, and says how
+/// many were admitted.
 pub type Run = Box<dyn Fn(u64, u64, u64) -> u64 + Sync>;
 
 pub struct Contender {

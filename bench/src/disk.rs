@@ -1,5 +1,5 @@
-//! tollgate on a real disk: what following changes costs a check, how many answers share a sync, how long loading takes and how
-//! large the file is.
+//! tollgate on a real disk: what following changes costs a check, how many answers share a sync,
+//! how long loading takes and how large the file is.
 
 use std::fmt::Write as _;
 use std::fs;

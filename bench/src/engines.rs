@@ -1,5 +1,6 @@
-//! The storage engines that could be beneath the disk store, on what it writes: many small updates of the same keys, in batches,
-//! each batch synced. Either a row for each key, or one for each of 32 768 pages of keys.
+//! The storage engines that could be beneath the disk store, on what it writes: many small updates
+//! of the same keys, in batches, each batch synced. Either a row for each key, or one for each of
+//! 32 768 pages of keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

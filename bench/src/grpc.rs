@@ -1,7 +1,9 @@
-//! Envoy's rate limit service: tollgate beside a handler of the same messages that decides nothing, served as tonic comes.
+//! Envoy's rate limit service: tollgate beside a handler of the same messages that decides nothing,
+//! served as tonic comes.
 //!
-//! The load generator is this program, on one thread. It speaks HTTP/2 without tonic and has all questions encoded beforehand, so that
-//! asking costs less than answering: a client as heavy as the server would be what is measured.
+//! The load generator is this program, on one thread. It speaks HTTP/2 without tonic and has all
+//! questions encoded beforehand, so that asking costs less than answering: a client as heavy as the
+//! server would be what is measured.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

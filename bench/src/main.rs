@@ -1,7 +1,8 @@
-//! tollgate beside its rivals, and beside floors that no limiter can go below, interleaved in one process.
+//! tollgate beside its rivals, and beside floors that no limiter can go below, interleaved in one
+//! process.
 //!
-//! `cargo xtask bench` prints the tables and writes `bench/RESULTS.md` and `docs/bench.svg`. Times move from run to run and from machine
-//! to machine: compare the ratios.
+//! `cargo xtask bench` prints the tables and writes `bench/RESULTS.md` and `docs/bench.svg`. Times
+//! move from run to run and from machine to machine: compare the ratios.
 
 mod chart;
 mod contenders;

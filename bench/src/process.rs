@@ -1,4 +1,5 @@
-//! Servers as processes: started, waited for, asked what they have used of the processors, and stopped.
+//! Servers as processes: started, waited for, asked what they have used of the processors, and
+//! stopped.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,6 @@
-//! tollgate with a real Redis: what a node gets out of it, beside what redis-benchmark gets out of the same script, and beside limitador.
-//! One thread asks and Redis has the other processor. Everyone has a turn in each round, and medians are told.
+//! tollgate with a real Redis: what a node gets out of it, beside what redis-benchmark gets out of
+//! the same script, and beside limitador. One thread asks and Redis has the other processor.
+//! Everyone has a turn in each round, and medians are told.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -76,7 +77,8 @@ impl Redis {
         stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
     }
 
-    /// Requests per second and the mean latency in microseconds that redis-benchmark gets out of the script.
+    /// Requests per second and the mean latency in microseconds that redis-benchmark gets out of
+    /// the script.
     fn benchmark(&self, sha: &str, pipeline: u64, requests: u64) -> (f64, f64) {
         let (port, pipeline) = (self.port.to_string(), pipeline.to_string());
         let (requests, clients) = (requests.to_string(), CLIENTS.to_string());

@@ -1,5 +1,5 @@
-//! The Redis protocol under `redis-benchmark`: tollgate, a real Redis that only counts, the limiter in Lua that people run in it, and
-//! throttlecrab's server.
+//! The Redis protocol under `redis-benchmark`: tollgate, a real Redis that only counts, the limiter
+//! in Lua that people run in it, and throttlecrab's server.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -33,7 +33,8 @@ const CL_THROTTLE: &str = "CL.THROTTLE key:__rand_int__ 1000000 1000000 60";
 const THROTTLE: &str = "THROTTLE key:__rand_int__ 1000000 1000000 60";
 const INCR: &str = "INCR key:__rand_int__";
 
-/// What the answer to a request that is admitted begins with: redis-cell says whether it is limited, throttlecrab whether it is not.
+/// What the answer to a request that is admitted begins with: redis-cell says whether it is
+/// limited, throttlecrab whether it is not.
 const NOT_LIMITED: &str = "*5\r\n:0\r\n";
 const ALLOWED: &str = "*5\r\n:1\r\n";
 
@@ -95,7 +96,8 @@ fn contender<'a>(
     Contender::new(name, process, move || benchmark(process, pipeline, requests, &command))
 }
 
-/// The answer to one command. The connection is told to end after it, so that what came is all of it.
+/// The answer to one command. The connection is told to end after it, so that what came is all of
+/// it.
 fn ask(process: &Process, command: &[&str]) -> String {
     let mut stream = TcpStream::connect(&process.address).expect("a listener");
     let mut sent = String::new();

@@ -1,5 +1,6 @@
-//! Servers side by side, a table for each protocol; for HTTP under `wrk`: tollgate, an axum handler that does nothing, nginx with
-//! `limit_req`, and throttlecrab's server. One thread answers in each; the load generator has the other processor.
+//! Servers side by side, a table for each protocol; for HTTP under `wrk`: tollgate, an axum handler
+//! that does nothing, nginx with `limit_req`, and throttlecrab's server. One thread answers in
+//! each; the load generator has the other processor.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

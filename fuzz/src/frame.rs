@@ -1,5 +1,6 @@
-//! Whatever bytes come, the parser of the Redis protocol does not panic, asks for no more than its bounds,
-//! and says the same of them whether they come at once, byte by byte or in pieces of any size.
+//! Whatever bytes come, the parser of the Redis protocol does not panic, asks for no more than its
+//! bounds, and says the same of them whether they come at once, byte by byte or in pieces of any
+//! size.
 #![no_main]
 
 #[path = "../../crates/tollgate-server/src/resp/frame.rs"]

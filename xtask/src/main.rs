@@ -91,7 +91,8 @@ fn test() -> Result<(), String> {
 }
 
 /// Installs what the tests need and this machine lacks: the parts of the toolchain that a minimal
-/// one comes without, a Python with virtual environments, a Node with its package manager, and servers.
+/// one comes without, a Python with virtual environments, a Node with its package manager, and
+/// servers.
 fn set_up() -> Result<(), String> {
     for (part, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !has(subcommand) {
@@ -138,8 +139,8 @@ fn kill(kills: &str) -> Result<(), String> {
     run("killing", kill.env("TOLLGATE_KILLS", kills))
 }
 
-/// libFuzzer, with the instrumentation that it needs: the flags that `cargo fuzz` gives without a sanitizer, which a
-/// stable compiler knows too. They are for the target only, hence it is named.
+/// libFuzzer, with the instrumentation that it needs: the flags that `cargo fuzz` gives without a
+/// sanitizer, which a stable compiler knows too. They are for the target only, hence it is named.
 fn fuzz(seconds: &str) -> Result<(), String> {
     const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                          -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -188,7 +189,8 @@ fn bench(arguments: &[&str]) -> Result<(), String> {
     )
 }
 
-/// A node beside others that ask the same Redis. A rival needs a C++ compiler and libclang to be built, and minutes.
+/// A node beside others that ask the same Redis. A rival needs a C++ compiler and libclang to be
+/// built, and minutes.
 fn bench_redis() -> Result<(), String> {
     install_unless(&["redis-server", "--version"], "redis-server")?;
     install_unless(

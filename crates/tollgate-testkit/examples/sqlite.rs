@@ -1,13 +1,13 @@
-//! A durable store on SQLite, written from outside of tollgate: a row for each key, and a transaction
-//! that reads, decides and commits.
+//! A durable store on SQLite, written outside of tollgate: a row per key, and a transaction that
+//! reads, decides and commits.
 //!
-//! `cargo run -p tollgate-testkit --example sqlite -- limits.sqlite`, again and again: what is used
-//! stays used. `tests/sqlite.rs` runs the laws over it.
+//! Run `cargo run -p tollgate-testkit --example sqlite -- limits.sqlite` repeatedly: units in use
+//! stay in use. `tests/sqlite.rs` runs the laws over it.
 //!
-//! What it promises: every law, an answer only when it is on the disk, and one file for several
-//! processes. What it does not promise: speed. Requests take turns, an admission waits for a sync, and
-//! the calling thread waits with it. SQLite hands out turns without an order, so a process that finds
-//! the file busy for a second fails, and the rule's policy answers.
+//! What it promises: every law, an answer only after it is on disk, and one file for several
+//! processes. What it does not promise: speed. Requests are serialised, an admission waits for a
+//! sync, and the calling thread blocks. SQLite's lock is not fair, so a process that finds the file
+//! busy for a second fails, and the rule's failure policy answers.
 #![expect(clippy::print_stdout, reason = "an example")]
 
 use std::error::Error;
@@ -20,7 +20,7 @@ use tollgate::{
     SystemClock, Timestamp, Transaction, block_on, transact,
 };
 
-/// Whatever SQLite fails with, or a row that is not a state.
+/// An error of SQLite, or a row that is not a state.
 type Failure = Box<dyn Error>;
 
 /// Budgets in a SQLite file.
@@ -28,7 +28,7 @@ type Failure = Box<dyn Error>;
 pub(crate) struct SqliteStore(Mutex<Connection>);
 
 impl SqliteStore {
-    /// Opens the file, or makes it.
+    /// Opens or creates the file.
     pub(crate) fn open(path: impl AsRef<Path>) -> rusqlite::Result<Self> {
         let connection = Connection::open(path)?;
         // Another process may be committing.
@@ -44,21 +44,21 @@ impl SqliteStore {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Deletes the rows that expired before this time, and says how many. Call it now and then, with
-    /// a time an hour ago: a clock that is set back by less finds everything as it was.
+    /// Deletes the rows that expired before this time, and returns how many. Call it now and then
+    /// with a time an hour ago: a clock set back by less than that loses nothing.
     pub(crate) fn forget(&self, before: Timestamp) -> rusqlite::Result<usize> {
         let expired = [nanos(before)];
         self.lock().execute("DELETE FROM cells WHERE expires_at < ?1", expired)
     }
 
-    /// A thread that panicked left no transaction open: dropping one rolls it back.
+    /// A thread that panicked left no transaction open: dropping a transaction rolls it back.
     fn lock(&self) -> std::sync::MutexGuard<'_, Connection> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn decide(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, Failure> {
         let mut connection = self.lock();
-        // Immediate: what was read must still be so when it is written.
+        // Immediate: the rows must not change between reading and writing.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut cells =
             charges.iter().map(|charge| read(&transaction, charge)).collect::<Result<Vec<_>, _>>()?;
@@ -100,7 +100,7 @@ fn key(charge: &Charge<'_>) -> Vec<u8> {
     key
 }
 
-/// A time as SQLite keeps it. All times fit.
+/// A time as a SQLite integer. All times fit.
 fn nanos(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -114,6 +114,6 @@ fn main() -> Result<(), Failure> {
         println!("allowed: {}, {} left", decision.allowed(), decision.remaining());
     }
     let forgotten = limiter.store().forget(SystemClock.now().saturating_sub(HOUR))?;
-    println!("{forgotten} rows were in use by nobody");
+    println!("{forgotten} expired rows deleted");
     Ok(())
 }

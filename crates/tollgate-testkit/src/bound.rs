@@ -1,28 +1,28 @@
-//! Law B1 as numbers: the most that may get through.
+//! The bounds of law B1: the most units that may be admitted.
 
 use std::time::Duration;
 
 use tollgate::{Algorithm, Bucket, Limit, Timestamp};
 
-/// The most that `limit` may admit from one request to another that comes `span` after it.
+/// The most units that `limit` may admit from one request to another that comes `span` later.
 ///
-/// For windows this is what their definition allows wherever the span lies, which is more than one
-/// window's worth: the windows themselves are checked one by one by [`Laws`](crate::Laws).
+/// For windows this is the maximum over every position of the span, which is more than one window's
+/// limit: [`Laws`](crate::Laws) checks the windows themselves one by one.
 #[must_use]
-pub fn most(limit: &Limit, span: Duration) -> u128 {
+pub fn max_admitted(limit: &Limit, span: Duration) -> u128 {
     let periods = |period: Duration| span.as_nanos() / period.as_nanos();
     match limit.algorithm() {
         Algorithm::FixedWindow { limit, period, .. } | Algorithm::SlidingWindow { limit, period, .. } => {
             u128::from(limit) * (periods(period) + 2)
         }
         Algorithm::SlidingLog { limit, period } => u128::from(limit) * (periods(period) + 1),
-        Algorithm::TokenBucket(bucket) => most_of(&bucket, span),
-        Algorithm::Reserve { sustained, reserve } => most_of(&sustained, span) + most_of(&reserve, span),
+        Algorithm::TokenBucket(bucket) => max_of(&bucket, span),
+        Algorithm::Reserve { sustained, reserve } => max_of(&sustained, span) + max_of(&reserve, span),
         other => unreachable!("an algorithm without a bound: {other:?}"),
     }
 }
 
-fn most_of(bucket: &Bucket, span: Duration) -> u128 {
+fn max_of(bucket: &Bucket, span: Duration) -> u128 {
     let (span, interval, amount) = (span.as_nanos(), bucket.interval.as_nanos(), u128::from(bucket.amount));
     let refill = if bucket.stepped { amount * (span / interval + 1) } else { span * amount / interval };
     u128::from(bucket.capacity) + refill
@@ -31,7 +31,7 @@ fn most_of(bucket: &Bucket, span: Duration) -> u128 {
 /// The time and cost of every admission, in order of arrival. The times may go back.
 pub(crate) type Admitted = Vec<(Timestamp, u64)>;
 
-/// Checks a history against law B1, in any window and any span of the times that the clock showed.
+/// Checks a history against law B1, in every window and every span of the clock's times.
 pub(crate) fn check_history(limit: &Limit, admitted: &Admitted) -> Result<(), String> {
     check_windows(limit, admitted)?;
     let mut sorted = admitted.clone();
@@ -40,7 +40,7 @@ pub(crate) fn check_history(limit: &Limit, admitted: &Admitted) -> Result<(), St
         let mut sum = 0;
         for (at, cost) in &sorted[from..] {
             sum += u128::from(*cost);
-            let bound = most(limit, at.since(*start));
+            let bound = max_admitted(limit, at.since(*start));
             if sum > bound {
                 return Err(format!("{limit}: {sum} of at most {bound} from {start:?} to {at:?}"));
             }

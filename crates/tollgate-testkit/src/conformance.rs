@@ -1,14 +1,14 @@
-//! All laws as test functions, in one line.
+//! The `conformance!` macro.
 
-/// Makes a module of tests out of a name and a function that makes a fresh, empty store: every law,
-/// over that store.
+/// Defines a module of tests that run every law over a store. It takes the module's name and a
+/// function that makes a fresh, empty store.
 ///
-/// A store whose time is coarser than a nanosecond says so: `conformance!(name, make, resolution =
-/// Duration::from_micros(1))`. Of a plain [`Counter`](tollgate::Counter), `conformance!(name,
-/// counter = make)` tests the laws that it can keep; there `make` is handed the clock. Where what a store
-/// needs is slow to set up, `conformance!(name, make, resolution = …, together, cases = 32)` is one
-/// test with all the laws, over so many cases each; `sharded` after it is for a store that decides
-/// keys on different servers one after the other.
+/// A store whose time is coarser than a nanosecond passes its resolution: `conformance!(name, make,
+/// resolution = Duration::from_micros(1))`. For a plain [`Counter`](tollgate::Counter),
+/// `conformance!(name, counter = make)` tests the laws that a counter can keep; `make` takes the
+/// clock. For a store that is slow to set up, `conformance!(name, make, resolution = …, together,
+/// cases = 32)` is one test of all laws, with that many cases each; a final `sharded` is for a
+/// store that decides keys on different servers one after the other.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, counter = $make:expr) => {
@@ -55,13 +55,14 @@ macro_rules! conformance {
             b10_outcomes_are_those_of_the_oracle,
             b11_replacing_a_limit_keeps_history,
             b12_limits_are_islands,
+            b12_inline_windows_of_different_periods_are_islands,
             c5_reservations_live_in_the_store,
             c5_blocks_live_in_the_store,
         ]);
     };
     (@together $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {
         mod $name {
-            #[allow(unused_imports, reason = "the expressions name what is around the macro")]
+            #[allow(unused_imports, reason = "the expressions may name items around the macro")]
             use super::*;
 
             #[test]
@@ -76,7 +77,7 @@ macro_rules! conformance {
     };
     (@tests $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {
         mod $name {
-            #[allow(unused_imports, reason = "the expressions name what is around the macro")]
+            #[allow(unused_imports, reason = "the expressions may name items around the macro")]
             use super::*;
 
             $(

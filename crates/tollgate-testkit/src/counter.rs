@@ -1,4 +1,4 @@
-//! The smallest counter: a map whose numbers expire.
+//! A counter in a map.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::{Clock, Counter, ManualClock, StoreError, Timestamp};
 
-/// A [`Counter`] in a map. It forgets each number as soon as it may, by the clock it is given.
+/// A [`Counter`] in a map. It forgets each number as soon as it expires on the given clock.
 #[derive(Debug)]
 pub struct MapCounter {
     clock: ManualClock,
@@ -15,7 +15,7 @@ pub struct MapCounter {
 }
 
 impl MapCounter {
-    /// A counter whose numbers expire by `clock`.
+    /// A counter whose numbers expire on `clock`.
     #[must_use]
     pub fn new(clock: ManualClock) -> Self {
         Self { clock, numbers: Mutex::default() }
@@ -30,7 +30,7 @@ impl Counter for MapCounter {
         ttl: Duration,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send {
         let now = self.clock.now();
-        let mut numbers = self.numbers.lock().expect("nobody panics in here");
+        let mut numbers = self.numbers.lock().expect("no thread panics here");
         numbers.retain(|_, (_, expires_at)| *expires_at > now);
         let sum = match n {
             0 => numbers.get(name).map_or(0, |(value, _)| *value),

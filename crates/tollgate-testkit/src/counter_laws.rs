@@ -9,12 +9,12 @@ use crate::oracle::{Oracle, Verb};
 use crate::world::{CLIENTS, START, World, runtime};
 use crate::{Step, steps};
 
-/// The laws over counters that `make` makes, which expire by the clock it is handed.
+/// The laws over the counters that `make` returns. Their numbers expire on the clock passed to it.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterLaws<F>(F);
 
 impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
-    /// The laws over counters that `make` makes, each fresh and empty.
+    /// The laws over the counters that `make` returns, each fresh and empty.
     pub const fn new(make: F) -> Self {
         Self(make)
     }
@@ -37,7 +37,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
         }
     }
 
-    /// B1. No schedule gets more through than the limit's definition allows.
+    /// B1. No schedule gets more units admitted than the limit's definition allows.
     pub fn b1_never_too_many(&self) {
         property(CASES, limit_and_steps(), |(limit, steps)| {
             let world = self.world(limit);
@@ -54,7 +54,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
         });
     }
 
-    /// B5. What others do changes nothing for a client.
+    /// B5. Other clients change nothing for a client.
     pub fn b5_keys_are_islands(&self) {
         property(CASES, limit_and_steps(), |(limit, steps)| {
             let crowd = self.world(limit);
@@ -69,8 +69,7 @@ impl<C: Counter, F: Fn(ManualClock) -> C> CounterLaws<F> {
         });
     }
 
-    /// B6. Whatever the counter forgets, the verdicts and what is left are those of an oracle that
-    /// forgets nothing.
+    /// B6. The verdicts and the remaining units are those of an oracle that forgets nothing.
     pub fn b6_forgetting_is_invisible(&self) {
         property(CASES, limit_and_steps(), |(limit, steps)| {
             let world = self.world(limit);
@@ -99,7 +98,7 @@ fn rule(limit: Limit) -> Rule {
     Rule::new("per-client", limit).key(["client"])
 }
 
-/// A limit that a counter can keep, and a schedule that fits its period.
+/// A limit that a counter supports, and a schedule on the scale of its period.
 fn limit_and_steps() -> impl Strategy<Value = (Limit, Vec<Step>)> {
     let nanosecond = std::time::Duration::from_nanos(1);
     let period =

@@ -5,23 +5,23 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
 
-/// What a [`FaultyStore`] does instead of its job.
+/// How a [`FaultyStore`] misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
-    /// Nothing: it works.
+    /// It works.
     None,
     /// It returns an error.
     Fail,
     /// It never answers.
     Hang,
-    /// It works, and then never answers.
+    /// It applies the operation, but never answers.
     HangAfterwards,
-    /// It answers fewer charges than it was asked.
+    /// It answers too few charges.
     Lie,
 }
 
-/// Wraps a store; counts calls; misbehaves when told to.
+/// A wrapper that counts the calls of a store and misbehaves on command.
 #[derive(Debug)]
 pub struct FaultyStore<S> {
     inner: S,
@@ -30,22 +30,22 @@ pub struct FaultyStore<S> {
 }
 
 impl<S> FaultyStore<S> {
-    /// A store that works, for now.
+    /// A wrapper with no fault.
     pub const fn new(inner: S) -> Self {
         Self { inner, fault: AtomicU8::new(Fault::None as u8), calls: AtomicU64::new(0) }
     }
 
-    /// From now on, this.
+    /// Sets the fault.
     pub fn set(&self, fault: Fault) {
         self.fault.store(fault as u8, Ordering::SeqCst);
     }
 
-    /// How often it was asked to apply anything.
+    /// The number of calls of `apply`.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// The store that works.
+    /// The wrapped store.
     pub const fn inner(&self) -> &S {
         &self.inner
     }

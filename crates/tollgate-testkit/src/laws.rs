@@ -1,7 +1,7 @@
-//! The laws, stated once.
+//! The laws.
 //!
-//! Each is a property over random limits and schedules, run against a fresh store for every case.
-//! `PROPTEST_CASES` sets how many.
+//! Each law is a property over random limits and schedules, run against a fresh store for every
+//! case. `PROPTEST_CASES` sets the number of cases.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::bound::{Admitted, check_history};
 use crate::world::{CLIENTS, World, run, runtime};
 use crate::{Step, any_limit, steps};
 
+mod atomicity;
 mod history;
 mod islands;
 mod time;
-mod together;
 
-pub(crate) use together::race;
+pub(crate) use atomicity::race;
 
-/// The laws over stores that `make` makes.
+/// The laws over the stores that `make` returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Laws<F> {
     make: F,
@@ -29,7 +29,7 @@ pub struct Laws<F> {
     sharded: bool,
 }
 
-/// The cases that a law is run over, unless `PROPTEST_CASES` says otherwise.
+/// The default number of cases of a law.
 pub(crate) const CASES: u32 = 256;
 
 pub(crate) fn property<T: std::fmt::Debug>(
@@ -53,12 +53,12 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).expect("a span fits")
 }
 
-/// One rule for each client.
+/// A rule that counts by client.
 fn per_client(limits: impl Into<tollgate::Limits>) -> Rule {
     Rule::new("per-client", limits).key(["client"])
 }
 
-/// How long a limit takes to come back whole, whatever was done to it.
+/// The time after which a limit is whole again from any state.
 fn full_refill(limit: &Limit) -> Duration {
     use tollgate::Algorithm::{FixedWindow, Reserve, SlidingLog, SlidingWindow, TokenBucket};
     let refill = |bucket: tollgate::Bucket| {
@@ -74,34 +74,33 @@ fn full_refill(limit: &Limit) -> Duration {
     }
 }
 
-/// Whether denied attempts count, so that laws about their being free do not apply.
+/// Whether denied attempts count: the laws about free denials do not apply then.
 fn counts_denied(limit: &Limit) -> bool {
     limit.to_string().ends_with("counting denied")
 }
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// The laws over stores that `make` makes, each fresh and empty.
+    /// The laws over the stores that `make` returns, each fresh and empty.
     pub const fn new(make: F) -> Self {
         Self { make, tick: Duration::from_nanos(1), cases: CASES, sharded: false }
     }
 
-    /// The store's resolution in time: limits and schedules keep to multiples of it.
+    /// The store's resolution in time: limits and schedules use multiples of it.
     #[must_use]
     pub const fn resolution(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// How many random cases a law is run over, unless `PROPTEST_CASES` says otherwise: 256 if not
-    /// said here.
+    /// Sets the number of random cases of a law, 256 by default. `PROPTEST_CASES` takes precedence.
     #[must_use]
     pub const fn cases(mut self, cases: u32) -> Self {
         self.cases = cases;
         self
     }
 
-    /// For a store that decides keys on different servers one after the other: what another server's
-    /// limit denies is given back, but a state may have been converted.
+    /// Declares a store that decides keys on different servers one after the other: it gives back a
+    /// cost that another server's limit denies, but it may have converted a state.
     #[must_use]
     pub const fn sharded(mut self) -> Self {
         self.sharded = true;
@@ -121,14 +120,14 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         World::new((self.make)(), rules)
     }
 
-    /// A limit, and a schedule that fits its period.
-    fn limit_and_steps(&self, most: usize) -> impl Strategy<Value = (Limit, Vec<Step>)> + use<S, F> {
+    /// A limit, and a schedule on the scale of its period.
+    fn limit_and_steps(&self, max: usize) -> impl Strategy<Value = (Limit, Vec<Step>)> + use<S, F> {
         let tick = self.tick;
-        any_limit(tick).prop_flat_map(move |limit| (Just(limit), steps(tick, full_refill(&limit), most)))
+        any_limit(tick).prop_flat_map(move |limit| (Just(limit), steps(tick, full_refill(&limit), max)))
     }
 
-    /// One to three rules, keyed or global, with one or two limits each, some of them shadows, some
-    /// with a cost of their own.
+    /// One to three rules, keyed or global, with one or two limits each; some are shadow rules,
+    /// some have a unit cost above 1.
     fn any_rules(&self) -> impl Strategy<Value = Vec<Rule>> + use<S, F> {
         let limits = prop::collection::vec(any_limit(self.tick), 1..=2);
         let rule =
@@ -143,7 +142,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         })
     }
 
-    /// Replays a schedule and hands each decision to `each`.
+    /// Replays a schedule and calls `each` with each decision.
     fn replay(world: &World<S>, steps: &[Step], mut each: impl FnMut(&Step, tollgate::Decision)) {
         for step in steps {
             world.clock.advance(step.wait);
@@ -151,7 +150,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         }
     }
 
-    /// B1. No schedule gets more through than the limit's definition allows, in any span.
+    /// B1. No schedule gets more units admitted than the limit's definition allows, in any span.
     pub fn b1_never_too_many(&self) {
         self.property(self.limit_and_steps(60), |(limit, steps)| {
             let world = self.world([per_client(limit)]);
@@ -168,8 +167,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B2. Whoever is denied may hammer as much as they like: every other outcome is the same as if
-    /// they had not.
+    /// B2. A denied client may hammer: every other outcome is the same as if it had not.
     pub fn b2_denial_is_free(&self) {
         self.property(self.limit_and_steps(40), |(limit, steps)| {
             prop_assume!(!counts_denied(&limit));
@@ -183,9 +181,9 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     prop_assert_eq!(&decision, &calm.check(request));
                     continue;
                 }
-                prop_assert_eq!(&decision, &calm.peek(request), "a denial says what a peek says");
+                prop_assert_eq!(&decision, &calm.peek(request), "a denial answers as a peek");
                 for _ in 0..3 {
-                    prop_assert_eq!(&decision, &hammered.check(request), "and goes on saying it");
+                    prop_assert_eq!(&decision, &hammered.check(request), "and repeats it");
                 }
             }
             Ok(())
@@ -225,7 +223,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         self.property(world, |(rules, steps, cost)| {
             let world = self.world(rules);
             Self::replay(&world, &steps, |_, _| ());
-            // Empty it first, so that most requests are denied, and now and then let a little come back.
+            // Drain the budget first, so that most requests are denied, and sometimes let a little
+            // refill.
             let left = world.peek("a").remaining().min(1_000);
             let _ = world.check(Request::client("a").cost(left));
             world.clock.advance(steps[0].wait);
@@ -253,7 +252,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B5. What others do, even others who look alike, changes nothing for a client.
+    /// B5. Other clients, even ones with similar names, change nothing for a client.
     pub fn b5_keys_are_islands(&self) {
         self.property(self.limit_and_steps(40), |(limit, steps)| {
             let crowd = self.world([per_client(limit)]);
@@ -268,7 +267,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
         let world = self.world([Rule::new("pair", Limit::per_minute(1)).key(["x", "y"])]);
         for pair in [[("x", "a"), ("y", "bc")], [("x", "ab"), ("y", "c")], [("x", "a"), ("y", "b")]] {
-            assert!(world.check(&pair).allowed(), "{pair:?} is its own key");
+            assert!(world.check(&pair).allowed(), "{pair:?} is a key of its own");
         }
     }
 

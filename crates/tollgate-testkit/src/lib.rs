@@ -1,15 +1,15 @@
-//! What tollgate promises, as tests that any store can be put to.
+//! Conformance tests for stores: the promises of tollgate as laws.
 //!
 //! * [`Laws`]: the laws B1 to B11 as properties over random limits and schedules, for any
 //!   [`Store`](tollgate::Store).
-//! * [`conformance!`]: all of them as test functions, in one line.
-//! * [`oracle`]: each algorithm once more, slow and obvious, in rational arithmetic.
+//! * [`conformance!`]: all laws as test functions, in one line.
+//! * [`oracle`]: a reference implementation of each algorithm, slow and obvious, in rational
+//!   arithmetic.
 //! * [`FaultyStore`]: a store that fails, hangs and lies on command.
-//! * [`MapCounter`]: the smallest thing that [`CounterStore`](tollgate::CounterStore) makes a store
-//!   of.
+//! * [`MapCounter`]: the smallest [`Counter`](tollgate::Counter).
 //!
-//! The simulated clock is [`tollgate::ManualClock`]: it stands still, jumps and runs backwards as
-//! it is told.
+//! The simulated clock is [`tollgate::ManualClock`]: a test makes it stand still, jump and run
+//! backwards.
 //!
 //! ```
 //! // In the tests of your own store:
@@ -27,7 +27,7 @@ pub mod oracle;
 mod scenario;
 mod world;
 
-pub use bound::most;
+pub use bound::max_admitted;
 pub use counter::MapCounter;
 pub use counter_laws::CounterLaws;
 pub use faulty::{Fault, FaultyStore};

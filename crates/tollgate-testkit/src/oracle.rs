@@ -1,7 +1,8 @@
-//! The naive oracle: each algorithm once more, as its description reads.
+//! The naive oracle: a reference implementation of each algorithm.
 //!
-//! Nothing here is clever. Histories are kept whole, levels are exact fractions, and the time at
-//! which something becomes possible is found by trying. It shares no code with what it judges.
+//! Nothing here is optimised. Histories are kept whole, levels are exact fractions, and the time at
+//! which units are available is found by search. It shares no code with the implementation under
+//! test.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,40 +14,40 @@ mod naive;
 use naive::nanos;
 pub use naive::{Naive, naive};
 
-/// The first moment from `now` on, in steps of `tick`, at which `limit` has `units`.
+/// The first time from `now` on, in steps of `tick`, at which `units` are available.
 #[must_use]
 pub fn first_time(cell: &dyn Naive, now: u64, tick: u64, units: u64) -> u64 {
-    let there = |steps: u64| cell.available(now + steps * tick) >= units;
-    if there(0) {
+    let available = |steps: u64| cell.available(now + steps * tick) >= units;
+    if available(0) {
         return now;
     }
     let (mut not_yet, mut by_then) = (0, 1);
-    while !there(by_then) {
+    while !available(by_then) {
         (not_yet, by_then) = (by_then, by_then * 2);
     }
     while not_yet + 1 < by_then {
         let middle = not_yet.midpoint(by_then);
-        if there(middle) { by_then = middle } else { not_yet = middle }
+        if available(middle) { by_then = middle } else { not_yet = middle }
     }
     now + by_then * tick
 }
 
-/// What one limit is expected to say.
+/// The expected outcome of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The rule's name.
     pub rule: String,
     /// Whether this limit admits.
     pub allowed: bool,
-    /// What is left of it.
+    /// Units left.
     pub remaining: u64,
-    /// When all of it is back.
+    /// When the whole limit is available again.
     pub reset_at: Timestamp,
-    /// How long to wait; `None` if it never fits.
+    /// The wait; `None` if the cost never fits.
     pub retry_after: Option<Duration>,
 }
 
-/// Rules and all their keys.
+/// The oracle: rules and the history of every key.
 pub struct Oracle {
     rules: Vec<Rule>,
     cells: HashMap<(String, usize, Vec<String>), Box<dyn Naive>>,
@@ -59,27 +60,27 @@ impl std::fmt::Debug for Oracle {
     }
 }
 
-/// What to ask the oracle.
+/// An operation of the oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Take if it fits everywhere.
+    /// Take the cost if it fits everywhere.
     Check,
-    /// Only look.
+    /// Take nothing.
     Peek,
-    /// Give back.
+    /// Give back the cost.
     Refund,
-    /// Take up to the cost.
+    /// Take up to the cost, stopping at empty.
     Penalise,
 }
 
 impl Oracle {
-    /// An oracle for rules that match on nothing, for times that are multiples of `tick`.
+    /// An oracle for rules without conditions, at times that are multiples of `tick`.
     #[must_use]
     pub fn new(rules: &[Rule], tick: Duration) -> Self {
         Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick) }
     }
 
-    /// Does what `verb` says for a request with these attributes, and tells what each limit says
+    /// Applies `verb` for a request with these attributes, and returns the outcome of each limit
     /// afterwards.
     pub fn ask(
         &mut self,
@@ -143,8 +144,8 @@ impl Oracle {
             let Some(subject) = rule.key_attributes().iter().map(value).collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            for (place, limit) in rule.limits().iter().enumerate() {
-                let key = (rule.name().to_string(), place, subject.clone());
+            for (index, limit) in rule.limits().iter().enumerate() {
+                let key = (rule.name().to_string(), index, subject.clone());
                 self.cells.entry(key.clone()).or_insert_with(|| naive(limit));
                 charges.push((key, *limit, cost * rule.unit_cost(), rule.is_shadow()));
             }

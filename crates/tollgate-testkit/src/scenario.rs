@@ -8,17 +8,17 @@ use tollgate::{Algorithm, Bucket, Limit};
 /// One request of a schedule.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// How long after the one before.
+    /// The time since the previous request.
     pub wait: Duration,
-    /// Whose, out of a few.
+    /// The index of the client.
     pub client: usize,
-    /// What it costs.
+    /// The cost.
     pub cost: u64,
 }
 
-/// A schedule of up to `most` requests of three clients, whose times are multiples of `tick`. Waits
-/// are often none, often about as long as `period` is, and now and then much longer.
-pub fn steps(tick: Duration, period: Duration, most: usize) -> impl Strategy<Value = Vec<Step>> {
+/// A schedule of up to `max` requests of three clients, at multiples of `tick`. Waits are often
+/// zero, often about as long as `period`, and sometimes much longer.
+pub fn steps(tick: Duration, period: Duration, max: usize) -> impl Strategy<Value = Vec<Step>> {
     let ticks = |span: Duration| u64::try_from(span.as_nanos() / tick.as_nanos()).expect("a span fits");
     let wait = prop_oneof![
         3 => Just(0),
@@ -32,11 +32,11 @@ pub fn steps(tick: Duration, period: Duration, most: usize) -> impl Strategy<Val
         client,
         cost,
     });
-    prop::collection::vec(step, 1..=most)
+    prop::collection::vec(step, 1..=max)
 }
 
-/// Any limit with small numbers, whose times are multiples of `tick`: all algorithms, all variants,
-/// rates that divide and rates that do not.
+/// Any limit with small numbers, whose times are multiples of `tick`: all algorithms and variants,
+/// with whole and fractional tokens.
 pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
     let tick = u64::try_from(tick.as_nanos()).expect("a tick fits");
     let period = prop_oneof![
@@ -70,8 +70,7 @@ pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
     algorithm.prop_map(|algorithm| Limit::new(algorithm).expect("small numbers are in range"))
 }
 
-/// A limit and others that may replace it: often of the same algorithm, with another count or
-/// another period.
+/// A limit and its replacements: often of the same algorithm, with another count or period.
 pub fn replacements(tick: Duration) -> impl Strategy<Value = Vec<Limit>> {
     let ticks = u64::try_from(tick.as_nanos()).expect("a tick fits");
     let change = (
@@ -98,7 +97,7 @@ pub fn replacements(tick: Duration) -> impl Strategy<Value = Vec<Limit>> {
             Algorithm::Reserve { sustained, reserve } => {
                 Algorithm::Reserve { sustained: bucket(sustained), reserve: bucket(reserve) }
             }
-            other => unreachable!("an algorithm that is not known here: {other:?}"),
+            other => unreachable!("an unknown algorithm: {other:?}"),
         };
         Limit::new(other).expect("small numbers are in range")
     };

@@ -1,4 +1,4 @@
-//! A limiter on a store under test, with the time in the test's hands.
+//! A limiter on a store under test, on a manual clock.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::{AsRequest, Clock, Decision, Limiter, ManualClock, Rule, RuleSet, Store, Timestamp};
 
-/// Runs a future to its end on the test kit's tokio runtime, which stores under test may spawn on
-/// too.
+/// Runs a future to completion on the test kit's tokio runtime, which stores under test may also
+/// spawn on.
 pub fn run<F: Future>(future: F) -> F::Output {
     runtime().block_on(future)
 }
@@ -25,14 +25,14 @@ pub(crate) fn runtime() -> &'static tokio::runtime::Runtime {
 pub struct World<S> {
     /// The limiter under test.
     pub limiter: Limiter<S>,
-    /// Its clock, which stands still until told otherwise.
+    /// Its manual clock.
     pub clock: ManualClock,
 }
 
-/// A time in 2027 that is no round number: where worlds begin.
+/// The start time of worlds: in 2027, not a round number.
 pub(crate) const START: Timestamp = Timestamp::from_millis(1_800_000_123_456);
 
-/// The clients of a schedule. The first two look alike on purpose.
+/// The clients of a schedule. The first two are similar on purpose.
 pub(crate) const CLIENTS: [&str; 3] = ["a", "a\0", "b"];
 
 impl<S: Store> World<S> {
@@ -41,7 +41,7 @@ impl<S: Store> World<S> {
         Self::with_clock(ManualClock::at(START), store, rules)
     }
 
-    /// The same by a clock that others know too.
+    /// A limiter with these rules on `store`, with the given clock.
     pub fn with_clock(clock: ManualClock, store: S, rules: impl IntoIterator<Item = Rule>) -> Self {
         let rules = RuleSet::new(rules).expect("valid rules");
         let builder =
@@ -49,17 +49,17 @@ impl<S: Store> World<S> {
         Self { limiter: builder.build().expect("the store accepts the limits"), clock }
     }
 
-    /// Checks.
+    /// Checks a request.
     pub fn check(&self, request: impl AsRequest) -> Decision {
         run(self.limiter.check_async(request)).expect("a valid request")
     }
 
-    /// Peeks.
+    /// Peeks at a request.
     pub fn peek(&self, request: impl AsRequest) -> Decision {
         run(self.limiter.peek(request)).expect("a valid request")
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -1,7 +1,7 @@
-//! The example of a durable store keeps every law, shares its file and survives SIGKILL.
+//! The SQLite example keeps every law, shares its file and survives SIGKILL.
 
 #[path = "../examples/sqlite.rs"]
-#[expect(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "the example's main")]
 mod sqlite;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,7 +18,7 @@ tollgate_testkit::conformance!(
     in_a_file,
     || {
         let file = File::new();
-        // The name is removed at once, and the file with its last connection.
+        // The directory entry is removed at once, the file with its last connection.
         SqliteStore::open(file.path()).unwrap()
     },
     resolution = std::time::Duration::from_nanos(1),
@@ -31,7 +31,7 @@ fn the_example_is_under_200_lines() {
     assert!(include_str!("../examples/sqlite.rs").lines().count() < 200);
 }
 
-/// A file in a directory of its own, which is removed with this.
+/// A file in a temporary directory, which is removed on drop.
 struct File(PathBuf);
 
 impl File {
@@ -59,7 +59,7 @@ fn per_client(limit: Limit) -> Rule {
 }
 
 #[test]
-fn b6_only_rows_with_nothing_in_use_are_forgotten() {
+fn b6_only_rows_with_no_units_in_use_are_deleted() {
     let world =
         World::new(SqliteStore::open(":memory:").unwrap(), [per_client(Limit::fixed_window(10, HOUR))]);
     assert!(world.check("soon").allowed());
@@ -78,7 +78,7 @@ fn b6_only_rows_with_nothing_in_use_are_forgotten() {
 }
 
 #[test]
-fn e4_a_row_that_is_no_state_is_a_failure_and_not_a_full_budget() {
+fn e4_an_invalid_row_is_a_store_failure_and_not_a_full_budget() {
     let file = File::new();
     let world = World::new(SqliteStore::open(file.path()).unwrap(), [per_client(Limit::per_hour(10))]);
     assert_eq!(world.check("a").remaining(), 9);
@@ -99,17 +99,17 @@ fn open(path: &Path) -> Limiter<SqliteStore> {
     Limiter::builder(rules).store(store).clock(clock).deadline(HOUR).build().unwrap()
 }
 
-/// Takes units until there are none, and tells of each before and after.
+/// Takes units until none is left, and prints a line before and after each.
 fn take_all(path: &Path) {
     let limiter = open(path);
     let stdout = std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned().unwrap();
-    // Unbuffered: what is told is told.
+    // Unbuffered: a printed line survives a kill.
     let mut stdout = std::fs::File::from(stdout);
     loop {
         stdout.write_all(b"asks\n").unwrap();
         let decision = block_on(limiter.check_async("a")).unwrap();
         match decision.allowed() {
-            // It waited for the other process in vain, and took nothing.
+            // The file was busy for too long: nothing was taken.
             true if decision.degraded() => {}
             true => stdout.write_all(b"has\n").unwrap(),
             false => return,
@@ -117,8 +117,8 @@ fn take_all(path: &Path) {
     }
 }
 
-/// Two processes at a time take units from one file, and most are killed. What was answered is in
-/// use, nothing else is that was not asked for, and together they get no more than there is.
+/// Pairs of processes take units from one file, and most are killed. Every answered unit is in use,
+/// no unit is in use that was not asked for, and all together get no more than the limit.
 #[test]
 fn b9_processes_that_share_a_file_and_are_killed_get_exactly_the_limit() {
     if let Some(path) = std::env::var_os(FILE) {
@@ -140,16 +140,16 @@ fn b9_processes_that_share_a_file_and_are_killed_get_exactly_the_limit() {
             (process, lines)
         });
         for (mut process, mut lines) in processes {
-            // The first line begins with what the test harness says.
-            let mut tell = |line: String| {
+            // The first line begins with the output of the test harness.
+            let mut count = |line: String| {
                 asked += u64::from(line.ends_with("asks"));
                 answered += u64::from(line.ends_with("has"));
             };
-            lines.by_ref().take(lines_before_kill).for_each(&mut tell);
+            lines.by_ref().take(lines_before_kill).for_each(&mut count);
             if kills {
                 process.kill().unwrap();
             }
-            lines.for_each(&mut tell);
+            lines.for_each(&mut count);
             assert!(process.wait().unwrap().success() || kills);
         }
         let used = UNITS - block_on(open(&file.path()).peek("a")).unwrap().remaining();

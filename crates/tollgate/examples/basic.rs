@@ -1,4 +1,4 @@
-//! Two lines: a limit for each client, and a question.
+//! A limit per client, and a check, in two lines.
 //!
 //! `cargo run -p tollgate --example basic`
 #![expect(clippy::print_stdout, reason = "an example")]
@@ -10,9 +10,9 @@ fn main() -> Result<(), Error> {
     for attempt in 1..=5 {
         let decision = limiter.check("alice")?;
         match decision.retry_after() {
-            _ if decision.allowed() => println!("{attempt}: go ahead, {} left", decision.remaining()),
-            Some(wait) => println!("{attempt}: come back in {wait:?}"),
-            None => println!("{attempt}: that never fits"),
+            _ if decision.allowed() => println!("{attempt}: allowed, {} left", decision.remaining()),
+            Some(wait) => println!("{attempt}: denied, retry after {wait:?}"),
+            None => println!("{attempt}: denied, it never fits"),
         }
     }
     Ok(())

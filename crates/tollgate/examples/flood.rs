@@ -1,5 +1,5 @@
-//! Ten million clients come once each while a thousand good ones are at work, in a table for a
-//! hundred thousand.
+//! A flood: ten million clients send one request each to a store of a hundred thousand keys, while
+//! a thousand good clients keep working.
 //!
 //! `cargo run --release -p tollgate --example flood`
 #![expect(clippy::print_stdout, reason = "an example")]
@@ -21,7 +21,7 @@ fn main() -> Result<(), Error> {
     let (mut flood_admitted, mut resident_before) = (0, 0);
     for newcomer in 0..FLOOD {
         flood_admitted += u64::from(limiter.check(("flood", newcomer))?.allowed());
-        // The good ones come back, more often than they may.
+        // The good clients send more requests than their limit.
         let good = newcomer % GOOD;
         if newcomer % 7 == 0
             && let Some(admitted) = good_admitted.get_mut(usize::try_from(good).unwrap_or(0))
@@ -34,7 +34,7 @@ fn main() -> Result<(), Error> {
     }
     let stats = limiter.store().memory_stats();
     println!("{stats:?}");
-    println!("{flood_admitted} of the flood admitted, as many as there was room for");
+    println!("{flood_admitted} of the flood admitted, as many as the store had room for");
     println!("each good client got {:?} of 100", (good_admitted.iter().min(), good_admitted.iter().max()));
     println!(
         "resident: {resident_before} KiB after a tenth of the flood, {} KiB after all of it",
@@ -42,13 +42,13 @@ fn main() -> Result<(), Error> {
     );
     assert!(
         good_admitted.iter().all(|admitted| *admitted == 100),
-        "nobody got more, or was forgotten and got a fresh budget"
+        "no good client got more, or was forgotten and got a new budget"
     );
     assert_eq!(stats.live, 100_000);
     Ok(())
 }
 
-/// What the process has in memory, on Linux.
+/// The resident memory of the process, on Linux.
 fn resident_kib() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4

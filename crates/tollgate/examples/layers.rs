@@ -1,5 +1,5 @@
-//! Layers and plans: a global cap, two limits for each client, a stricter one to log in, a partner
-//! with more, a rule that only watches.
+//! Layers and plans: a global cap, two limits per client, a stricter one for logins, a partner with
+//! a higher limit, and a shadow rule.
 //!
 //! `cargo run -p tollgate --example layers`
 #![expect(clippy::print_stdout, reason = "an example")]
@@ -26,9 +26,9 @@ fn main() -> Result<(), Error> {
         let decision = limiter.check(&request)?;
         println!("{request:?}: allowed {}, {} left", decision.allowed(), decision.remaining());
         for report in decision.limits() {
-            let watching = if report.shadow { " (only watching)" } else { "" };
+            let shadow = if report.shadow { " (shadow)" } else { "" };
             println!(
-                "    {:12} {:22} {} left{watching}",
+                "    {:12} {:22} {} left{shadow}",
                 report.rule,
                 report.limit.to_string(),
                 report.outcome.remaining

@@ -28,17 +28,17 @@ const ROW: f64 = 92.0;
 const TOP: f64 = 64.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let file = std::env::args().nth(1).ok_or("say which file to draw into")?;
+    let file = std::env::args().nth(1).ok_or("name the file to write: picture FILE")?;
     std::fs::write(file, draw()?)?;
     Ok(())
 }
 
-/// A trickle, a burst before a window's edge and one after it, and a late one.
+/// Steady traffic, with a burst before a window's edge, one after it, and a late one.
 fn traffic() -> Vec<u64> {
-    let trickle = (0..SECONDS).step_by(2).map(|second| second * 1_000);
+    let steady = (0..SECONDS).step_by(2).map(|second| second * 1_000);
     let bursts = [(8_000, 12), (10_400, 12), (27_000, 20)];
     let bursts = bursts.into_iter().flat_map(|(start, count)| (0..count).map(move |i| start + i * 90));
-    let mut millis: Vec<u64> = trickle.chain(bursts).collect();
+    let mut millis: Vec<u64> = steady.chain(bursts).collect();
     millis.sort_unstable();
     millis
 }
@@ -55,7 +55,7 @@ fn draw() -> Result<String, Box<dyn Error>> {
 <text x="24" y="32" font-size="17" font-weight="600" fill="#1d2433">The same traffic, five limits of about ten per ten seconds</text>
 <circle cx="612" cy="27" r="4" fill="#1a7f5a"/><text x="621" y="31" font-size="12" fill="#4a5468">admitted</text>
 <path d="M688 23l8 8m0-8l-8 8" stroke="#d1495b" stroke-width="1.8"/><text x="702" y="31" font-size="12" fill="#4a5468">denied</text>
-<rect x="756" y="21" width="14" height="11" fill="#d7e8f7"/><text x="775" y="31" font-size="12" fill="#4a5468">what is left</text>
+<rect x="756" y="21" width="14" height="11" fill="#d7e8f7"/><text x="775" y="31" font-size="12" fill="#4a5468">remaining</text>
 "##
     );
     for (index, (name, notation, remark)) in ROWS.into_iter().enumerate() {

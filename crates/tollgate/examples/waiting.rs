@@ -1,5 +1,5 @@
-//! Waiting instead of rejecting, in order and up to a deadline; and reserving what may be needed,
-//! then paying what was.
+//! Waiting for admission, in order and up to a deadline; and reserving an estimated cost, then
+//! settling the actual one.
 //!
 //! `cargo run -p tollgate --example waiting`
 #![expect(clippy::print_stdout, reason = "an example")]
@@ -20,6 +20,6 @@ fn main() -> Result<(), Error> {
     println!("reserved 4000 tokens, {} left", reservation.decision().remaining());
     let settlement = block_on(reservation.settle(1_234))?;
     let left = block_on(tokens.peek("tenant-1"))?.remaining();
-    println!("the answer took 1234: {left} left, short of {}", settlement.shortfall);
+    println!("settled 1234 tokens: {left} left, shortfall {}", settlement.shortfall);
     Ok(())
 }

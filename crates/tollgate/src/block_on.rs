@@ -1,4 +1,4 @@
-//! Waiting for a future on a thread that has nothing better to do.
+//! Running a future on the current thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Runs `future` on this thread until it is done: for programs without an async runtime. With the
-/// in-memory store every verb but [`wait`](crate::Limiter::wait) is done at once.
+/// Runs `future` to completion on this thread: for programs without an async runtime. With the
+/// in-memory store every verb but [`wait`](crate::Limiter::wait) completes at once.
 ///
 /// ```
 /// use tollgate::{Limit, Limiter, block_on};

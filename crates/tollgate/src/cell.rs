@@ -1,8 +1,8 @@
-//! What a store keeps of one key: a [`Meter`] with the two things that outlive a decision, a block
+//! The stored state of one key: a [`Meter`], and the two things that outlive a decision, a block
 //! and reservations.
 //!
-//! [`transact`] applies a request to its cells, all or nothing. Every store of this crate calls it
-//! inside its atomic section, and so does a store of anyone else's: composition is written once.
+//! [`transact`] applies a request to its cells, all or nothing. Every store calls it inside its
+//! atomic section, this crate's and yours: composition is written once.
 
 use std::time::Duration;
 
@@ -14,34 +14,35 @@ mod transact;
 
 pub use transact::{Transaction, transact};
 
-/// What a store keeps of one key: a [`Meter`], a block and reservations.
+/// The stored state of one key: a [`Meter`], a block and reservations.
 ///
-/// A store reads the cells of a request, hands them to [`transact`] and writes back those that
-/// changed, all of it in one atomic step. [`Cell::state`] is what it writes.
+/// A store reads the cells of a request, hands them to [`transact`] and writes back the changed
+/// ones, in one atomic step. It writes [`Cell::state`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     meter: Meter,
     block: Block,
-    /// In the order of their expiry.
+    /// Reservations in order of expiry.
     holds: Vec<Hold>,
 }
 
-/// The most reservations of one key at a time. Every request goes through them, so they are bounded
-/// like everything else. One holder has at most as many as are free, which is half of them: nobody
-/// alone uses up the places of a budget that others share.
+/// The most reservations of one key at a time. Every request walks them, so their number is
+/// bounded. One holder has at most as many as are free, at most half of them: no holder uses up the
+/// reservations of a shared budget.
 const HOLDS_MAX: usize = 8_192;
 
-/// Units that come back at `expires_at` unless settled before, or stay drawn if they are held
-/// firmly.
+/// A reservation: units that come back at `expires_at` unless settled before. The units of a firm
+/// reservation stay drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Hold {
     id: HoldId,
-    /// Whose it is, as a number.
+    /// The digest of the client that made it.
     holder: u64,
     units: u64,
     made_at: Timestamp,
     expires_at: Timestamp,
-    /// When they would have come back on their own: from then on there is nothing to give back.
+    /// When the units would have come back without the reservation: from then on there is nothing
+    /// to give back.
     lapses_at: u64,
     firm: bool,
 }
@@ -49,7 +50,7 @@ struct Hold {
 /// A span of time in which everything is denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Block {
-    /// When it was set, if it was given as a duration; the epoch if it was given as a date.
+    /// When it was set, for a block with a duration; the epoch for a block with an end date.
     set_at: Timestamp,
     until: Timestamp,
 }
@@ -57,7 +58,7 @@ struct Block {
 impl Block {
     fn new(until: Until, now: Timestamp) -> Self {
         match until {
-            // Lifted, and not in force again when the clock goes back.
+            // A lifted block is not in force again when the clock goes back.
             Until::Date(until) if until <= now => Self::default(),
             Until::Date(until) => Self { set_at: Timestamp::EPOCH, until },
             Until::After(span) => Self { set_at: now, until: now.saturating_add(span) },
@@ -68,14 +69,15 @@ impl Block {
         self.until.since(self.set_at)
     }
 
-    /// Whether the clock has gone back since it was set: a duration is then counted from now.
+    /// Whether the clock has gone back since the block was set: its duration is then counted from
+    /// now.
     fn is_ahead(self, now: Timestamp) -> bool {
         self.set_at.as_nanos().saturating_sub(now.as_nanos()) > LATE
     }
 }
 
 impl Cell {
-    /// The cell of a key that nothing is kept of.
+    /// The cell of a new key.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
         Self::plain(Meter::new(limit))
@@ -86,13 +88,13 @@ impl Cell {
         Self { meter, block: Block::default(), holds: Vec::new() }
     }
 
-    /// Whether the meter is all there is to it.
+    /// Whether it has no block and no reservation.
     pub(crate) fn is_plain(&self, now: Timestamp) -> bool {
         self.holds.is_empty() && self.block.until <= now
     }
 
-    /// The cell as numbers, all but its limit: its block, how many reservations, those, and its
-    /// state.
+    /// The cell as numbers, without its limit: the block, the number of reservations, the
+    /// reservations, and the meter's state.
     pub(crate) fn to_numbers(&self) -> Vec<u64> {
         let Block { set_at, until } = self.block;
         let holds = u64::try_from(self.holds.len()).unwrap_or(0);
@@ -108,7 +110,8 @@ impl Cell {
         numbers
     }
 
-    /// The cell that [`to_numbers`](Self::to_numbers) wrote under this limit, if it can have.
+    /// The cell that [`to_numbers`](Self::to_numbers) wrote under this limit. `None` if the limit
+    /// cannot have written these numbers.
     pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
         let ([set_at, until, holds], rest) = numbers.split_first_chunk()?;
         let count = usize::try_from(*holds).ok().filter(|count| *count <= HOLDS_MAX)?;
@@ -134,7 +137,7 @@ impl Cell {
         &self.meter
     }
 
-    /// Whether forgetting it changes no later outcome.
+    /// Whether forgetting the cell changes no later outcome.
     pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
         if self.holds.last().is_some_and(|last| last.expires_at <= now) {
             let mut expired = self.clone();
@@ -144,30 +147,30 @@ impl Cell {
         self.idle_at() <= now.as_nanos()
     }
 
-    /// When it turns idle if nothing more arrives, at the latest: reservations that are given back
-    /// may make it sooner.
+    /// The latest time at which the cell turns idle if no more requests arrive. A reservation given
+    /// back may make it earlier.
     pub(crate) fn idle_at(&self) -> u64 {
         let settled = self.holds.last().map_or(0, |hold| hold.expires_at.as_nanos());
         self.meter.idle_at().max(self.block.until.as_nanos()).max(settled)
     }
 
-    /// When the store may forget the cell if nothing more arrives.
+    /// When the store may forget the cell if no more requests arrive.
     #[must_use]
     pub fn expires_at(&self) -> Timestamp {
         Timestamp::from_nanos(self.idle_at())
     }
 
-    /// A state ahead of `now` by more than a period, exactly empty as of now. Used by maintenance:
-    /// the owner of such a key may never come back.
-    pub(crate) fn heal(&mut self, now: Timestamp) {
-        if self.meter.standing(now) == crate::meter::Standing::Wild {
+    /// Re-bases a state that is ahead of `now` by more than a period: it is exactly empty as of
+    /// now. Used by maintenance, since the client may never return.
+    pub(crate) fn rebase_wild(&mut self, now: Timestamp) {
+        if self.meter.skew(now) == crate::meter::Skew::Wild {
             self.rebase(now);
         }
-        self.set_block_anew(now);
+        self.restart_block(now);
     }
 
-    /// As it is kept: a block or a reservation that has ended is not in force again when the clock
-    /// goes back.
+    /// The cell as it is stored: without an ended block and expired reservations, so that they are
+    /// not in force again when the clock goes back.
     fn without_ended(mut self, now: Timestamp) -> Self {
         if !self.is_blocked(now) {
             self.block = Block::default();
@@ -182,7 +185,7 @@ impl Cell {
         self.block.until > now
     }
 
-    /// Gives back what is held by reservations that have expired.
+    /// Gives back the units of expired reservations.
     fn expire(&mut self, now: Timestamp) {
         let expired = self.holds.partition_point(|hold| hold.expires_at <= now);
         for hold in self.holds.drain(..expired).filter(|hold| !hold.firm) {
@@ -190,12 +193,12 @@ impl Cell {
         }
     }
 
-    /// Goes on under a limit that replaces this one.
+    /// Converts the cell to a limit that replaces its own.
     fn retune(&mut self, limit: &Limit, now: Timestamp) {
         let at = self.meter.not_before(now);
         let before = self.meter.used(at);
         self.meter.retune(*limit, now);
-        // What the new limit has no room for is no longer in use, and cannot be given back.
+        // Units that exceed the new limit are no longer in use and cannot be given back.
         let at = self.meter.not_before(at);
         let mut gone = before.saturating_sub(self.meter.used(at));
         for hold in &mut self.holds {
@@ -206,7 +209,8 @@ impl Cell {
         }
     }
 
-    /// Exactly empty as of now. Reservations last as long from now as they were made for.
+    /// Re-bases the cell: exactly empty as of now. Each reservation lasts its full time to live
+    /// from now.
     fn rebase(&mut self, now: Timestamp) {
         self.meter = self.meter.rebased(now);
         let lapses_at = self.meter.idle_at();
@@ -217,9 +221,9 @@ impl Cell {
         self.holds.sort_by_key(|hold| hold.expires_at);
     }
 
-    /// A block that was set at a later reading of the clock lasts as long from now, and says whether
-    /// that is so.
-    fn set_block_anew(&mut self, now: Timestamp) -> bool {
+    /// Restarts a block that was set at a later reading of the clock, for its full duration from
+    /// now. Returns whether it did.
+    fn restart_block(&mut self, now: Timestamp) -> bool {
         let is_ahead = self.block.is_ahead(now);
         if is_ahead {
             self.block = Block::new(Until::After(self.block.lasts()), now);
@@ -227,38 +231,37 @@ impl Cell {
         is_ahead
     }
 
-    /// When `holder` can have one more reservation: now, unless it has as many as there are places
-    /// left.
-    fn place_at(&self, holder: u64, now: Timestamp) -> Timestamp {
-        let mut own = self.holds.iter().filter(|hold| hold.holder == holder).count();
+    /// When `holder` can make one more reservation: now, unless it has as many as are free.
+    fn reservable_at(&self, holder: u64, now: Timestamp) -> Timestamp {
+        let mut held = self.holds.iter().filter(|hold| hold.holder == holder).count();
         let mut free = HOLDS_MAX.saturating_sub(self.holds.len());
         let mut at = now;
         for hold in &self.holds {
-            if own < free {
+            if held < free {
                 break;
             }
-            own = own.saturating_sub(usize::from(hold.holder == holder));
+            held = held.saturating_sub(usize::from(hold.holder == holder));
             free = free.saturating_add(1);
             at = hold.expires_at;
         }
         at
     }
 
-    /// Takes `units` and holds them. Nothing is not held.
+    /// Takes the units of a reservation and holds them. A reservation of 0 units is not stored.
     fn hold(&mut self, hold: Hold) {
         if hold.units == 0 {
             return;
         }
         self.meter.take(hold.made_at, hold.units);
-        let place = self.holds.partition_point(|other| other.expires_at <= hold.expires_at);
-        self.holds.insert(place, Hold { lapses_at: self.meter.idle_at(), ..hold });
+        let index = self.holds.partition_point(|other| other.expires_at <= hold.expires_at);
+        self.holds.insert(index, Hold { lapses_at: self.meter.idle_at(), ..hold });
     }
 
-    /// Ends a reservation at its actual cost. Says how many units that lacked, or `None` if it is
-    /// not held.
+    /// Ends a reservation at its actual cost. Returns the shortfall in units, or `None` if the
+    /// reservation does not exist.
     fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Option<u64> {
-        let place = self.holds.iter().position(|hold| hold.id == id)?;
-        let hold = self.holds.remove(place);
+        let index = self.holds.iter().position(|hold| hold.id == id)?;
+        let hold = self.holds.remove(index);
         match cost.checked_sub(hold.units) {
             Some(more) => Some(more.saturating_sub(self.meter.penalise(now, more))),
             None => {
@@ -268,8 +271,9 @@ impl Cell {
         }
     }
 
-    /// When `units` are available if nothing more arrives: reservations that expire before count.
-    fn unheld_at(&self, now: Timestamp, units: u64) -> u64 {
+    /// When `units` are available if no more requests arrive, counting reservations that expire
+    /// before.
+    fn available_with_expiry_at(&self, now: Timestamp, units: u64) -> u64 {
         let (mut meter, mut now) = (self.meter.clone(), now);
         for hold in self.holds.iter().filter(|hold| !hold.firm) {
             let at = meter.available_at(now, units);
@@ -283,11 +287,11 @@ impl Cell {
     }
 }
 
-/// How many numbers a reservation is.
+/// Numbers per reservation.
 const HOLD_NUMBERS: usize = 8;
 
-/// The lower and the upper half.
-#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "halves are what is wanted")]
+/// The lower and the upper half of a number.
+#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "both halves are kept")]
 const fn halves(wide: u128) -> [u64; 2] {
     [wide as u64, (wide >> 64) as u64]
 }

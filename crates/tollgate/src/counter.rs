@@ -1,10 +1,10 @@
-//! The smaller seam, for those who have only a counter.
+//! The counter interface: a store from any atomic counter.
 //!
-//! Anything that can add to a named number and let it expire (Redis `INCRBY` and `EXPIRE`, a
-//! key-value service, a database row) serves aligned fixed windows and sliding windows. What that
-//! cannot keep is said plainly: a counter is added to before it is looked at, so denied attempts
-//! count; several limits are not all or nothing; there is no peek, refund, block or reservation;
-//! and a changed limit's history stays with its period.
+//! Any service that can add to a named number and let it expire (Redis `INCRBY` and `EXPIRE`, a
+//! key-value service, a database row) supports aligned fixed windows and sliding windows. A counter
+//! has limitations. It is added to before it is read, so denied attempts count. Several limits are
+//! not all or nothing. There is no peek, refund, block or reservation. A limit with a changed
+//! period starts without history.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::store::{Answer, Applied, Cause, Charge, Op, Store, StoreError};
 use crate::time::nanos_of;
 use crate::{Algorithm, Error, Key, Limit, Meter, Outcome, Timestamp};
 
-/// A named number that can be added to.
+/// An atomic counter.
 pub trait Counter: Send + Sync {
-    /// Adds `n` to the number called `name`, which starts at 0 and may be forgotten `ttl` after it
-    /// was last added to, and returns the sum: atomically. With `n` = 0 it only reads.
+    /// Atomically adds `n` to the number called `name` and returns the sum. A number starts at 0
+    /// and may be forgotten `ttl` after the last addition. With `n` = 0 it only reads.
     fn add(&self, name: &[u8], n: u64, ttl: Duration)
     -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
@@ -35,10 +35,10 @@ impl<C: Counter> Counter for std::sync::Arc<C> {
     }
 }
 
-/// Makes a [`Store`] of a [`Counter`].
+/// A [`Store`] on a [`Counter`].
 ///
-/// It keeps the laws that a counter can: never too many, keys are islands, forgetting is invisible,
-/// strongly consistent per key.
+/// It keeps the laws that a counter can keep: never too many, keys are islands, forgetting is
+/// invisible, strongly consistent per key.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterStore<C>(pub C);
 
@@ -87,13 +87,13 @@ impl<C: Counter> CounterStore<C> {
         };
         let state = [start, current, previous];
         let meter = Meter::load(*charge.limit, if sliding { &state } else { &state[..2] });
-        // It was added before it was looked at.
+        // The cost is already included in the count.
         let allowed = charge.cost == 0 || fits_at_all && meter.used(now) <= charge.limit.capacity();
         Ok(meter.outcome(now, charge.cost, allowed))
     }
 }
 
-/// The period of a limit that a counter can keep, and whether it slides.
+/// The period of a limit that a counter supports, and whether the window slides.
 fn window(limit: &Limit) -> Option<(u64, bool)> {
     match limit.algorithm() {
         Algorithm::FixedWindow { period, aligned: true, count_denied: true, .. } => {
@@ -104,7 +104,7 @@ fn window(limit: &Limit) -> Option<(u64, bool)> {
     }
 }
 
-/// One number for each key and period.
+/// The name of the number of a key and a window.
 fn name(key: Key<'_>, start: u64) -> SmallVec<[u8; 64]> {
     let mut name = SmallVec::new();
     name.extend(start.to_be_bytes());

@@ -1,7 +1,7 @@
-//! The answer to a request: what every limit said, merged.
+//! The decision on a request: the outcomes of all limits, merged.
 //!
-//! A decision is small and lazy. It carries the state that was left behind, and works its numbers
-//! out when somebody asks for them: most callers only want to know whether to go ahead.
+//! A decision is small and lazy. It carries the packed states after the request and computes the
+//! numbers on demand: most callers only ask whether the request is allowed.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,38 +16,38 @@ use crate::rule::Tag;
 use crate::store::Cause;
 use crate::{Limit, Meter, Outcome, RuleName, Timestamp, Verdict};
 
-/// What one limit said to a request.
+/// The outcome of one limit for a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
-    /// The rule it belongs to.
+    /// The rule of the limit.
     pub rule: RuleName,
-    /// Which of the rule's budgets.
+    /// The budget of the limit.
     pub budget: Budget,
-    /// Which of the budget's limits, counted from 0.
+    /// The index of the limit in the budget's list.
     pub index: u16,
     /// The limit that applied.
     pub limit: Limit,
-    /// What the rule charges for each unit of a request's cost.
+    /// Units that the rule charges per unit of a request's cost.
     pub unit_cost: u64,
-    /// Whether the rule only watches.
+    /// Whether the rule is a shadow rule, which never denies.
     pub shadow: bool,
-    /// Its verdict and numbers.
+    /// The verdict and the numbers.
     pub outcome: Outcome,
-    /// What a denial is due to.
+    /// The cause of a denial.
     pub cause: Cause,
 }
 
 impl Report {
-    /// How many more requests of cost 1 this limit has room for.
+    /// How many more requests of cost 1 this limit admits.
     fn requests_left(&self) -> u64 {
         self.outcome.remaining.checked_div(self.unit_cost).unwrap_or(0)
     }
 }
 
-/// What each limit said that covered a request, in the order of the rules.
+/// The outcomes of all limits that cover a request, in the order of the rules.
 pub type Reports = SmallVec<[Report; 4]>;
 
-/// The numbers of a decision, all at once: for whoever writes them into an answer.
+/// The numbers of a decision, computed at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Allowed, denied for a while, or never.
@@ -56,13 +56,13 @@ pub struct Summary {
     /// if no limit enforces anything on it.
     pub remaining: u64,
     /// The limit that decided: of those that enforce, the one with the longest wait; on an
-    /// admission, the least left.
+    /// admission, the one with the fewest requests left.
     pub deciding: Option<Report>,
 }
 
 /// The answer to a request, with the numbers of every limit that covered it.
 #[derive(Clone)]
-#[must_use = "a decision that nobody looks at limits nothing"]
+#[must_use = "an unread decision limits nothing"]
 pub struct Decision {
     now: Timestamp,
     /// The request's cost.
@@ -72,32 +72,33 @@ pub struct Decision {
     detail: Detail,
 }
 
-/// What the numbers are worked out from.
+/// What the numbers are computed from.
 #[derive(Clone)]
 enum Detail {
-    /// The states that were left, of rules that enforce.
-    Left { tags: [Option<Tag>; TAGS_MAX], words: [u64; WORDS_MAX] },
-    /// What each limit said, where a state alone does not tell.
-    Told(Box<(Summary, Reports)>),
+    /// The packed states after the request, of rules that enforce.
+    States { tags: [Option<Tag>; TAGS_MAX], words: [u64; WORDS_MAX] },
+    /// The reports, where packed states do not suffice.
+    Reports(Box<(Summary, Reports)>),
 }
 
-/// The most budgets whose states a decision carries, and the most words of all of them.
+/// The most budgets of a decision with packed states, and the most words of all their states.
 pub(crate) const TAGS_MAX: usize = 4;
 pub(crate) const WORDS_MAX: usize = 8;
 
-/// Whether the store had a say.
+/// Whether the store failed, and what followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Degraded {
+    /// The store answered.
     No,
-    /// It did not.
+    /// The store failed.
     Yes,
-    /// It did not, and a rule denies then.
+    /// The store failed, and the policy of a rule is to deny then.
     Closed,
 }
 
 impl Decision {
-    /// What the states that are left of some budgets amount to. The states follow each other in
-    /// `words`; that of an inline limit is followed by the limit.
+    /// The decision with these packed states, which follow each other in `words`. The state of an
+    /// inline limit is followed by the limit.
     #[inline(always)]
     pub(crate) const fn of_states(
         now: Timestamp,
@@ -106,10 +107,10 @@ impl Decision {
         tags: [Option<Tag>; TAGS_MAX],
         words: [u64; WORDS_MAX],
     ) -> Self {
-        Self { now, cost, allowed, degraded: Degraded::No, detail: Detail::Left { tags, words } }
+        Self { now, cost, allowed, degraded: Degraded::No, detail: Detail::States { tags, words } }
     }
 
-    /// Merges what the limits said.
+    /// Merges the reports of all limits.
     pub(crate) fn merge(
         now: Timestamp,
         degraded: Degraded,
@@ -118,7 +119,7 @@ impl Decision {
         let reports: Reports = limits.into_iter().collect();
         let summary = summarise(&reports);
         let allowed = summary.verdict == Verdict::Allowed;
-        Self { now, cost: 0, allowed, degraded, detail: Detail::Told(Box::new((summary, reports))) }
+        Self { now, cost: 0, allowed, degraded, detail: Detail::Reports(Box::new((summary, reports))) }
     }
 
     /// Whether the request may go ahead.
@@ -128,12 +129,12 @@ impl Decision {
         self.allowed
     }
 
-    /// All of the numbers at once.
+    /// All numbers at once.
     #[must_use]
     pub fn summary(&self) -> Summary {
         match &self.detail {
-            Detail::Told(told) => told.0,
-            Detail::Left { .. } => summarise(&self.limits()),
+            Detail::Reports(reported) => reported.0,
+            Detail::States { .. } => summarise(&self.limits()),
         }
     }
 
@@ -143,8 +144,8 @@ impl Decision {
         if self.allowed { Verdict::Allowed } else { self.summary().verdict }
     }
 
-    /// How long until the same request is admitted, if nothing else happens: zero if it was, `None`
-    /// if it never will be.
+    /// How long until the same request is admitted if no other arrives: zero if it was allowed,
+    /// `None` if it never will be.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict().retry_after()
@@ -157,37 +158,37 @@ impl Decision {
         self.summary().remaining
     }
 
-    /// The whole of the deciding limit. [`u64::MAX`] if no limit enforces anything.
+    /// The capacity of the deciding limit. [`u64::MAX`] if no limit enforces anything.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.deciding().map_or(u64::MAX, |report| report.limit.capacity())
     }
 
-    /// When the deciding limit is wholly available again if nothing more arrives.
+    /// When the deciding limit is wholly available again if no more requests arrive.
     #[must_use]
     pub fn reset_at(&self) -> Timestamp {
         self.deciding().map_or(self.now, |report| report.outcome.reset_at)
     }
 
-    /// The rule that decided, if any enforces.
+    /// The rule of the deciding limit, if any limit enforces.
     #[must_use]
     pub fn rule(&self) -> Option<RuleName> {
         self.deciding().map(|report| report.rule)
     }
 
     /// The limit that decided: of those that enforce, the one with the longest wait; on an
-    /// admission, the least left.
+    /// admission, the one with the fewest requests left.
     #[must_use]
     pub fn deciding(&self) -> Option<Report> {
         self.summary().deciding
     }
 
-    /// What each limit that covered the request said, in the order of the rules.
+    /// The outcomes of all limits that cover the request, in the order of the rules.
     #[must_use]
     pub fn limits(&self) -> Reports {
         match &self.detail {
-            Detail::Told(told) => told.1.clone(),
-            Detail::Left { tags, words } => {
+            Detail::Reports(reported) => reported.1.clone(),
+            Detail::States { tags, words } => {
                 let (mut reports, mut words) = (Reports::new(), words.as_slice());
                 for tag in tags.iter().flatten() {
                     self.report(*tag, &mut words, &mut reports);
@@ -197,7 +198,7 @@ impl Decision {
         }
     }
 
-    /// Adds what the limits of one budget say, whose states `words` begins with.
+    /// Appends the reports of one budget, whose packed states `words` begins with.
     fn report(&self, tag: Tag, words: &mut &[u64], reports: &mut Reports) {
         let inline;
         let (budget, limits) = match (tag.budget, *words) {
@@ -231,57 +232,59 @@ impl Decision {
         }
     }
 
-    /// Whether the store failed, so that this answer follows the rules' failure policies.
+    /// Whether the store failed, so that this decision follows the rules' failure policies.
     #[must_use]
     pub const fn degraded(&self) -> bool {
         !matches!(self.degraded, Degraded::No)
     }
 
-    /// Whether it was denied for want of a store: it failed and a rule's policy is to deny then, or it
-    /// has no room. That is not the client's fault: over HTTP it is a 503 and not a 429.
+    /// Whether the request was denied for lack of a store: the store failed and the policy of a rule
+    /// is to deny then, or the store is full. That is not the client's fault: over HTTP it is a 503
+    /// and not a 429.
     #[must_use]
     pub fn unavailable(&self) -> bool {
         matches!(self.degraded, Degraded::Closed) || self.cause() == Cause::StoreFull
     }
 
-    /// What a denial is due to: the limit that decided, a block, or a table without room.
+    /// The cause of a denial: the deciding limit, a block, or a full store.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match &self.detail {
-            Detail::Told(told) if !self.allowed => {
-                told.0.deciding.map_or(Cause::Limit, |report| report.cause)
+            Detail::Reports(reports) if !self.allowed => {
+                reports.0.deciding.map_or(Cause::Limit, |report| report.cause)
             }
-            // States alone are only written where limits decide.
+            // Packed states come from limits alone.
             _ => Cause::Limit,
         }
     }
 
-    /// The time it was decided at.
+    /// The time of the decision.
     #[must_use]
     pub const fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// The same decision, made without the store's word that it will last.
+    /// This decision marked degraded: the store did not confirm it.
     pub(crate) const fn degrade(mut self) -> Self {
         self.degraded = Degraded::Yes;
         self
     }
 
-    /// What some of the limits amount to.
+    /// The decision on some of the limits.
     pub(crate) fn merged(&self, limits: impl IntoIterator<Item = Report>) -> Self {
         Self::merge(self.now, self.degraded, limits)
     }
 
-    /// The same numbers, denied all the same: there may be enough, but others were there first.
+    /// This decision turned into a denial with `retry_after` 0: the budget may have enough left,
+    /// but earlier requests are still waiting.
     pub(crate) fn overtaken(self) -> Self {
         if !self.allowed {
             return self;
         }
         let mut denied = self.merged(self.limits());
         denied.allowed = false;
-        if let Detail::Told(told) = &mut denied.detail {
-            told.0.verdict = Verdict::Denied { retry_after: Duration::ZERO };
+        if let Detail::Reports(reported) = &mut denied.detail {
+            reported.0.verdict = Verdict::Denied { retry_after: Duration::ZERO };
         }
         denied
     }
@@ -306,8 +309,8 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Merges what the limits said: all that enforce have to admit. On a denial the limit with the
-/// longest wait decides, on an admission the one with the least left; the first of them on a tie.
+/// Merges reports: every limit that enforces has to admit. On a denial the limit with the longest
+/// wait decides, on an admission the one with the fewest requests left; on a tie, the first.
 fn summarise(reports: &[Report]) -> Summary {
     let mut summary = Summary { verdict: Verdict::Allowed, remaining: u64::MAX, deciding: None };
     for report in reports.iter().filter(|report| !report.shadow) {

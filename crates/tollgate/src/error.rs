@@ -1,17 +1,17 @@
-//! What can go wrong, and what to do about it.
+//! Errors, and what to do about them.
 //!
-//! A denial is not here: it is a normal value, [`Decision`](crate::Decision).
+//! A denial is not an error: it is a [`Decision`](crate::Decision).
 
 use std::fmt;
 
-/// Everything this crate can fail with. Each has a stable [`code`](Error::code) for programs and a
-/// sentence for people.
+/// The error of this crate. Each variant has a stable [`code`](Error::code) for programs and a
+/// message for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// A limit's numbers are out of range.
     InvalidLimit {
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// What it was.
         value: String,
@@ -22,27 +22,27 @@ pub enum Error {
     InvalidNotation {
         /// The whole text.
         text: String,
-        /// Where the trouble starts, counted in characters from 1.
+        /// Where the error starts, counted in characters from 1.
         column: usize,
-        /// What is wrong there.
+        /// The error at that column.
         reason: String,
         /// What to write instead.
         hint: String,
     },
-    /// A rule or an override cannot work.
+    /// A rule or an override is invalid.
     InvalidRule {
         /// The rule's name.
         rule: String,
-        /// Which of its fields.
+        /// The invalid field.
         field: &'static str,
-        /// What is wrong with it and what to write instead.
+        /// The error, and what to write instead.
         reason: String,
     },
-    /// A value that would be (part of) a key is empty or too long.
+    /// An attribute value that is part of a key is empty or too long.
     InvalidKey {
-        /// Which attribute it came from.
+        /// The attribute.
         attribute: String,
-        /// How many bytes it has.
+        /// The value's length in bytes.
         length: usize,
     },
     /// A cost is out of range.
@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// A setting of the limiter itself is out of range.
     InvalidConfig {
-        /// Which setting.
+        /// The setting.
         field: &'static str,
         /// What it was.
         value: String,
@@ -64,31 +64,32 @@ pub enum Error {
         /// The name.
         rule: String,
     },
-    /// No rule covers what this was to be done to, so nothing was done.
+    /// No rule covers the client, so the operation did nothing.
     NotCovered,
-    /// The store failed or did not answer in time. Checks never end like this: they follow the
-    /// rule's policy.
+    /// The store failed or did not answer in time. A check never fails like this: it follows the
+    /// rule's failure policy.
     StoreUnavailable,
-    /// The store has no room for one more key that is in use.
+    /// The store has no room for one more busy key.
     StoreFull,
-    /// The store cannot do this at all.
+    /// The store does not support the operation.
     Unsupported {
-        /// What it was asked to do.
+        /// The operation's name.
         verb: &'static str,
     },
     /// A dump cannot be restored.
     InvalidDump {
-        /// Which of its lines, counted from 1.
+        /// The line number, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
-    /// What was kept elsewhere cannot be taken for state.
+    /// A page of a durable store cannot be loaded.
     InvalidPage {
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
-    /// Nothing is held under a reservation: it was settled or cancelled already, it has expired, or it was never made.
+    /// The reservation does not exist: it was settled or cancelled already, has expired, or was
+    /// never made.
     NotReserved,
 }
 
@@ -126,29 +127,29 @@ impl fmt::Display for Error {
             Self::InvalidRule { rule, field, reason } => write!(f, "rule {rule:?}: {field}: {reason}"),
             Self::InvalidKey { attribute, length } => write!(
                 f,
-                "attribute {attribute:?} has {length} bytes; to count by it, it must have 1 to {}",
+                "attribute {attribute:?} has {length} bytes; an attribute of a key must have 1 to {}",
                 crate::key::MAX_VALUE_BYTES
             ),
             Self::InvalidCost { value } => {
                 write!(f, "cost is {value}; it must be a whole number from 0 to {}", crate::MAX_COUNT)
             }
             Self::UnknownRule { rule } => {
-                write!(f, "there is no rule {rule:?}; see the rule set for the names it has")
+                write!(f, "there is no rule {rule:?}; use a name from the rule set")
             }
             Self::NotCovered => f.write_str(
-                "no rule has a budget of its own for that; name every attribute that a rule counts by",
+                "no rule counts by these attributes; name every attribute of a rule's key",
             ),
             Self::StoreUnavailable => {
                 f.write_str("the store did not answer; the reason was handed to the observer")
             }
             Self::StoreFull => f.write_str("the store is full of keys in use; raise max_keys"),
             Self::Unsupported { verb } => {
-                write!(f, "this store cannot {verb}; use one that implements Store itself")
+                write!(f, "this store does not support {verb}; use one that implements Store itself")
             }
             Self::InvalidDump { line, reason } => write!(f, "line {line} of the dump is {reason}"),
             Self::InvalidPage { reason } => write!(f, "a page of the stored state is {reason}"),
             Self::NotReserved => {
-                f.write_str("nothing is held under that reservation: it was settled or cancelled before, has expired, or was never made")
+                f.write_str("the reservation does not exist: it was settled or cancelled before, has expired, or was never made")
             }
         }
     }

@@ -1,10 +1,10 @@
-//! The identity of one counted thing.
+//! Keys: the identity of one limit of one budget.
 //!
-//! A key is a rule's name, which of the rule's budgets is meant, the index of a limit in that
-//! budget's list, and the values of the attributes that the rule counts by. Its encoding is
-//! injective: each part is preceded by its length, so `a` + `bc` and `ab` + `c` are different keys,
-//! and no value can imitate another rule. It says nothing about the limit's numbers, so a limit can
-//! be replaced and keep its history.
+//! A key is a rule's name, one of the rule's budgets, the index of a limit in that budget's list,
+//! and the values of the attributes that the rule counts by. Its encoding is injective: each part
+//! is preceded by its length, so `a` + `bc` and `ab` + `c` are different keys, and no value can
+//! imitate another rule. The limit's numbers are not part of it, so a limit can be replaced and
+//! keep its history.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{Error, RuleName, format_duration, parse_duration};
 /// The longest attribute value that can be part of a key.
 pub const MAX_VALUE_BYTES: usize = 1024;
 
-/// Which budget is meant, and which of its limits.
+/// The identity of one limit of one budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     rule: RuleName,
@@ -30,19 +30,19 @@ impl<'a> Key<'a> {
         Self { rule, budget, index, subject }
     }
 
-    /// The rule whose budget it is.
+    /// The rule of the budget.
     #[must_use]
     pub const fn rule(&self) -> RuleName {
         self.rule
     }
 
-    /// Which of the rule's budgets for these values.
+    /// The budget, among those the rule has for these values.
     #[must_use]
     pub const fn budget(&self) -> Budget {
         self.budget
     }
 
-    /// Which of the budget's limits, counted from 0.
+    /// The index of the limit in the budget's list.
     #[must_use]
     pub const fn index(&self) -> u16 {
         self.index
@@ -53,13 +53,12 @@ impl<'a> Key<'a> {
         self.subject
     }
 
-    /// Whether it is another limit of the same budget.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    /// Whether both keys belong to the same budget.
+    pub(crate) fn same_budget(&self, other: &Self) -> bool {
         self.rule == other.rule && self.budget == other.budget && self.subject == other.subject
     }
 
-    /// The attribute values that it is the budget of, in the order of the rule's key; none for a
-    /// global budget.
+    /// The attribute values, in the order of the rule's key; none for a global budget.
     pub fn values(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rest = self.subject;
         std::iter::from_fn(move || {
@@ -70,8 +69,8 @@ impl<'a> Key<'a> {
         })
     }
 
-    /// Appends the encoding. Different keys have different encodings, and none is the beginning of
-    /// another's of the same rule, budget and index with as many values.
+    /// Appends the encoding. Different keys have different encodings. Among keys with the same
+    /// rule, budget, index and number of values, none is a prefix of another.
     pub fn encode(&self, out: &mut impl Extend<u8>) {
         let mut part = |bytes: &[u8]| {
             // Rule names are at most 128 bytes long, and an override's name is a few conditions.
@@ -89,24 +88,24 @@ impl<'a> Key<'a> {
     }
 }
 
-/// One of the budgets that a rule has for the same attribute values. Budgets are islands: nothing
-/// drawn on one is drawn on another.
+/// One of the budgets that a rule has for the same attribute values. Budgets are independent: units
+/// drawn on one are not drawn on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
-    /// The budget of the rule's own limits, and of overrides that match on nothing but the rule's
-    /// key: those replace its limits.
+    /// The budget of the rule's limits, and of overrides that match only on the rule's key: those
+    /// replace its limits.
     Rule,
-    /// The budget of an override that matches on anything else, by its name, which says what it
-    /// matches: `method=POST,path=/login`. The next request may match differently.
+    /// The budget of an override that matches on other attributes. Its name lists the conditions:
+    /// `method=POST,path=/login`. It is separate because the next request may match differently.
     Override(&'static str),
-    /// The one time that is shared by all token buckets that come with requests.
+    /// The time that all inline token buckets share.
     InlineTime,
-    /// The count that is shared by all windows of this period that come with requests.
+    /// The count that all inline windows of this period share.
     InlineCount(Duration),
 }
 
 impl Budget {
-    /// The budget that [`Display`](fmt::Display) wrote.
+    /// Parses the text that [`Display`](fmt::Display) wrote.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "" => Some(Self::Rule),
@@ -117,7 +116,7 @@ impl Budget {
         }
     }
 
-    /// The budget's number, for hashing: the same in every process. The period of an inline count
+    /// The budget's digest, for hashing: the same in every process. The period of an inline count
     /// is not part of it.
     pub(crate) fn digest(&self, rule: RuleName) -> u64 {
         let name = match self {
@@ -131,10 +130,10 @@ impl Budget {
 }
 
 const INLINE_TIME: &str = "inline";
-/// Of whatever period.
+/// Inline windows of any period.
 const INLINE_COUNT: &str = "inline count";
 
-/// The budget's name among those of its rule: empty for the rule's own.
+/// The budget's name within its rule: empty for [`Budget::Rule`].
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -154,14 +153,14 @@ pub(crate) fn push_value(
     value: &str,
 ) -> Result<(), Error> {
     let value = checked_value(attribute, value)?;
-    // What is checked fits.
+    // A checked value's length fits.
     let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
     subject.extend_from_slice(&length.to_le_bytes());
     subject.extend_from_slice(value.as_bytes());
     Ok(())
 }
 
-/// A value that can be part of a key.
+/// The value, if it can be part of a key.
 #[inline]
 pub(crate) fn checked_value<'a>(attribute: &str, value: &'a str) -> Result<&'a str, Error> {
     if (1..=MAX_VALUE_BYTES).contains(&value.len()) {
@@ -175,8 +174,8 @@ fn invalid_key(attribute: &str, length: usize) -> Error {
     Error::InvalidKey { attribute: attribute.into(), length }
 }
 
-/// FNV-1a, 64 bits: the same in every process. Nobody gains by aiming for collisions where it is
-/// used.
+/// FNV-1a, 64 bits: the same in every process. An attacker gains nothing from collisions where it
+/// is used.
 pub(crate) fn digest(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_s_name_says_which_it_is() {
+    fn a_budget_is_parsed_from_its_name() {
         let budgets =
             [Budget::Rule, Budget::Override("path=/x"), Budget::InlineTime, Budget::InlineCount(HOUR)];
         for budget in budgets {
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn d3_an_empty_or_too_long_value_is_no_key() {
+    fn d3_an_empty_or_too_long_value_is_refused_as_a_key() {
         for value in [String::new(), "x".repeat(MAX_VALUE_BYTES + 1), "x".repeat(70_000)] {
             let error = push_value(&mut SmallVec::new(), "client", &value).unwrap_err();
             assert_eq!(error.code(), "invalid_key");

@@ -1,4 +1,4 @@
-//! Allow at most so many requests per client per time: exactly, fast, anywhere.
+//! Rate limiting: exact, fast; in memory, on disk or in Redis.
 //!
 //! ```
 //! use tollgate::{Limit, Limiter};
@@ -8,23 +8,23 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 //!
-//! * A [`Limit`] says how many, per how long, counted how: five algorithms, all exact integer
-//!   arithmetic.
-//! * A [`Rule`] says which requests a limit covers and whose budget they draw on; a [`RuleSet`]
-//!   decides them together, all or nothing.
-//! * A [`Limiter`] applies rules through a [`Store`] and a [`Clock`], and says what happens when
-//!   the store is down.
-//! * A [`Decision`] says whether the request may go ahead, what is left, and when to come back.
+//! * A [`Limit`] is a number of units per period, under one of five algorithms, all in exact
+//!   integer arithmetic.
+//! * A [`Rule`] says which requests its limits cover and which attributes they are counted by; a
+//!   [`RuleSet`] applies all its rules to a request, all or nothing.
+//! * A [`Limiter`] applies rules through a [`Store`] and a [`Clock`], and follows a failure policy
+//!   when the store is down.
+//! * A [`Decision`] says whether the request is allowed, how much is left, and when to retry.
 //!
 //! | algorithm | choose it when |
 //! |---|---|
-//! | token bucket, [`Limit::per_second`] | in doubt: a steady rate with room for bursts, eight bytes a client |
+//! | token bucket, [`Limit::per_second`] | in doubt: a steady rate with bursts, eight bytes a client |
 //! | fixed window, [`Limit::fixed_window`] | people have to understand it: *your minute starts with your first request* |
-//! | sliding window, [`Limit::sliding_window`] | no burst may straddle two windows, and an estimate will do |
+//! | sliding window, [`Limit::sliding_window`] | no burst may straddle two windows, and an estimate suffices |
 //! | sliding log, [`Limit::sliding_log`] | it must be exact in any span of time, and the limit is small |
-//! | bucket with a reserve, [`Limit::reserve`] | a deep burst is fine now and then, but not again and again |
+//! | bucket with a reserve, [`Limit::reserve`] | a deep burst is fine now and then, but not repeatedly |
 //!
-//! Several limits, different costs, the time under control:
+//! Several limits, different costs, and a manual clock:
 //!
 //! ```
 //! use tollgate::{Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND};
@@ -40,7 +40,7 @@
 //! clock.advance(SECOND);
 //! let denied = limiter.check(Request::client("alice").cost(10))?;
 //! assert_eq!(denied.rule().unwrap().as_str(), "per-client");
-//! assert_eq!(denied.retry_after(), Some(59 * SECOND)); // the minute, not the second, is what is spent
+//! assert_eq!(denied.retry_after(), Some(59 * SECOND)); // the limit per minute is spent
 //! assert_eq!(denied.remaining(), 5);
 //! # Ok::<(), tollgate::Error>(())
 //! ```
@@ -55,7 +55,7 @@
     expect(
         clippy::arithmetic_side_effects,
         clippy::as_conversions,
-        reason = "a test that overflows fails, as it should"
+        reason = "a test that overflows must fail"
     )
 )]
 #![cfg_attr(docsrs, feature(doc_cfg))]

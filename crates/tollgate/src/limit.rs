@@ -1,4 +1,4 @@
-//! A limit: how many, per how long, counted how. A plain value that cannot be invalid.
+//! Limits: a number of units per period, and an algorithm. A limit cannot hold invalid numbers.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::time::{DAY, HOUR, MINUTE, SECOND};
 
 mod checked;
 
-use checked::Flaw;
+use checked::InvalidNumber;
 
 /// The largest count, capacity or cost: one below 10^15.
 pub const MAX_COUNT: u64 = 999_999_999_999_999;
 
-/// The longest period, and the longest time in which a whole limit may come back: a hundred years.
+/// The longest period, and the longest full refill: a hundred years.
 pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// How many, per how long, counted how.
+/// A limit: a number of units per period, and the algorithm that counts them.
 ///
-/// Built from numbers in the source, it reads like a sentence; a number that is out of range panics
-/// there and then, and at compile time in a `const`. Numbers that come from outside go through
-/// [`Limit::new`] or the [notation](Limit#notation), which return an error.
+/// The constructors are for numbers in source code: a number out of range panics, at compile time
+/// in a `const`. Numbers from outside go through [`Limit::new`] or the [notation](Limit#notation),
+/// which return an error.
 ///
 /// ```
 /// use tollgate::{HOUR, Limit, MINUTE};
@@ -57,7 +57,7 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit(pub(crate) Kind);
 
-/// A limit's algorithm with its numbers checked.
+/// The algorithm of a limit with checked numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     FixedWindow(FixedWindow),
@@ -71,16 +71,17 @@ pub(crate) enum Kind {
     InlineWindow(InlineWindow),
 }
 
-/// A limit spelled out: what [`Limit::new`] checks and [`Limit::algorithm`] shows.
+/// The algorithm of a limit and its numbers: input of [`Limit::new`], output of
+/// [`Limit::algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
     /// At most `limit` per `period`, counted from the first request, or from multiples of the
     /// period if `aligned`.
     FixedWindow {
-        /// How many.
+        /// Units per period.
         limit: u64,
-        /// Per how long.
+        /// The period.
         period: Duration,
         /// Whether windows start at multiples of the period.
         aligned: bool,
@@ -89,47 +90,47 @@ pub enum Algorithm {
     },
     /// A weighted estimate over two aligned periods.
     SlidingWindow {
-        /// How many.
+        /// Units per period.
         limit: u64,
-        /// Per how long.
+        /// The period.
         period: Duration,
         /// Whether attempts count even when they are denied.
         count_denied: bool,
     },
-    /// Every admitted request of the last period is remembered: exact.
+    /// A log of every admitted request of the last period: exact.
     SlidingLog {
-        /// How many.
+        /// Units per period.
         limit: u64,
-        /// Per how long.
+        /// The period.
         period: Duration,
     },
     /// Bursts up to the capacity, refilled at a steady rate.
     TokenBucket(Bucket),
-    /// A sustained bucket, and a reserve for what it does not have.
+    /// A sustained bucket, and a reserve for costs beyond it.
     Reserve {
-        /// Drawn on first.
+        /// The bucket that is drawn on first.
         sustained: Bucket,
-        /// Drawn on for what `sustained` does not have.
+        /// The bucket for units that `sustained` lacks.
         reserve: Bucket,
     },
 }
 
-/// A token bucket spelled out.
+/// The numbers of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
     /// The largest burst.
     pub capacity: u64,
-    /// How many tokens come back …
+    /// Tokens that come back per interval.
     pub amount: u64,
-    /// … per how long.
+    /// The refill interval.
     pub interval: Duration,
-    /// Whether they come back all at once at multiples of the interval, rather than one by one.
+    /// Whether tokens come back all at once at multiples of the interval, rather than one by one.
     pub stepped: bool,
 }
 
 impl Bucket {
-    /// How long it takes to fill: at most a hundred years, or it would not be a limit.
-    fn fills_in(&self) -> Duration {
+    /// How long a full refill takes: at most a hundred years, which is checked.
+    fn full_refill(&self) -> Duration {
         let refill = u128::from(self.capacity).saturating_mul(self.interval.as_nanos());
         let nanos = refill.div_ceil(u128::from(self.amount.max(1)));
         u64::try_from(nanos).map_or(MAX_SPAN, Duration::from_nanos)
@@ -146,7 +147,7 @@ impl Limit {
     /// Preset for background work: 10 at once, 10 per second.
     pub const BACKGROUND: Self = Self::token_bucket(10, 10, SECOND);
 
-    /// The presets by the names that the notation knows them by.
+    /// The presets by their names in the notation.
     pub const PRESETS: [(&'static str, Self); 4] = [
         ("api", Self::API),
         ("login", Self::LOGIN),
@@ -154,7 +155,7 @@ impl Limit {
         ("background", Self::BACKGROUND),
     ];
 
-    /// Checks numbers that come from outside.
+    /// Builds a limit from unchecked numbers.
     ///
     /// ```
     /// use tollgate::{Algorithm, Limit, MINUTE};
@@ -168,7 +169,7 @@ impl Limit {
     /// # Errors
     /// [`Error::InvalidLimit`] names the number that is out of range.
     pub fn new(algorithm: Algorithm) -> Result<Self, Error> {
-        Self::checked(algorithm).map_err(|Flaw { field, value, reason, .. }| Error::InvalidLimit {
+        Self::checked(algorithm).map_err(|InvalidNumber { field, value, reason, .. }| Error::InvalidLimit {
             field,
             value: value.to_string(),
             reason,
@@ -210,7 +211,7 @@ impl Limit {
         Self::token_bucket(count, count, period)
     }
 
-    /// A token bucket: `capacity` at once, `amount` per `interval` trickling in evenly.
+    /// A token bucket: `capacity` at once, refilled evenly by `amount` per `interval`.
     #[must_use]
     #[track_caller]
     pub const fn token_bucket(capacity: u64, amount: u64, interval: Duration) -> Self {
@@ -238,7 +239,7 @@ impl Limit {
         Self::expect(Algorithm::SlidingLog { limit, period })
     }
 
-    /// This token bucket with room for `capacity` at once.
+    /// This token bucket with another capacity.
     #[must_use]
     #[track_caller]
     pub const fn burst(self, capacity: u64) -> Self {
@@ -258,8 +259,8 @@ impl Limit {
         Self::expect(Algorithm::TokenBucket(Bucket { stepped: true, ..bucket }))
     }
 
-    /// This token bucket, with a reserve of `capacity` that refills by `amount` per `interval`, for
-    /// what the bucket does not have.
+    /// This token bucket with a reserve of `capacity`, refilled by `amount` per `interval`, for
+    /// costs beyond the bucket.
     #[must_use]
     #[track_caller]
     pub const fn reserve(self, capacity: u64, amount: u64, interval: Duration) -> Self {
@@ -280,7 +281,8 @@ impl Limit {
         Self::expect(Algorithm::FixedWindow { limit, period, aligned: true, count_denied })
     }
 
-    /// This window, counting attempts even when they are denied: a client that hammers stays out.
+    /// This window, counting attempts even when they are denied: a client that keeps hammering
+    /// stays denied.
     #[must_use]
     #[track_caller]
     pub const fn counting_denied(self) -> Self {
@@ -295,21 +297,21 @@ impl Limit {
         })
     }
 
-    /// How long it takes until all of a limit that was spent at once is back: a window's period,
-    /// the time that a bucket takes to fill.
+    /// The time until a wholly spent limit is whole again: a window's period, a bucket's full
+    /// refill.
     #[must_use]
     pub fn period(&self) -> Duration {
         match self.algorithm() {
             Algorithm::FixedWindow { period, .. }
             | Algorithm::SlidingWindow { period, .. }
             | Algorithm::SlidingLog { period, .. } => period,
-            Algorithm::TokenBucket(bucket) => bucket.fills_in(),
-            Algorithm::Reserve { sustained, reserve } => sustained.fills_in().max(reserve.fills_in()),
+            Algorithm::TokenBucket(bucket) => bucket.full_refill(),
+            Algorithm::Reserve { sustained, reserve } => sustained.full_refill().max(reserve.full_refill()),
         }
     }
 
-    /// How many units the whole limit admits: a window's limit, a bucket's capacity, the sum of a
-    /// bucket and its reserve.
+    /// The units of the whole limit: a window's limit, a bucket's capacity, the sum of a bucket and
+    /// its reserve.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match &self.0 {
@@ -324,7 +326,7 @@ impl Limit {
         }
     }
 
-    /// Whether it counts attempts that were denied, as [`counting_denied`](Self::counting_denied) has it do.
+    /// Whether denied attempts count; see [`counting_denied`](Self::counting_denied).
     #[must_use]
     pub const fn counts_denied(&self) -> bool {
         match &self.0 {
@@ -334,12 +336,12 @@ impl Limit {
         }
     }
 
-    /// This limit as one that comes with a request, whose state does not depend on it: a token bucket
-    /// that refills evenly, or a window that opens at the first request. `longest` is the longest
-    /// full refill that may come with any request.
+    /// This limit as an inline limit, whose state does not depend on it: a token bucket that
+    /// refills evenly, or a window that opens at the first request. `longest` is the longest full
+    /// refill of any inline limit.
     pub(crate) fn inline(self, longest: Duration) -> Option<Self> {
         let longest = crate::time::nanos_of(longest);
-        // In lowest terms, as a decision tells it: 3 a minute is 1 every 20 seconds.
+        // In lowest terms, as a decision carries it: 3 a minute is 1 every 20 seconds.
         let reduced = |bucket: TokenBucket<Parts>| {
             let (token, parts) = bucket.token();
             let bucket = TokenBucket::reduced(bucket.capacity, token, parts);
@@ -359,8 +361,8 @@ impl Limit {
         }))
     }
 
-    /// If it came with a request: the longest full refill that may. The state of such a limit is
-    /// read as it is under whatever limit comes, and does not need to know which one wrote it.
+    /// For an inline limit, the longest full refill of any inline limit. The state of an inline
+    /// limit means the same under every inline limit, so it does not name the one that wrote it.
     #[must_use]
     pub const fn inline_longest(&self) -> Option<Duration> {
         match self.0 {
@@ -370,7 +372,7 @@ impl Limit {
         }
     }
 
-    /// The same limit, wherever it came from.
+    /// This limit as one that is not inline.
     pub(crate) fn plain(self) -> Self {
         Self(match self.0 {
             Kind::InlineBucket(InlineBucket { bucket, .. }) => match bucket.whole() {
@@ -389,7 +391,7 @@ impl Limit {
         self != other && !(self.inline_longest().is_some() && other.inline_longest().is_some())
     }
 
-    /// The limit spelled out.
+    /// The algorithm and its numbers.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         match self.0 {
@@ -419,7 +421,7 @@ impl Limit {
     const fn expect(algorithm: Algorithm) -> Self {
         match Self::checked(algorithm) {
             Ok(limit) => limit,
-            Err(flaw) => panic!("{}", flaw.summary),
+            Err(invalid) => panic!("{}", invalid.summary),
         }
     }
 }
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_period_is_how_long_a_whole_limit_takes_to_come_back() {
+    fn the_period_is_the_time_until_a_spent_limit_is_whole_again() {
         assert_eq!(Limit::fixed_window(10, MINUTE).period(), MINUTE);
         assert_eq!(Limit::per_minute(10).period(), MINUTE);
         assert_eq!(Limit::per_minute(10).burst(30).period(), 3 * MINUTE);
@@ -468,12 +470,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a limit's count must be a whole number from 1")]
-    fn d3_a_limit_of_zero_in_the_source_panics_where_it_stands() {
+    fn d3_a_constructor_panics_on_a_limit_of_zero() {
         let _ = Limit::per_second(0);
     }
 
     #[test]
-    fn c1_a_limit_spelled_out_is_the_same_limit() {
+    fn c1_a_limit_rebuilt_from_its_algorithm_is_the_same_limit() {
         let limits = [
             Limit::per_second(3).burst(7),
             Limit::per_minute(10),

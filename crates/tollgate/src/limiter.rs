@@ -1,4 +1,4 @@
-//! The limiter: rules, a store, a clock and a failure policy, put together.
+//! The limiter: rules, a store, a clock and failure policies.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -29,12 +29,12 @@ pub use builder::LimiterBuilder;
 pub use check::Together;
 use failure::Share;
 use plan::Plan;
-use prepared::{Current, Prepared};
+use prepared::{ActiveRules, Prepared};
 pub use reservation::{Reservation, Settlement};
 use wait::Queues;
 
-const NO_LIMIT: &str = "its limits come with requests; bring one, with Request::under";
-const NOT_INLINE: &str = "it has limits of its own; limits come with requests under a Rule::inline";
+const NO_LIMIT: &str = "it is an inline rule; pass a limit with Request::under";
+const NOT_INLINE: &str = "it is not an inline rule; pass limits only to a rule made by Rule::inline";
 
 /// Decides requests.
 ///
@@ -52,13 +52,13 @@ pub struct Limiter<S = MemoryStore> {
 }
 
 struct Shared<S> {
-    rules: Current,
+    rules: ActiveRules,
     store: S,
     clock: AnyClock,
     observer: Option<Box<dyn Observer>>,
     deadline: Duration,
     longest_inline_refill: Duration,
-    /// Decides under [`FailurePolicy::Local`](crate::FailurePolicy::Local) while the store is away.
+    /// Decides under [`FailurePolicy::Local`](crate::FailurePolicy::Local) while the store fails.
     local: MemoryStore,
     local_share: Share,
     total: Tally,
@@ -67,15 +67,14 @@ struct Shared<S> {
     queues: Queues,
 }
 
-/// Sees what a limiter does: the place for metrics and logs. It is called once for each request,
-/// on the thread that decides.
+/// Observes a limiter, for metrics and logs. Called once per request, on the thread that decides.
 pub trait Observer: Send + Sync {
-    /// A request was decided. (Peeks are not requests.)
+    /// A request was decided. Peeks are not reported.
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
         let _ = (request, decision);
     }
 
-    /// The store failed: the raw error, which no caller sees.
+    /// The store failed. Callers never see this error.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
     }
@@ -94,19 +93,18 @@ impl<S> fmt::Debug for Limiter<S> {
 }
 
 impl Limiter {
-    /// A limiter in memory that gives each client `limit`. The rule is called `per-client`.
+    /// An in-memory limiter that gives each client `limit`. The rule is called `per-client`.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
         let store = MemoryStore::new();
-        // Who writes a long log into the source means it: a ceiling is for limits that come from elsewhere.
+        // A long log in source code is intended: the ceiling is for limits from configuration.
         let store = if store.accepts(&limit).is_err() { store.log_ceiling(limit.capacity()) } else { store };
         Self::builder(RuleSet::per_client(limit)).store(store).assemble()
     }
 }
 
 impl<S: Store> Limiter<S> {
-    /// Takes what the request costs if every rule that covers it admits it. For stores that have to
-    /// be waited for.
+    /// Takes the request's cost if every rule that covers it admits it. For any store.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
@@ -118,7 +116,8 @@ impl<S: Store> Limiter<S> {
         Ok(decision)
     }
 
-    /// What a check would say, changing nothing. The numbers are those of now, before the request.
+    /// The decision that a check would make, changing nothing. The numbers are those before the
+    /// request.
     ///
     /// # Errors
     /// As [`check_async`](Self::check_async).
@@ -127,55 +126,56 @@ impl<S: Store> Limiter<S> {
         self.shared.decide(Op::Peek, &plan, cost, self.shared.clock.now()).await
     }
 
-    /// Gives back what a request took: its cost, at every rule that covers it, the most recently
-    /// drawn first, never beyond the limit. Says how many units came back at the limit where
-    /// most did.
+    /// Gives back a request's cost at every rule that covers it, the most recently drawn units
+    /// first, never beyond the limit. Returns the units given back, the largest number of any
+    /// limit.
     ///
     /// # Errors
-    /// [`Error::StoreUnavailable`] and the like if the store did not do it.
+    /// [`Error::StoreUnavailable`], [`Error::StoreFull`] or [`Error::Unsupported`] if the store did
+    /// not do it.
     pub async fn refund(&self, request: impl AsRequest) -> Result<u64, Error> {
         let own = request.with_request(|request| request.is_own());
-        let (plan, cost) = if own { self.own_plan(&request)? } else { self.plan(&request)? };
+        let (plan, cost) = if own { self.keyed_plan(&request)? } else { self.plan(&request)? };
         self.shared.act_units(Op::Refund, &plan, cost).await
     }
 
-    /// Takes up to the request's cost from the client's own budgets, stopping at empty, whatever
-    /// the rules say. Says how many units it took at the limit where it took most. Global
-    /// budgets are left alone, unless [`Request::only`](crate::Request::only) names their rule.
+    /// Takes up to the request's cost from the client's keyed budgets, stopping at empty, even if a
+    /// rule would deny it. Returns the units taken, the largest number of any limit. Global budgets
+    /// are not touched, unless [`Request::only`](crate::Request::only) names their rule.
     ///
     /// # Errors
-    /// As [`refund`](Self::refund); [`Error::NotCovered`] if the client has no budget of its own.
+    /// As [`refund`](Self::refund); [`Error::NotCovered`] if the client has no keyed budget.
     pub async fn penalise(&self, request: impl AsRequest) -> Result<u64, Error> {
-        let (plan, cost) = self.own_plan(&request)?;
+        let (plan, cost) = self.keyed_plan(&request)?;
         self.shared.act_units(Op::Penalise, &plan, cost).await
     }
 
-    /// Denies the client everything for a [`Duration`], or until a [`Timestamp`]: a past one lifts
-    /// the block. Global budgets are left alone, as by [`penalise`](Self::penalise).
+    /// Denies the client everything for a [`Duration`], or until a [`Timestamp`]: one in the past
+    /// lifts the block. Global budgets are not touched, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
-    /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to remember it.
+    /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to store the block.
     pub async fn block(&self, request: impl AsRequest, until: impl Into<Until>) -> Result<(), Error> {
-        let (plan, cost) = self.own_plan(&request)?;
+        let (plan, cost) = self.keyed_plan(&request)?;
         let until = until.into();
         self.shared.act_units(Op::Block { until }, &plan, cost).await.map(|_| ())
     }
 
-    /// Forgets the client: nothing in use, no block, no reservation. Global budgets are left alone,
-    /// as by [`penalise`](Self::penalise).
+    /// Forgets the client: no unit in use, no block, no reservation. Global budgets are not
+    /// touched, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
     /// As [`refund`](Self::refund).
     pub async fn reset(&self, request: impl AsRequest) -> Result<(), Error> {
-        let (plan, cost) = self.own_plan(&request)?;
+        let (plan, cost) = self.keyed_plan(&request)?;
         self.shared.act_units(Op::Reset, &plan, cost).await.map(|_| ())
     }
 
-    /// Goes on under other rules. A rule that keeps its name keeps its history: units in use stay
-    /// in use under a changed limit.
+    /// Replaces the rules. A rule that keeps its name keeps its history: units in use stay in use
+    /// under a changed limit.
     ///
     /// # Errors
-    /// What the store has against one of the limits. Then nothing changes.
+    /// [`Error::InvalidRule`] if the store cannot keep one of the limits. Nothing changes then.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), Error> {
         check_accepted(&self.shared.store, &rules)?;
         self.shared.rules.replace(rules, self.shared.store.as_memory());
@@ -188,7 +188,7 @@ impl<S: Store> Limiter<S> {
         self.shared.rules.load().rules.clone()
     }
 
-    /// What has been decided so far. Reading it takes none of the locks that requests take.
+    /// The limiter's statistics. Reading them takes no lock that requests take.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let prepared = self.shared.rules.load();
@@ -201,7 +201,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Hands `f` the rules in force, without copying them.
+    /// Calls `f` with the rules in force, without copying them.
     pub fn with_rules<R>(&self, f: impl FnOnce(&RuleSet) -> R) -> R {
         f(&self.shared.rules.load().rules)
     }
@@ -212,13 +212,13 @@ impl<S: Store> Limiter<S> {
         &self.shared.store
     }
 
-    /// Makes a limit one that can come with requests, by [`Request::under`]: a token bucket that
-    /// refills evenly, or a window that opens at the first request.
+    /// Prepares a limit for [`Request::under`]: a token bucket that refills evenly, or a window
+    /// that opens at the first request.
     ///
     /// # Errors
-    /// [`Error::InvalidLimit`] if it is another, if a full refill takes longer than
-    /// [may come with a request](LimiterBuilder::longest_inline_refill), or if the store cannot keep
-    /// it.
+    /// [`Error::InvalidLimit`] if it is another kind of limit, if its full refill takes longer than
+    /// [`longest_inline_refill`](LimiterBuilder::longest_inline_refill), or if the store cannot
+    /// keep it.
     pub fn inline(&self, limit: Limit) -> Result<InlineLimit, Error> {
         let longest = self.shared.longest_inline_refill;
         let Some(inline) = limit.inline(longest) else {
@@ -240,8 +240,8 @@ impl<S: Store> Limiter<S> {
         request.with_request(|request| self.shared.plan(&self.shared.rules.load(), &request))
     }
 
-    /// The same for what is done to a client: only to budgets of its own, unless a rule is named.
-    fn own_plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
+    /// The charges of an administrative verb: keyed budgets only, unless the request names a rule.
+    fn keyed_plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
         let (plan, cost) = self.plan(request)?;
         let named = request.with_request(|request| request.only_rule().is_some());
         let plan = if named { plan } else { plan.keyed() };
@@ -263,7 +263,7 @@ impl<S: Store> Shared<S> {
         plan: &mut Plan,
         prepared: &Prepared,
         request: &Request<'_>,
-        times: u64,
+        multiplier: u64,
     ) -> Result<(), Error> {
         if let Some(only) = request.only_rule().filter(|only| prepared.rules.index(only).is_none()) {
             return Err(Error::UnknownRule { rule: only.into() });
@@ -281,19 +281,20 @@ impl<S: Store> Shared<S> {
             }
             _ => {}
         }
-        plan.add(prepared, request, times)
+        plan.add(prepared, request, multiplier)
     }
 
-    /// Decides a request, by the rules' failure policies if the store does not.
+    /// Decides a request; if the store fails, by the rules' failure policies.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store cannot do this at all: that is no failure that passes.
+    /// [`Error::Unsupported`] if the store does not support the operation: that is not a temporary
+    /// failure.
     async fn decide(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Result<Decision, Error> {
         let applied = self.apply(op, &plan.charges(cost), now).await;
         self.decided(applied, op, plan, cost, now)
     }
 
-    /// The decision that a store's answer, or its failure to answer, amounts to.
+    /// The decision that follows from the store's result.
     fn decided(
         &self,
         applied: Result<Applied, StoreError>,
@@ -317,29 +318,29 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Does something that is not a check: here a failure is an error.
+    /// Applies an operation that is not a check: a store failure is an error.
     async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
         let applied = self.apply(op, &plan.charges(cost), self.clock.now()).await;
         applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
     }
 
-    /// The same, and how many units moved at the limit where most did.
+    /// Applies an operation and returns the units moved, the largest number of any limit.
     async fn act_units(&self, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
         let applied = self.act(op, plan, cost).await?;
         Ok(applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0))
     }
 
-    /// Asks the store, for as long as the deadline allows. The sleep is set up only if the store
-    /// does not answer at once.
+    /// Calls the store with the deadline. The timer is set up only if the store does not answer at
+    /// once.
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         if charges.is_empty() {
             return Ok(Applied::nothing(now));
         }
         let mut answer = pin!(self.store.apply(op, charges, now));
-        let mut out_of_time = None;
+        let mut timeout = None;
         let applied = poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(applied) => Poll::Ready(applied),
-            Poll::Pending => out_of_time
+            Poll::Pending => timeout
                 .get_or_insert_with(|| self.clock.sleep_until(now.saturating_add(self.deadline)))
                 .as_mut()
                 .poll(context)
@@ -358,10 +359,10 @@ impl<S: Store> Shared<S> {
         self.observer.iter().for_each(|observer| observer.store_failed(error));
     }
 
-    /// Counts a decision, once, and tells whoever observes.
+    /// Counts a decision and notifies the observer.
     fn observe(&self, request: &impl AsRequest, decision: &Decision) {
         self.count(decision, &self.rules.load());
-        self.tell(request, decision);
+        self.notify(request, decision);
     }
 
     fn count(&self, decision: &Decision, prepared: &Prepared) {
@@ -375,7 +376,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    fn tell(&self, request: &impl AsRequest, decision: &Decision) {
+    fn notify(&self, request: &impl AsRequest, decision: &Decision) {
         if let Some(observer) = &self.observer {
             request.with_request(|request| observer.decided(&request, decision));
         }
@@ -384,7 +385,7 @@ impl<S: Store> Shared<S> {
 
 fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {
     for rule in rules.rules() {
-        for limit in rules.limited(rule).flat_map(|(_, limits)| limits) {
+        for limit in rules.budgets(rule).flat_map(|(_, limits)| limits) {
             store.accepts(limit).map_err(|error| Error::InvalidRule {
                 rule: rule.name().to_string(),
                 field: "limit",

@@ -1,16 +1,15 @@
 //! The in-memory store: exact, concurrent, compact, and bounded by a number of keys.
 //!
-//! Keys are spread over shards, each behind a lock that is held for one request's arithmetic. A
-//! request that touches several shards locks them in ascending order, so that requests in opposite
-//! orders cannot wait for each other. In a shard, states lie packed in flat tables;
-//! `ARCHITECTURE.md` has a drawing.
+//! Keys are spread over shards. A shard's lock is held for the arithmetic of one request. A request
+//! that touches several shards locks them in ascending order, which rules out deadlock. A shard
+//! packs states into flat tables; `ARCHITECTURE.md` has a drawing.
 //!
-//! Forgetting happens in passing: before a table grows for a new key, a few slots are searched for
-//! ones that turned idle, and now and then a sweep goes through a shard, a few slots with each
-//! request. Only what does not pack, which is rare, is gone through at once.
+//! Idle keys are reclaimed incrementally. Before a table grows for a new key, a few slots are
+//! searched for idle keys. Once in `sweep_interval` a sweep walks a shard, a few slots with each
+//! request. Only unpacked keys, which are rare, are swept in one go.
 //!
 //! Two threads may read the clock and then reach a shard in the opposite order. A shard therefore
-//! takes a reading that is a little older than its newest for that newest one.
+//! replaces a reading that is slightly older than its newest with the newest.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -21,11 +20,11 @@ use crate::sync::Spin;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Algorithm, Error, Limit, RuleName, Timestamp};
 
-macro_rules! places {
+macro_rules! index_arithmetic {
     ($($module:ident),*) => {$(
         #[expect(
             clippy::arithmetic_side_effects,
-            reason = "places and counts within one allocation; none comes near the width of its integer"
+            reason = "indexes and counts within one allocation, far below the width of their integers"
         )]
         mod $module;
     )*};
@@ -37,25 +36,25 @@ mod dump;
 mod hash;
 mod legacy;
 mod room;
-places!(changes, pages, shard, sweep, table, take);
+index_arithmetic!(changes, pages, shard, sweep, table, take);
 
 use hash::Secrets;
 pub use pages::Loader;
 pub use room::OnFull;
 use room::Room;
 use shard::{Shard, Views};
-pub(crate) use take::{Aim, Subject, Taken, Target};
+pub(crate) use take::{Lookup, Subject, Taken, Target};
 
-/// Shards for keys by their hash.
+/// Shards of keyed budgets, chosen by hash.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };
 
-/// Shards for the budgets of everyone, which every request goes for.
+/// Shards of global budgets, which every request draws on.
 const GLOBALS: usize = if cfg!(shuttle) { 1 } else { 16 };
 
 const ALL_SHARDS: usize = SHARDS + GLOBALS;
 
-/// How many slots are gone through under one lock by whoever does nothing else.
-const SWEPT_AT_ONCE: usize = 256;
+/// Slots that `sweep_all` sweeps under one lock.
+const SWEEP_BATCH: usize = 256;
 
 /// The in-memory store.
 ///
@@ -74,7 +73,7 @@ pub struct MemoryStore {
     views: Arc<Views>,
     secrets: Arc<Secrets>,
     room: Room,
-    /// Whether anything that version 1 wrote may be left.
+    /// Whether state in the version 1 format may be left.
     has_legacy: AtomicBool,
     on_full: OnFull,
     log_ceiling: u64,
@@ -82,21 +81,21 @@ pub struct MemoryStore {
     idle_for: Duration,
 }
 
-/// A shard on cache lines of its own.
+/// A shard, aligned so that no two share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Padded(Spin<Shard>);
 
-/// What a memory store has done and has.
+/// Statistics of a memory store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Keys in use.
+    /// Keys kept.
     pub live: u64,
-    /// Keys forgotten because they had turned idle.
+    /// Idle keys forgotten.
     pub reclaimed: u64,
-    /// Requests of new keys denied because every slot was busy.
+    /// Requests with a new key that were denied because every slot was busy.
     pub refused: u64,
-    /// Requests of new keys that shared a budget because every slot was busy.
+    /// Requests with a new key that drew on a shared pool because every slot was busy.
     pub pooled: u64,
 }
 
@@ -125,8 +124,8 @@ impl MemoryStore {
         }
     }
 
-    /// Makes identities with this seed, so that pages can be loaded that were written under it. For a
-    /// store that nothing was asked of yet.
+    /// Derives key identities from this seed, so that pages written under it can be loaded. Call it
+    /// before the first request.
     #[must_use]
     pub fn seeded(mut self, seed: [u64; 2]) -> Self {
         self.secrets = Arc::new(Secrets::from_seed(seed));
@@ -134,30 +133,31 @@ impl MemoryStore {
         self
     }
 
-    /// Keeps at most this many keys: combinations of a rule and what it counts by. A table full of
-    /// busy keys denies or pools new ones; it never forgets a busy key. The one budget of a
-    /// rule that counts by nothing is always kept, so that a flood of clients cannot crowd it out.
+    /// Keeps at most this many keys: combinations of a rule and the attribute values it counts by.
+    /// When every slot is busy, a new key is denied or pooled; a busy key is never forgotten. A
+    /// rule without a key has one global budget, which is always kept: a flood of clients cannot
+    /// crowd it out.
     #[must_use]
     pub fn max_keys(self, keys: u64) -> Self {
         self.room.all.bound(keys);
         self
     }
 
-    /// What a new key gets when every slot is busy.
+    /// What happens to a new key when every slot is busy.
     #[must_use]
     pub const fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = on_full;
         self
     }
 
-    /// Accepts sliding logs of at most this limit.
+    /// Accepts sliding logs with at most this limit.
     #[must_use]
     pub const fn log_ceiling(mut self, limit: u64) -> Self {
         self.log_ceiling = limit;
         self
     }
 
-    /// Sweeps each shard this often, and forgets what has been idle for this long.
+    /// Sweeps each shard once per `interval`, and forgets keys that have been idle for `idle_for`.
     #[must_use]
     pub const fn sweep(mut self, interval: Duration, idle_for: Duration) -> Self {
         self.sweep_interval = interval;
@@ -165,7 +165,7 @@ impl MemoryStore {
         self
     }
 
-    /// What it has done and has.
+    /// The store's statistics.
     #[must_use]
     pub fn memory_stats(&self) -> MemoryStats {
         MemoryStats {
@@ -176,15 +176,14 @@ impl MemoryStore {
         }
     }
 
-    /// How many keys each rule has in use.
+    /// The number of keys kept for each rule.
     #[must_use]
     pub fn live_by_rule(&self) -> Vec<(RuleName, u64)> {
         self.room.by_rule()
     }
 
-    /// Goes on with every sweep that is due, to its end, and says how many keys were forgotten.
-    /// Requests sweep too, but only the shards that they touch. Each lock is taken for a few slots
-    /// at a time.
+    /// Finishes every sweep that is due and returns how many keys it forgot. Requests sweep only
+    /// the shards they touch. Each lock is held for a few slots at a time.
     pub fn sweep_all(&self, now: Timestamp) -> u64 {
         let sweep = |shard: &Padded| {
             let mut freed: u64 = 0;
@@ -193,7 +192,7 @@ impl MemoryStore {
                 if !shard.sweep_is_due(now) {
                     return freed;
                 }
-                freed = freed.saturating_add(self.go_on_sweeping(&mut shard, SWEPT_AT_ONCE, now));
+                freed = freed.saturating_add(self.continue_sweep(&mut shard, SWEEP_BATCH, now));
             }
         };
         self.shards.iter().map(sweep).fold(0, u64::saturating_add)

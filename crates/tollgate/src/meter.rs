@@ -1,4 +1,5 @@
-//! One limit and what has been drawn on it: the decision core, without a store, a key or a clock.
+//! A meter: one limit and the units drawn on it. The decision core, without a store, a key or a
+//! clock.
 
 use std::borrow::Cow;
 
@@ -14,10 +15,10 @@ use crate::algorithm::{
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};
 
-/// One limit and what one client has drawn on it.
+/// One limit and the units that one client has drawn on it.
 ///
-/// This is the whole decision, pure: the same calls give the same answers, whatever the machine is
-/// doing. Stores keep meters by key; simulations and tests may use one alone.
+/// The whole decision as a pure function: the same calls give the same answers on every machine.
+/// Stores keep meters by key; simulations and tests may use one alone.
 ///
 /// ```
 /// use tollgate::{Limit, Meter, Timestamp, Verdict};
@@ -31,11 +32,11 @@ use crate::{Limit, Timestamp};
 /// assert_eq!(meter.decide(now, 3).verdict, Verdict::Never); // three never fit into two
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Meter(Drawn);
+pub struct Meter(AlgorithmState);
 
-/// A limit's algorithm beside the state that it, and no other, wrote.
+/// A limit's algorithm, paired with the state that it wrote.
 #[derive(Clone, Debug, PartialEq)]
-enum Drawn {
+enum AlgorithmState {
     FixedWindow(FixedWindow, fixed_window::State),
     SlidingWindow(SlidingWindow, sliding_window::State),
     SlidingLog(SlidingLog, sliding_log::State),
@@ -46,18 +47,18 @@ enum Drawn {
     InlineWindow(InlineWindow, inline::Count),
 }
 
-/// Asks whatever algorithm a meter has.
-macro_rules! ask {
-    ($drawn:expr, |$algorithm:ident, $state:ident| $answer:expr) => {
-        match $drawn {
-            Drawn::FixedWindow($algorithm, $state) => $answer,
-            Drawn::SlidingWindow($algorithm, $state) => $answer,
-            Drawn::SlidingLog($algorithm, $state) => $answer,
-            Drawn::TokenBucket($algorithm, $state) => $answer,
-            Drawn::FractionalBucket($algorithm, $state) => $answer,
-            Drawn::Reserve($algorithm, $state) => $answer,
-            Drawn::InlineBucket($algorithm, $state) => $answer,
-            Drawn::InlineWindow($algorithm, $state) => $answer,
+/// Evaluates an expression for the algorithm and the state of a meter.
+macro_rules! dispatch {
+    ($meter:expr, |$algorithm:ident, $state:ident| $result:expr) => {
+        match $meter {
+            AlgorithmState::FixedWindow($algorithm, $state) => $result,
+            AlgorithmState::SlidingWindow($algorithm, $state) => $result,
+            AlgorithmState::SlidingLog($algorithm, $state) => $result,
+            AlgorithmState::TokenBucket($algorithm, $state) => $result,
+            AlgorithmState::FractionalBucket($algorithm, $state) => $result,
+            AlgorithmState::Reserve($algorithm, $state) => $result,
+            AlgorithmState::InlineBucket($algorithm, $state) => $result,
+            AlgorithmState::InlineWindow($algorithm, $state) => $result,
         }
     };
 }
@@ -65,22 +66,22 @@ macro_rules! ask {
 mod outcome;
 pub(crate) mod packed;
 
-pub(crate) use outcome::Numbers;
+pub(crate) use outcome::RawOutcome;
 pub use outcome::{Outcome, Verdict};
 
 impl Meter {
-    /// A limit that nobody has drawn on yet.
+    /// A meter with no units in use.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
         Self(match limit.0 {
-            Kind::FixedWindow(window) => Drawn::FixedWindow(window, Default::default()),
-            Kind::SlidingWindow(window) => Drawn::SlidingWindow(window, Default::default()),
-            Kind::SlidingLog(log) => Drawn::SlidingLog(log, Default::default()),
-            Kind::TokenBucket(bucket) => Drawn::TokenBucket(bucket, Default::default()),
-            Kind::FractionalBucket(bucket) => Drawn::FractionalBucket(bucket, Default::default()),
-            Kind::Reserve(both) => Drawn::Reserve(both, Default::default()),
-            Kind::InlineBucket(inline) => Drawn::InlineBucket(inline, Default::default()),
-            Kind::InlineWindow(inline) => Drawn::InlineWindow(inline, Default::default()),
+            Kind::FixedWindow(window) => AlgorithmState::FixedWindow(window, Default::default()),
+            Kind::SlidingWindow(window) => AlgorithmState::SlidingWindow(window, Default::default()),
+            Kind::SlidingLog(log) => AlgorithmState::SlidingLog(log, Default::default()),
+            Kind::TokenBucket(bucket) => AlgorithmState::TokenBucket(bucket, Default::default()),
+            Kind::FractionalBucket(bucket) => AlgorithmState::FractionalBucket(bucket, Default::default()),
+            Kind::Reserve(both) => AlgorithmState::Reserve(both, Default::default()),
+            Kind::InlineBucket(inline) => AlgorithmState::InlineBucket(inline, Default::default()),
+            Kind::InlineWindow(inline) => AlgorithmState::InlineWindow(inline, Default::default()),
         })
     }
 
@@ -88,23 +89,23 @@ impl Meter {
     #[must_use]
     pub fn limit(&self) -> Limit {
         Limit(match self.0 {
-            Drawn::FixedWindow(window, _) => Kind::FixedWindow(window),
-            Drawn::SlidingWindow(window, _) => Kind::SlidingWindow(window),
-            Drawn::SlidingLog(log, _) => Kind::SlidingLog(log),
-            Drawn::TokenBucket(bucket, _) => Kind::TokenBucket(bucket),
-            Drawn::FractionalBucket(bucket, _) => Kind::FractionalBucket(bucket),
-            Drawn::Reserve(both, _) => Kind::Reserve(both),
-            Drawn::InlineBucket(inline, _) => Kind::InlineBucket(inline),
-            Drawn::InlineWindow(inline, _) => Kind::InlineWindow(inline),
+            AlgorithmState::FixedWindow(window, _) => Kind::FixedWindow(window),
+            AlgorithmState::SlidingWindow(window, _) => Kind::SlidingWindow(window),
+            AlgorithmState::SlidingLog(log, _) => Kind::SlidingLog(log),
+            AlgorithmState::TokenBucket(bucket, _) => Kind::TokenBucket(bucket),
+            AlgorithmState::FractionalBucket(bucket, _) => Kind::FractionalBucket(bucket),
+            AlgorithmState::Reserve(both, _) => Kind::Reserve(both),
+            AlgorithmState::InlineBucket(inline, _) => Kind::InlineBucket(inline),
+            AlgorithmState::InlineWindow(inline, _) => Kind::InlineWindow(inline),
         })
     }
 
-    /// Takes `cost` if it fits. What does not fit changes nothing, so a client cannot deepen its
-    /// own hole (unless the limit counts denied attempts).
+    /// Takes `cost` if it fits. A request that does not fit changes nothing, so a client cannot
+    /// deepen its own hole (unless the limit counts denied attempts).
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Outcome {
-        let seen = self.seen(now);
-        let (allowed, at, behind) = (seen.fits(cost), seen.at, seen.behind);
-        let rebased = if let Cow::Owned(rebased) = seen.meter { Some(rebased) } else { None };
+        let view = self.view(now);
+        let (allowed, at, behind) = (view.fits(cost), view.at, view.behind);
+        let rebased = if let Cow::Owned(rebased) = view.meter { Some(rebased) } else { None };
         let counts = rebased.is_none();
         if cost > 0 && !behind {
             if let Some(rebased) = rebased {
@@ -119,135 +120,142 @@ impl Meter {
         self.outcome(now, cost, allowed)
     }
 
-    /// What [`decide`](Self::decide) would say, taking nothing: the numbers are those before the
-    /// request.
+    /// The outcome that [`decide`](Self::decide) would have, without taking anything: the numbers
+    /// are those before the request.
     #[must_use]
     pub fn peek(&self, now: Timestamp, cost: u64) -> Outcome {
-        let seen = self.seen(now);
-        seen.outcome(cost, seen.fits(cost))
+        let view = self.view(now);
+        view.outcome(cost, view.fits(cost))
     }
 
     /// The numbers after a request that was `allowed` or not.
     pub(crate) fn outcome(&self, now: Timestamp, cost: u64, allowed: bool) -> Outcome {
-        self.seen(now).outcome(cost, allowed)
+        self.view(now).outcome(cost, allowed)
     }
 
     /// Gives back up to `units`, the most recently drawn first, never beyond the limit.
     pub fn give(&mut self, now: Timestamp, units: u64) {
         let at = self.not_before(now).as_nanos();
-        ask!(&mut self.0, |algorithm, state| algorithm.give(state, at, units));
+        dispatch!(&mut self.0, |algorithm, state| algorithm.give(state, at, units));
     }
 
-    /// Takes up to `units`, stops at empty, and says how many it took.
+    /// Takes up to `units`, stopping at empty, and returns how many it took.
     pub fn penalise(&mut self, now: Timestamp, units: u64) -> u64 {
-        let seen = self.seen(now);
-        let (taken, at) = (units.min(seen.available()), seen.at);
+        let view = self.view(now);
+        let (taken, at) = (units.min(view.available()), view.at);
         self.take(at, taken);
         taken
     }
 
-    /// Goes on under a limit that replaces this one. Units in use stay in use, unit for unit: a
-    /// window and a log keep their whole count, a bucket is cut to exactly empty.
+    /// Converts the meter to a limit that replaces its own. Units in use stay in use, unit for
+    /// unit: a window and a log keep their whole count, a bucket is cut to exactly empty.
     pub fn retune(&mut self, limit: Limit, now: Timestamp) {
         let at = self.not_before(now).as_nanos();
-        let used = ask!(&self.0, |algorithm, state| algorithm.used(state, at));
+        let used = dispatch!(&self.0, |algorithm, state| algorithm.used(state, at));
         let mut next = Self::new(limit);
         match (&self.0, &mut next.0) {
-            (Drawn::FixedWindow(old, was), Drawn::FixedWindow(new, state)) => {
+            (AlgorithmState::FixedWindow(old, was), AlgorithmState::FixedWindow(new, state)) => {
                 *state = new.adopt(old, was, at)
             }
-            (Drawn::SlidingWindow(old, was), Drawn::SlidingWindow(new, state)) => {
+            (AlgorithmState::SlidingWindow(old, was), AlgorithmState::SlidingWindow(new, state)) => {
                 *state = new.adopt(old, was, at)
             }
-            (Drawn::SlidingLog(old, was), Drawn::SlidingLog(new, state)) => *state = new.adopt(old, was, at),
-            (Drawn::TokenBucket(old, was), Drawn::TokenBucket(new, state)) => {
+            (AlgorithmState::SlidingLog(old, was), AlgorithmState::SlidingLog(new, state)) => {
                 *state = new.adopt(old, was, at)
             }
-            (Drawn::TokenBucket(old, was), Drawn::FractionalBucket(new, state)) => {
+            (AlgorithmState::TokenBucket(old, was), AlgorithmState::TokenBucket(new, state)) => {
+                *state = new.adopt(old, was, at)
+            }
+            (AlgorithmState::TokenBucket(old, was), AlgorithmState::FractionalBucket(new, state)) => {
                 *state = new.adopt_bucket(old, was, at);
             }
-            (Drawn::FractionalBucket(old, was), Drawn::TokenBucket(new, state)) => {
+            (AlgorithmState::FractionalBucket(old, was), AlgorithmState::TokenBucket(new, state)) => {
                 *state = new.adopt_bucket(old, was, at);
             }
-            (Drawn::FractionalBucket(old, was), Drawn::FractionalBucket(new, state)) => {
+            (AlgorithmState::FractionalBucket(old, was), AlgorithmState::FractionalBucket(new, state)) => {
                 *state = new.adopt(old, was, at);
             }
-            (Drawn::Reserve(old, was), Drawn::Reserve(new, state)) => *state = new.adopt(old, was, at),
-            (Drawn::InlineBucket(old, was), Drawn::InlineBucket(new, state)) => {
+            (AlgorithmState::Reserve(old, was), AlgorithmState::Reserve(new, state)) => {
+                *state = new.adopt(old, was, at)
+            }
+            (AlgorithmState::InlineBucket(old, was), AlgorithmState::InlineBucket(new, state)) => {
                 *state = new.adopt(old, was, at);
             }
-            (Drawn::InlineWindow(old, was), Drawn::InlineWindow(new, state)) => {
+            (AlgorithmState::InlineWindow(old, was), AlgorithmState::InlineWindow(new, state)) => {
                 *state = new.adopt(old, was, at);
             }
-            (_, new) => ask!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
+            (_, new) => dispatch!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
         }
         *self = next;
     }
 
-    /// Whether nothing is in use, so that forgetting this meter changes no later outcome.
+    /// Whether no unit is in use, so that forgetting this meter changes no later outcome.
     #[must_use]
     pub fn is_idle(&self, now: Timestamp) -> bool {
         self.idle_at() <= now.as_nanos()
     }
 
-    /// Where the state stands to a reading of the clock.
-    pub(crate) fn standing(&self, now: Timestamp) -> Standing {
-        let (now, period) = (now.as_nanos(), ask!(&self.0, |algorithm, _state| algorithm.period()));
+    /// How far the state is ahead of a reading of the clock.
+    pub(crate) fn skew(&self, now: Timestamp) -> Skew {
+        let (now, period) = (now.as_nanos(), dispatch!(&self.0, |algorithm, _state| algorithm.period()));
         match self.written_at().as_nanos().saturating_sub(now) {
-            0 => Standing::Current,
-            ahead if ahead <= LATE => Standing::Late,
-            ahead if ahead <= period => Standing::Behind,
-            _ => Standing::Wild,
+            0 => Skew::Current,
+            ahead if ahead <= LATE => Skew::Late,
+            ahead if ahead <= period => Skew::Behind,
+            _ => Skew::Wild,
         }
     }
 
     /// The earliest moment at which the state can have been written.
     pub(crate) fn written_at(&self) -> Timestamp {
-        Timestamp::from_nanos(ask!(&self.0, |algorithm, state| algorithm.written_at(state)))
+        Timestamp::from_nanos(dispatch!(&self.0, |algorithm, state| algorithm.written_at(state)))
     }
 
-    /// `now`, or the state's own time if that is later.
+    /// `now`, or the time the state was written at if that is later.
     pub(crate) fn not_before(&self, now: Timestamp) -> Timestamp {
         now.max(self.written_at())
     }
 
-    /// The meter as a reading of the clock finds it.
-    fn seen(&self, now: Timestamp) -> Seen<'_> {
-        let standing = self.standing(now);
-        let meter = match standing {
-            Standing::Wild => Cow::Owned(self.rebased(now)),
+    /// The meter as seen at a reading of the clock.
+    fn view(&self, now: Timestamp) -> MeterView<'_> {
+        let skew = self.skew(now);
+        let meter = match skew {
+            Skew::Wild => Cow::Owned(self.rebased(now)),
             _ => Cow::Borrowed(self),
         };
-        let at = if standing == Standing::Late { self.written_at() } else { now };
-        Seen { meter, at, behind: standing == Standing::Behind }
+        let at = if skew == Skew::Late { self.written_at() } else { now };
+        MeterView { meter, at, behind: skew == Skew::Behind }
     }
 
     /// The meter exactly empty as of `now`.
     pub(crate) fn rebased(&self, now: Timestamp) -> Self {
         let mut rebased = Self::new(self.limit());
         match (&self.0, &mut rebased.0) {
-            (Drawn::FixedWindow(algorithm, was), Drawn::FixedWindow(_, state)) => {
+            (AlgorithmState::FixedWindow(algorithm, was), AlgorithmState::FixedWindow(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::SlidingWindow(algorithm, was), Drawn::SlidingWindow(_, state)) => {
+            (AlgorithmState::SlidingWindow(algorithm, was), AlgorithmState::SlidingWindow(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::SlidingLog(algorithm, was), Drawn::SlidingLog(_, state)) => {
+            (AlgorithmState::SlidingLog(algorithm, was), AlgorithmState::SlidingLog(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::TokenBucket(algorithm, was), Drawn::TokenBucket(_, state)) => {
+            (AlgorithmState::TokenBucket(algorithm, was), AlgorithmState::TokenBucket(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::FractionalBucket(algorithm, was), Drawn::FractionalBucket(_, state)) => {
+            (
+                AlgorithmState::FractionalBucket(algorithm, was),
+                AlgorithmState::FractionalBucket(_, state),
+            ) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::Reserve(algorithm, was), Drawn::Reserve(_, state)) => {
+            (AlgorithmState::Reserve(algorithm, was), AlgorithmState::Reserve(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::InlineBucket(algorithm, was), Drawn::InlineBucket(_, state)) => {
+            (AlgorithmState::InlineBucket(algorithm, was), AlgorithmState::InlineBucket(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
-            (Drawn::InlineWindow(algorithm, was), Drawn::InlineWindow(_, state)) => {
+            (AlgorithmState::InlineWindow(algorithm, was), AlgorithmState::InlineWindow(_, state)) => {
                 *state = algorithm.rebase(was, now.as_nanos());
             }
             _ => {}
@@ -255,35 +263,35 @@ impl Meter {
         rebased
     }
 
-    /// Gives back what is still in use of a reservation; see [`Arithmetic::give_held`].
+    /// Gives back the units of a reservation that are still in use; see [`Arithmetic::give_held`].
     pub(crate) fn give_held(&mut self, now: Timestamp, units: u64, lapses_at: u64) {
         let at = self.not_before(now).as_nanos();
-        ask!(&mut self.0, |algorithm, state| algorithm.give_held(state, at, units, lapses_at));
+        dispatch!(&mut self.0, |algorithm, state| algorithm.give_held(state, at, units, lapses_at));
     }
 
-    /// How many units are in use, as of a time that is not before [`written_at`](Self::written_at).
+    /// Units in use at a time that is not before [`written_at`](Self::written_at).
     pub(crate) fn used(&self, now: Timestamp) -> u64 {
-        ask!(&self.0, |algorithm, state| algorithm.used(state, now.as_nanos()))
+        dispatch!(&self.0, |algorithm, state| algorithm.used(state, now.as_nanos()))
     }
 
-    /// Whether `cost` can be taken, as of such a time. (Not even a cost of 0 can be where more is in
-    /// use than the whole limit would be.)
+    /// Whether `cost` can be taken, at a time that is not before [`written_at`](Self::written_at).
+    /// (Not even a cost of 0 fits where more units are in use than the limit has.)
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        ask!(&self.0, |algorithm, state| algorithm.fits(state, now.as_nanos(), cost))
+        dispatch!(&self.0, |algorithm, state| algorithm.fits(state, now.as_nanos(), cost))
     }
 
-    /// How many units can be taken, as of such a time.
+    /// Units that can be taken, at a time that is not before [`written_at`](Self::written_at).
     pub(crate) fn available(&self, now: Timestamp) -> u64 {
-        ask!(&self.0, |algorithm, state| algorithm.available(state, now.as_nanos()))
+        dispatch!(&self.0, |algorithm, state| algorithm.available(state, now.as_nanos()))
     }
 
-    /// When `units` can be taken, from such a time on.
+    /// When `units` can be taken, from a time that is not before [`written_at`](Self::written_at).
     pub(crate) fn available_at(&self, now: Timestamp, units: u64) -> u64 {
-        ask!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
+        dispatch!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
     }
 
-    /// When `units` can be taken, from a reading that the state is far ahead of: it counts as
-    /// exactly empty until a reading is merely late.
+    /// When `units` can be taken, from a reading that the state is far ahead of. The state counts
+    /// as exactly empty until a reading is merely late.
     pub(crate) fn available_at_from_behind(&self, units: u64) -> u64 {
         let written_at = self.written_at();
         match self.available_at(written_at, units) {
@@ -292,21 +300,21 @@ impl Meter {
         }
     }
 
-    /// When nothing is in use any more.
+    /// When no unit is in use any more.
     pub(crate) fn idle_at(&self) -> u64 {
-        ask!(&self.0, |algorithm, state| algorithm.idle_at(state))
+        dispatch!(&self.0, |algorithm, state| algorithm.idle_at(state))
     }
 
-    /// Takes what is known to be available, at a time that is not before
+    /// Takes units that are known to be available, at a time that is not before
     /// [`written_at`](Self::written_at). A cost of 0 changes no state.
     pub(crate) fn take(&mut self, now: Timestamp, cost: u64) {
         if cost > 0 {
-            ask!(&mut self.0, |algorithm, state| algorithm.take(state, now.as_nanos(), cost));
+            dispatch!(&mut self.0, |algorithm, state| algorithm.take(state, now.as_nanos(), cost));
         }
     }
 
-    /// Counts a denied attempt, if this limit does that, and says whether it did. What can never
-    /// fit never counts.
+    /// Counts a denied attempt, if the limit counts those, and returns whether it did. A cost that
+    /// can never fit is never counted.
     pub(crate) fn refuse(&mut self, now: Timestamp, cost: u64) -> bool {
         let counts = self.limit().counts_denied() && cost > 0 && cost <= self.limit().capacity();
         if counts {
@@ -316,29 +324,29 @@ impl Meter {
     }
 }
 
-/// Where a state stands to a reading of the clock.
+/// How far a state is ahead of a reading of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Skew {
     /// The state is not ahead.
     Current,
-    /// The state is ahead by at most a second: the request is decided at the state's own time.
+    /// The state is ahead by at most a second: the request is decided at the time of the state.
     Late,
-    /// The state is further ahead: it counts as exactly empty and is left as it is.
+    /// The state is further ahead: it counts as exactly empty and is left unchanged.
     Behind,
     /// The state is ahead by more than a period: a check that it denies re-bases it.
     Wild,
 }
 
-/// A meter as a reading of the clock finds it.
-struct Seen<'a> {
-    /// Owned if it had to be re-based.
+/// A meter as seen at a reading of the clock.
+struct MeterView<'a> {
+    /// Owned if the meter had to be re-based.
     meter: Cow<'a, Meter>,
     /// The time to decide at.
     at: Timestamp,
     behind: bool,
 }
 
-impl Seen<'_> {
+impl MeterView<'_> {
     fn available(&self) -> u64 {
         if self.behind { 0 } else { self.meter.available(self.at) }
     }
@@ -353,7 +361,7 @@ impl Seen<'_> {
             true => self.meter.available_at_from_behind(units),
             false => self.meter.available_at(self.at, units),
         };
-        Numbers::new(self.at, cost, allowed, numbers, available_at).into()
+        RawOutcome::new(self.at, cost, allowed, numbers, available_at).into()
     }
 }
 
@@ -390,8 +398,8 @@ mod tests {
 
     #[test]
     fn b11_a_bucket_retuned_all_the_time_still_refills() {
-        // One token a minute, and the limit changes every ten seconds: what had trickled in must not be
-        // lost each time.
+        // One token a minute, and the limit changes every ten seconds: the partial token must not
+        // be lost each time.
         let mut meter = Meter::new(Limit::per_minute(1).burst(10));
         let mut now = Timestamp::from_secs(1_000);
         assert!(meter.decide(now, 10).allowed());
@@ -408,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn b7_a_state_from_the_future_counts_as_exactly_empty_and_is_full_again_after_one_refill() {
+    fn b7_a_state_from_the_future_counts_as_exactly_empty_and_is_whole_after_one_refill() {
         let (wild, now) = (Timestamp::from_secs(9_000_000), Timestamp::from_secs(1_000));
         let limits = [
             (Limit::fixed_window(10, MINUTE), MINUTE),
@@ -425,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn b7_a_window_that_was_given_back_whole_locks_nobody_out_when_the_clock_goes_back() {
+    fn b7_a_window_given_back_whole_does_not_deny_after_the_clock_goes_back() {
         let mut meter = Meter::new(Limit::fixed_window(10, MINUTE));
         let (wild, now) = (Timestamp::from_secs(9_000_000), Timestamp::from_secs(1_000));
         assert!(meter.decide(wild, 3).allowed());
@@ -434,8 +442,8 @@ mod tests {
     }
 
     #[test]
-    fn b9_a_reading_that_came_late_counts_as_the_newer_one() {
-        // Another thread was first, with a reading that is a microsecond newer.
+    fn b9_a_late_reading_counts_as_the_newer_one() {
+        // Another thread came first, with a reading that is a microsecond newer.
         let (newer, late) =
             (Timestamp::from_nanos(7_200_000_000_500), Timestamp::from_nanos(7_199_999_999_500));
         for build in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log] {

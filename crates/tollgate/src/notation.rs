@@ -1,6 +1,6 @@
-//! Limits as people write them, both ways: see [`Limit`'s notation](Limit#notation).
+//! The text notation of limits, parsed and formatted: see [`Limit`'s notation](Limit#notation).
 //!
-//! An error points at the column and says what to write instead. Displaying a limit and parsing it
+//! An error names the column and says what to write instead. Formatting a limit and parsing it
 //! again gives the same limit.
 
 use std::str::FromStr;
@@ -13,8 +13,7 @@ mod parser;
 
 use parser::Parser;
 
-/// Units from the longest to the shortest: nanoseconds, the short form, and what else is
-/// understood.
+/// Units from the longest to the shortest: nanoseconds, the short form, and the long forms.
 const UNITS: [(u64, &str, &[&str]); 8] = [
     (604_800_000_000_000, "w", &["week", "weeks"]),
     (86_400_000_000_000, "d", &["day", "days"]),
@@ -37,7 +36,7 @@ impl FromStr for Limit {
     }
 }
 
-/// Reads a duration as configuration writes it: `100ms`, `30 s`, `minute`.
+/// Parses a duration: `100ms`, `30 s`, `minute`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,7 +46,7 @@ impl FromStr for Limit {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidNotation`] points at the column.
+/// [`Error::InvalidNotation`] names the column.
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let mut parser = Parser::new(text)?;
     let span = parser.span()?;
@@ -55,8 +54,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     Ok(span)
 }
 
-/// Writes a duration as [`parse_duration`] reads it, in the longest unit that divides it: `90s`,
-/// `minute`.
+/// Formats a duration for [`parse_duration`], in the longest unit that divides it: `90s`, `minute`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,7 +68,7 @@ pub fn format_duration(span: Duration) -> String {
 }
 
 #[cfg(feature = "serde")]
-mod serde_form {
+mod serde_impls {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
     use crate::Limit;
@@ -98,12 +96,12 @@ mod tests {
         text.parse().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn complaint(text: &str) -> String {
+    fn error_of(text: &str) -> String {
         text.parse::<Limit>().unwrap_err().to_string()
     }
 
     #[test]
-    fn every_line_of_the_notation_means_what_it_says() {
+    fn every_documented_form_parses_to_its_limit() {
         let step = Duration::from_millis(100);
         assert_eq!(parsed("10/minute"), Limit::per_minute(10));
         assert_eq!(parsed("100/s burst 200"), Limit::per_second(100).burst(200));
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_limit_may_be_written_in_several_ways() {
+    fn one_limit_has_several_spellings() {
         for text in
             ["10/60s", "10 per 60 s", " 10 / 60 seconds", "10/m", "10 per minute", "10/1min", "1_0/60s"]
         {
@@ -135,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn an_error_points_at_the_column_and_says_what_to_write() {
+    fn an_error_names_the_column_and_says_what_to_write() {
         let minuet = "limit \"10/minuet\": unknown unit \"minuet\" at column 4; did you mean \"minute\"?";
-        assert_eq!(complaint("10/minuet"), minuet);
+        assert_eq!(error_of("10/minuet"), minuet);
         for (text, part) in [
             ("", "a count is missing at column 1"),
             ("10", "the period is missing at column 3"),
@@ -160,13 +158,13 @@ mod tests {
             ("1/week burst 999999999999999", "out of range at column 1; it must be small enough"),
             ("10 refill 1/s reserve 5", "\"refill\" is missing at column 24"),
         ] {
-            let complaint = complaint(text);
-            assert!(complaint.contains(part), "{text:?}: {complaint}");
+            let error_of = error_of(text);
+            assert!(error_of.contains(part), "{text:?}: {error_of}");
         }
     }
 
     #[test]
-    fn a_limit_displays_in_the_longest_unit_that_divides_it() {
+    fn a_limit_is_formatted_in_the_longest_unit_that_divides_its_period() {
         for text in
             ["10/minute fixed", "90/90s", "1/second burst 60", "5/2w log", "100 refill 10 every 100ms"]
         {

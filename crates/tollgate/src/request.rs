@@ -1,4 +1,4 @@
-//! What a limiter is asked about: attributes and a cost.
+//! Requests: attributes and a cost.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ use crate::{Error, Limit, MAX_COUNT};
 /// The attribute that a bare key, such as `limiter.check("alice")`, sets.
 pub const CLIENT: &str = "client";
 
-/// A request, as far as a rate limiter needs to know it.
+/// A request as a rate limiter sees it.
 ///
 /// ```
 /// use tollgate::Request;
@@ -28,8 +28,7 @@ pub struct Request<'a> {
     scope: Scope<'a>,
 }
 
-/// Which rules are looked at. One value, so that it takes one comparison to know that it is all of
-/// them.
+/// The rules to apply. One enum, so that the common case, all rules, takes one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope<'a> {
     All,
@@ -46,7 +45,7 @@ enum Attributes<'a> {
     Listed(&'a [(&'a str, &'a str)]),
 }
 
-/// A client, if nothing else is known of a request.
+/// The client of a request that has no other attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client<'a> {
     Named(&'a str),
@@ -54,7 +53,7 @@ pub(crate) enum Client<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request with these attributes. Of one that is listed twice, the first counts.
+    /// A request with these attributes. Of an attribute listed twice, the first value counts.
     #[must_use]
     pub const fn new(attributes: &'a [(&'a str, &'a str)]) -> Self {
         Self { attributes: Attributes::Listed(attributes), cost: 1, scope: Scope::All }
@@ -66,34 +65,33 @@ impl<'a> Request<'a> {
         Self { attributes: Attributes::Client(client), cost: 1, scope: Scope::All }
     }
 
-    /// What it costs instead of 1. A cost of 0 asks without taking.
+    /// Sets the cost, which is 1 by default. A cost of 0 takes nothing.
     #[must_use]
     pub const fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    /// What it costs.
+    /// The cost.
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.cost
     }
 
-    /// Looks at no rule but the one of this name.
+    /// Applies only the rule with this name.
     #[must_use]
     pub const fn only(mut self, rule: &'a str) -> Self {
         self.scope = if self.is_own() { Scope::OwnOnly(rule) } else { Scope::Only(rule) };
         self
     }
 
-    /// Looks at no rule but this [inline](crate::Rule::inline) one, and holds the request to this
-    /// limit: for limits that come with a request, from a plan in a database, say. It is a token
-    /// bucket that refills evenly, or a window that opens at the first request.
+    /// Applies only this [inline](crate::Rule::inline) rule, with this limit: for limits that come
+    /// with a request, from a plan in a database, say. The limit is a token bucket that refills
+    /// evenly, or a window that opens at the first request.
     ///
-    /// The next request for the same client may bring another limit. Nothing asked under one gives
-    /// back or hastens what is in use under another: all buckets share one time, of which 1 a day,
-    /// asked first, uses up more than 1000 a second has, and all windows of one period share a
-    /// count.
+    /// The next request of the same client may have another limit, which neither gives back nor
+    /// speeds up units in use. All buckets share one time: one unit at 1 a day uses up more time
+    /// than 1000 a second has. All windows of one period share a count.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
@@ -101,7 +99,7 @@ impl<'a> Request<'a> {
     /// let limiter = Limiter::builder(RuleSet::new([Rule::inline("by-plan").key(["client"])])?).build()?;
     /// let gold = limiter.inline(Limit::per_minute(600))?;
     /// assert_eq!(limiter.check(Request::client("alice").under("by-plan", &gold))?.remaining(), 599);
-    /// assert_eq!(limiter.check(Request::client("alice"))?.limits().len(), 0, "nobody named the rule");
+    /// assert_eq!(limiter.check(Request::client("alice"))?.limits().len(), 0, "the rule was not named");
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]
@@ -110,9 +108,9 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Looks at every budget that belongs to these attributes and nobody else, and at no other:
-    /// at rules that count by some of them, whatever else the rules match on. For looking after a
-    /// client: its budget for `/login` is its own on every path.
+    /// Applies every rule that counts by some of these attributes and no others, even if its other
+    /// conditions do not match. For administering a client: its budget for `/login` belongs to it
+    /// on every path.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet, block_on};
@@ -156,7 +154,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The client, if nothing else is known.
+    /// The client, if the request has no other attribute.
     #[inline]
     pub(crate) const fn only_client(&self) -> Option<Client<'a>> {
         match self.attributes {
@@ -166,7 +164,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Who reserves, as a number: the client, or all attributes if there is none.
+    /// The digest of the client that reserves, or of all attributes if there is no client.
     pub(crate) fn holder(&self) -> u64 {
         match (self.get(CLIENT), self.attributes) {
             (Some(client), _) => digest(client.bytes()),
@@ -178,7 +176,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What it costs, if that can be counted.
+    /// The cost, if it is in range.
     #[inline]
     pub(crate) const fn valid_cost(&self) -> Option<u64> {
         if self.cost > MAX_COUNT { None } else { Some(self.cost) }
@@ -192,7 +190,7 @@ impl<'a> Request<'a> {
         matches!(self.scope, Scope::Own | Scope::OwnOnly(_))
     }
 
-    /// Whether all rules are looked at.
+    /// Whether all rules apply.
     #[inline]
     pub(crate) const fn is_unscoped(&self) -> bool {
         matches!(self.scope, Scope::All)
@@ -205,7 +203,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The limit that came with it.
+    /// The inline limit.
     pub(crate) const fn inline_limit(&self) -> Option<&'a Limit> {
         match self.scope {
             Scope::Under(_, limit) => Some(&limit.0),
@@ -214,11 +212,12 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A limit that comes with a request, made by [`Limiter::inline`](crate::Limiter::inline).
+/// An inline limit: one that comes with a request. Made by
+/// [`Limiter::inline`](crate::Limiter::inline).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineLimit(pub(crate) Limit);
 
-/// A number, and its digits if anyone asks for them.
+/// A number, and its digits once they are needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Digits {
     number: u64,
@@ -231,11 +230,11 @@ impl Digits {
     }
 }
 
-/// Whatever a limiter can be asked about: a client's name, number or address, several of them
-/// together, attributes, or a whole [`Request`].
+/// Anything that can be checked: a client's name, number or address, a tuple of them, attributes,
+/// or a whole [`Request`].
 ///
-/// A number is its decimal digits and an address its usual form, so a client is the same client
-/// however a program or a protocol holds its name.
+/// A number is equivalent to its decimal digits, and an address to its usual text, so every program
+/// and protocol names the same client.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -250,7 +249,7 @@ impl Digits {
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 pub trait AsRequest {
-    /// Hands `f` the request.
+    /// Calls `f` with the request.
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R;
 }
 
@@ -288,10 +287,10 @@ impl<P: KeyPart> AsRequest for P {
 
 /// A client's name, or a part of it.
 pub trait KeyPart {
-    /// Hands `f` the text. Different values of one type have different texts.
+    /// Calls `f` with the text. Different values of one type have different texts.
     fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R;
 
-    /// The number whose decimal digits are the text, if it is one: nobody has to write them then.
+    /// The number whose decimal digits are the text, if there is one: avoids formatting it.
     #[inline]
     fn number(&self) -> Option<u64> {
         None
@@ -312,7 +311,7 @@ impl KeyPart for &String {
     }
 }
 
-macro_rules! digits {
+macro_rules! number_key_part {
     ($($number:ty),*) => {$(
         impl KeyPart for $number {
             #[inline]
@@ -328,9 +327,9 @@ macro_rules! digits {
     )*};
 }
 
-digits!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+number_key_part!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
-macro_rules! displayed {
+macro_rules! display_key_part {
     ($($value:ty),*) => {$(
         impl KeyPart for $value {
             fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
@@ -343,9 +342,9 @@ macro_rules! displayed {
     )*};
 }
 
-displayed!(IpAddr, Ipv4Addr, Ipv6Addr);
+display_key_part!(IpAddr, Ipv4Addr, Ipv6Addr);
 
-macro_rules! together {
+macro_rules! tuple_key_part {
     ($($part:ident),*) => {
         impl<$($part: KeyPart),*> KeyPart for ($($part,)*) {
             fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> R {
@@ -359,11 +358,11 @@ macro_rules! together {
     };
 }
 
-together!(A, B);
-together!(A, B, C);
-together!(A, B, C, D);
+tuple_key_part!(A, B);
+tuple_key_part!(A, B, C);
+tuple_key_part!(A, B, C, D);
 
-/// A short text, on the stack while it is short.
+/// A text, on the stack while it is short.
 struct Text(SmallVec<[u8; 64]>);
 
 impl Text {
@@ -371,8 +370,8 @@ impl Text {
         Self(SmallVec::new())
     }
 
-    /// Appends a part behind a colon. A colon or a backslash inside it is escaped, so that
-    /// different parts never look the same together.
+    /// Appends a part after a colon. A colon or a backslash inside it is escaped, so that different
+    /// tuples never have the same text.
     fn push_part(&mut self, part: &str) {
         if !self.0.is_empty() {
             self.0.push(b':');
@@ -389,7 +388,7 @@ impl Text {
     }
 
     fn as_str(&self) -> &str {
-        // Whole texts went in, and bytes were added only at their boundaries.
+        // Only whole texts and ASCII bytes between them were written.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn b5_parts_that_look_alike_together_are_different() {
+    fn b5_different_tuples_have_different_texts() {
         let alike =
             [("a", "b:c"), ("a:b", "c"), ("a\\", ":b"), ("a", "\\:b"), ("", "a"), ("a", ""), ("\\0", "a")]
                 .map(text);
@@ -420,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_its_digits_and_an_address_its_usual_form() {
+    fn a_number_is_written_in_decimal_and_an_address_in_its_usual_form() {
         assert_eq!(text(u64::MAX), "18446744073709551615");
         assert_eq!(text(-7_i32), "-7");
         assert_eq!(text(Ipv6Addr::LOCALHOST), "::1");

@@ -1,8 +1,8 @@
-//! Rules: which requests are covered, whose budget they draw on, and how much that is.
+//! Rules: the requests they cover, and the budgets those draw on.
 //!
-//! Attributes go in, charges come out. A rule covers a request when every attribute that it matches
-//! on has the value it asks for and every attribute of its key is present. All rules that cover a
-//! request have to admit it: layers (a global cap and a per-client cap) are just two rules.
+//! A rule covers a request when every attribute that it matches on has the required value and every
+//! attribute of its key is present. All rules that cover a request have to admit it: a global cap
+//! and a per-client cap are just two rules.
 
 use smallvec::SmallVec;
 
@@ -36,11 +36,11 @@ pub enum FailurePolicy {
     Open,
     /// Deny it, flagged degraded.
     Closed,
-    /// Let a local memory store decide, with a share of the limit, flagged degraded.
+    /// Decide in a local memory store, with a share of the limit, flagged degraded.
     Local,
 }
 
-/// A rule. It becomes effective, and is checked, as part of a [`RuleSet`].
+/// A rule. It is checked, and takes effect, as part of a [`RuleSet`].
 ///
 /// ```
 /// use tollgate::{Limit, MINUTE, Rule, RuleSet, SECOND};
@@ -56,9 +56,9 @@ pub enum FailurePolicy {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     name: RuleName,
-    matches: Vec<Match>,
+    matches: Vec<Condition>,
     key: Vec<String>,
-    /// Whether the key is the client and nothing else: worth knowing without comparing names.
+    /// Whether the key is only the client: cached to avoid comparing names.
     by_client: bool,
     limits: Limits,
     cost: u64,
@@ -88,17 +88,17 @@ impl Rule {
         }
     }
 
-    /// A rule whose limits come with requests, by [`Request::under`]. It covers no other request.
+    /// A rule whose limits come with requests ([`Request::under`]). It covers no other requests.
     ///
-    /// For each combination of values of its key there is one time, which all token buckets that
-    /// come along share, and one count for each period of the windows that do: see
+    /// Each combination of values of its key has one time, which all inline token buckets share,
+    /// and one count per period, which all inline windows of that period share: see
     /// [`Budget`](crate::Budget).
     #[must_use]
     pub fn inline(name: &str) -> Self {
         Self { inline: true, on_demand: true, ..Self::new(name, Vec::new()) }
     }
 
-    /// Gives each combination of values of these attributes a budget of its own.
+    /// Counts by these attributes: each combination of their values has its own budget.
     #[must_use]
     pub fn key<A: Into<String>>(mut self, attributes: impl IntoIterator<Item = A>) -> Self {
         self.key = attributes.into_iter().map(Into::into).collect();
@@ -109,7 +109,7 @@ impl Rule {
     /// Covers only requests whose `attribute` is `value`, or begins with it if `value` ends in `*`.
     #[must_use]
     pub fn matching(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Match::new(attribute, value));
+        self.matches.push(Condition::new(attribute, value));
         self
     }
 
@@ -120,22 +120,22 @@ impl Rule {
         self
     }
 
-    /// Only watches: charged as if it enforced, reported, never denies.
+    /// Makes it a shadow rule: charged and reported as if it enforced, but it never denies.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
-    /// Covers no request but those that name it, with [`Request::only`] or [`Request::under`].
+    /// Covers only requests that name it, with [`Request::only`] or [`Request::under`].
     #[must_use]
     pub const fn on_demand(mut self) -> Self {
         self.on_demand = true;
         self
     }
 
-    /// At most this many keys in a store that is bounded by a number of keys, however much room there
-    /// is: whoever can name keys freely cannot take the others' room.
+    /// Keeps at most this many keys in a bounded store, even if the store has room for more: a
+    /// client that can name keys freely cannot use up the room of other rules.
     #[must_use]
     pub const fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = Some(keys);
@@ -149,7 +149,7 @@ impl Rule {
         self
     }
 
-    /// Its name.
+    /// The name.
     #[must_use]
     pub const fn name(&self) -> RuleName {
         self.name
@@ -161,25 +161,25 @@ impl Rule {
         &self.key
     }
 
-    /// What it matches on: attributes, and the values they must have, or begin with if there is a
-    /// `*` at the end.
+    /// The conditions: attributes and the values they must have, or begin with if there is a `*` at
+    /// the end.
     pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
-        self.matches.iter().map(Match::written)
+        self.matches.iter().map(Condition::written)
     }
 
-    /// Its limits, unless an override says otherwise.
+    /// The limits, unless an override applies.
     #[must_use]
     pub const fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// What it charges for each unit of a request's cost.
+    /// Units charged per unit of a request's cost.
     #[must_use]
     pub const fn unit_cost(&self) -> u64 {
         self.cost
     }
 
-    /// Whether it only watches.
+    /// Whether it is a shadow rule.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
@@ -197,7 +197,7 @@ impl Rule {
         self.inline
     }
 
-    /// How many keys it can have at most, if fewer than all.
+    /// The most keys it can have, if it is bounded.
     #[must_use]
     pub const fn key_bound(&self) -> Option<u64> {
         self.max_keys
@@ -209,13 +209,13 @@ impl Rule {
         self.on_store_error
     }
 
-    /// Whether it counts by the client and nothing else.
+    /// Whether it counts by the client only.
     #[inline]
     pub(crate) const fn is_by_client(&self) -> bool {
         self.by_client
     }
 
-    /// Appends the encoded values that it counts by.
+    /// Appends the encoded values of its key.
     pub(crate) fn encode_key(
         &self,
         request: &Request<'_>,
@@ -226,8 +226,8 @@ impl Rule {
     }
 
     fn covers(&self, request: &Request<'_>) -> bool {
-        let wanted = if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) };
-        wanted && self.key.iter().all(|attribute| request.has(attribute))
+        let matched = if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) };
+        matched && self.key.iter().all(|attribute| request.has(attribute))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -246,11 +246,11 @@ impl Rule {
         if let Some(twice) =
             self.key.iter().enumerate().find(|(i, name)| self.key.iter().take(*i).any(|n| n == *name))
         {
-            return invalid("key", format!("attribute {:?} is there twice; name it once", twice.1));
+            return invalid("key", format!("attribute {:?} is listed twice; list it once", twice.1));
         }
         if self.key.len() > MAX_KEY_ATTRIBUTES {
             let many = self.key.len();
-            return invalid("key", format!("it has {many} attributes; {MAX_KEY_ATTRIBUTES} are the most"));
+            return invalid("key", format!("it has {many} attributes; the maximum is {MAX_KEY_ATTRIBUTES}"));
         }
         if self.key.iter().any(String::is_empty) {
             return invalid("key", "an attribute has no name; name it or leave it out".into());
@@ -262,15 +262,15 @@ impl Rule {
     }
 }
 
-/// An attribute and the value it must have, or begin with.
+/// A condition: an attribute and the value it must have, or begin with.
 #[derive(Clone, Debug, PartialEq)]
-struct Match {
+struct Condition {
     attribute: String,
     value: String,
     prefix: bool,
 }
 
-impl Match {
+impl Condition {
     fn new(attribute: &str, value: &str) -> Self {
         let (value, prefix) = value.strip_suffix('*').map_or((value, false), |stem| (stem, true));
         Self { attribute: attribute.into(), value: value.into(), prefix }
@@ -289,20 +289,20 @@ impl Match {
     }
 }
 
-fn all_match(matches: &[Match], request: &Request<'_>) -> bool {
-    matches.iter().all(|wanted| wanted.matches(request))
+fn all_match(matches: &[Condition], request: &Request<'_>) -> bool {
+    matches.iter().all(|condition| condition.matches(request))
 }
 
 pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), String> {
     match limits.len() {
         0 => Err("it has no limit; give it one".into()),
         1..=64 => Ok(()),
-        many => Err(format!("it has {many} limits; 64 are the most")),
+        many => Err(format!("it has {many} limits; the maximum is 64")),
     }
 }
 
-fn check_matches(matches: &[Match]) -> Result<(), String> {
-    match matches.iter().find(|wanted| wanted.attribute.is_empty()) {
+fn check_matches(matches: &[Condition]) -> Result<(), String> {
+    match matches.iter().find(|condition| condition.attribute.is_empty()) {
         Some(nameless) => Err(format!("the attribute that must be {:?} has no name", nameless.value)),
         None => Ok(()),
     }

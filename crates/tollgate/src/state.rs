@@ -1,24 +1,24 @@
-//! State in and out: meters and cells as plain numbers, for stores that keep them elsewhere.
+//! Portable state: meters and cells as plain numbers, for other databases.
 
 use crate::cell::Cell;
 use crate::{Limit, Meter};
 
-/// The state of a [`Meter`] or a [`Cell`] as plain numbers, beside the limit that wrote them.
+/// The state of a [`Meter`] or a [`Cell`] as plain numbers, and the limit that wrote it.
 ///
-/// Keep it wherever you like, in a row of your own database for example, and put it back to decide
-/// again. With the feature `serde` it is `{"limit": "10/minute", "numbers": [1800000000000000000]}`.
+/// Store it anywhere, in a row of your own database for example, and load it again to decide. With
+/// the feature `serde` it is `{"limit": "10/minute", "numbers": [1800000000000000000]}`.
 ///
-/// * **Nothing is lost.** A meter or a cell that went out and in again answers everything as the
-///   original would have, now and later.
+/// * **Lossless.** A meter or a cell restored from its state answers everything as the original
+///   would have, now and later.
 /// * **The limit is the version.** Numbers mean something only under the limit that wrote them, so
-///   they come back under that limit. [`Meter::retune`], and [`transact`](crate::transact) by itself,
-///   converts them where another limit is in force by now.
-/// * **Numbers are not trusted.** `from_state` answers `None` where the limit cannot have written
-///   such numbers. What it accepts never panics, and never admits more than the limit at once.
-/// * **A meter is no cell.** `from_state` of one never accepts what `state` of the other wrote.
+///   they are loaded under that limit. [`Meter::retune`] converts them to another limit, and
+///   [`transact`](crate::transact) does so on its own.
+/// * **Numbers are not trusted.** `from_state` returns `None` if the limit cannot have written the
+///   numbers. An accepted state never panics, and never admits more than the limit at once.
+/// * **A meter is not a cell.** `from_state` of one never accepts the state of the other.
 ///
-/// The layout of the numbers belongs to this version of the crate. Their order and meaning may
-/// change with the next incompatible version, and the changelog then says how to convert them.
+/// The layout of the numbers belongs to this version of the crate. It may change with the next
+/// incompatible version; the changelog then says how to convert.
 ///
 /// ```
 /// use tollgate::{Limit, Meter, State, Timestamp};
@@ -41,8 +41,8 @@ use crate::{Limit, Meter};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct State {
-    /// The limit that wrote the numbers. `None` if it came with the request
-    /// ([`Limit::inline_longest`]): such state means the same under every limit that comes.
+    /// The limit that wrote the numbers. `None` for an inline limit ([`Limit::inline_longest`]):
+    /// such a state means the same under every inline limit.
     pub limit: Option<Limit>,
     /// Times in nanoseconds since the epoch, and counts; each may need all 64 bits.
     pub numbers: Vec<u64>,
@@ -60,14 +60,14 @@ impl State {
 }
 
 impl Meter {
-    /// The state as plain numbers, to be kept elsewhere.
+    /// The state as plain numbers.
     #[must_use]
     pub fn state(&self) -> State {
         State::new(self.limit(), self.numbers())
     }
 
-    /// The meter whose state this is, under the limit that wrote it. The limit in force is needed
-    /// where the state does not depend on it. `None` if the state is not a meter's.
+    /// The meter with this state, under the limit that wrote it. `in_force` is used if that was an
+    /// inline limit. `None` if it is not the state of a meter.
     #[must_use]
     pub fn from_state(in_force: Limit, state: &State) -> Option<Self> {
         Self::from_numbers(state.written_under(in_force)?, &state.numbers)
@@ -75,14 +75,14 @@ impl Meter {
 }
 
 impl Cell {
-    /// The state as plain numbers, to be kept elsewhere: the meter's, the block and the reservations.
+    /// The state as plain numbers: the meter's, the block and the reservations.
     #[must_use]
     pub fn state(&self) -> State {
         State::new(self.limit(), self.to_numbers())
     }
 
-    /// The cell whose state this is, under the limit that wrote it. The limit in force is needed
-    /// where the state does not depend on it. `None` if the state is not a cell's.
+    /// The cell with this state, under the limit that wrote it. `in_force` is used if that was an
+    /// inline limit. `None` if it is not the state of a cell.
     #[must_use]
     pub fn from_state(in_force: Limit, state: &State) -> Option<Self> {
         Self::from_numbers(state.written_under(in_force)?, &state.numbers)

@@ -1,46 +1,46 @@
-//! Counting decisions without slowing them down.
+//! Decision counts.
 //!
-//! Each thread counts in a stripe of its own cache lines, so that counting takes no lock and two
-//! threads do not fight over a line. Reading adds the stripes up.
+//! Each thread counts in its own stripe of cache lines, so counting takes no lock and threads do
+//! not contend for a line. Reading sums the stripes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::{Decision, Report, RuleName};
 
-/// What a limiter has decided since it was built.
+/// Statistics of a limiter since it was built.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Every decision.
+    /// Counts of all decisions.
     pub total: Counts,
-    /// What each rule said, in the order of the rules. A rule keeps its counts when its limits
+    /// Counts of each rule, in the order of the rules. A rule keeps its counts when its limits
     /// change.
     pub rules: Vec<(RuleName, Counts)>,
-    /// How many keys the store keeps, if it knows.
+    /// Number of keys in the store, if the store knows it.
     pub live_keys: Option<u64>,
-    /// How often the store failed or did not answer in time.
+    /// Times the store failed or timed out.
     pub store_errors: u64,
-    /// How many states were converted because their limit had been replaced: zero in a fleet that
-    /// agrees about its limits.
+    /// Number of states that were converted because their limit was replaced: zero in a fleet whose
+    /// processes have the same limits.
     pub converted: u64,
 }
 
-/// How many decisions of each kind. For one rule: how often it admitted, denied, or would have
+/// Number of decisions of each kind. For one rule: how often it admitted, denied, or would have
 /// denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Admitted.
+    /// Requests admitted.
     pub allowed: u64,
-    /// Denied.
+    /// Requests denied.
     pub denied: u64,
-    /// A shadow rule would have denied, whatever the others said.
+    /// Requests that a shadow rule would have denied.
     pub shadow_denied: u64,
-    /// Decided without the store.
+    /// Requests decided without the store.
     pub degraded: u64,
 }
 
 impl Counts {
-    /// How many of all were denied, as a percentage: 0 with no traffic.
+    /// The share of denied requests, as a percentage: 0 with no traffic.
     #[must_use]
     #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a percentage for people")]
     pub fn rejection_rate(&self) -> f64 {
@@ -53,14 +53,14 @@ impl Counts {
 
 const STRIPES: usize = 32;
 
-/// The stripe of all threads that came too late for one of their own.
+/// The stripe that all threads without their own share.
 const SHARED: usize = STRIPES - 1;
 
-/// One running set of counts.
+/// Running counts, striped by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tally([Stripe; STRIPES]);
 
-/// Two cache lines: processors fetch them in pairs.
+/// Aligned to two cache lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe {
@@ -77,7 +77,7 @@ impl Tally {
         self.add(decision.allowed(), shadow_denied, decision.degraded());
     }
 
-    /// Counts one decision that is not degraded, by rules that enforce, in the stripe of this thread.
+    /// Counts one decision, not degraded and without shadow rules, in this thread's stripe.
     #[inline(always)]
     pub(crate) fn count_at(&self, stripe: usize, allowed: bool) {
         if let Some(counts) = self.0.get(stripe) {
@@ -85,7 +85,7 @@ impl Tally {
         }
     }
 
-    /// Counts what one rule said.
+    /// Counts the verdict of one rule.
     pub(crate) fn count_rule(&self, decision: &Decision, reports: &[Report], rule: RuleName) {
         let mut reports = reports.iter().filter(|report| report.rule == rule);
         let denied = reports.clone().any(|report| !report.outcome.allowed());
@@ -118,13 +118,13 @@ impl Tally {
     }
 }
 
-/// A stripe that belongs to one thread until that thread ends, and then to another.
-struct Own(usize);
+/// A stripe that belongs to one thread until that thread ends, and is then reused.
+struct ThreadStripe(usize);
 
-/// Stripes that nobody has.
+/// The next unused stripe, and the stripes of ended threads.
 static FREE: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
 
-impl Own {
+impl ThreadStripe {
     fn take() -> Self {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.1.pop() {
@@ -136,24 +136,24 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for ThreadStripe {
     fn drop(&mut self) {
         if self.0 != SHARED {
-            // The lock orders what this thread counted before what the next one does.
+            // The lock orders this thread's counts before those of the next owner.
             FREE.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.0);
         }
     }
 }
 
-/// The stripe of this thread: no other's while it lives, or the shared one.
+/// The index of this thread's stripe: its own while it lives, or the shared one.
 #[inline(always)]
 pub(crate) fn stripe_index() -> usize {
-    thread_local!(static OWN: Own = Own::take());
-    OWN.try_with(|own| own.0).unwrap_or(SHARED)
+    thread_local!(static STRIPE: ThreadStripe = ThreadStripe::take());
+    STRIPE.try_with(|stripe| stripe.0).unwrap_or(SHARED)
 }
 
-/// Adds one. Where nobody else writes, that takes no locked instruction, which would cost more than
-/// the rest of it.
+/// Adds one. In an unshared stripe this takes no locked instruction, which would cost more than the
+/// rest.
 #[inline]
 fn increment(index: usize, counter: &AtomicU64) {
     if index == SHARED {
@@ -179,7 +179,7 @@ mod tests {
         }
         assert_eq!(tally.counts().allowed, 160_000);
         let used = tally.0.iter().filter(|stripe| stripe.allowed.load(Ordering::Relaxed) > 0).count();
-        assert!(used < 32, "stripes are handed on: {used}");
+        assert!(used < 32, "stripes are reused: {used}");
     }
 
     #[test]

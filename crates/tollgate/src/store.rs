@@ -1,4 +1,4 @@
-//! Where state is kept: one seam, one atomic verb.
+//! The store interface: one trait with one atomic operation.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::rule::Tag;
 use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 
-/// Keeps what has been drawn on every key, and applies whole requests to it.
+/// Keeps the state of every key, and applies whole requests to it.
 ///
 /// # Contract
 ///
@@ -42,7 +42,7 @@ use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 ///
 /// `tollgate_testkit::conformance!` tests an implementation against all of this in one line.
 pub trait Store: Send + Sync {
-    /// Does `op` to all of `charges` and answers each of them, in order.
+    /// Applies `op` to all of `charges` and answers each of them, in order.
     fn apply(
         &self,
         op: Op,
@@ -50,30 +50,30 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
 
-    /// Forgets every key of a rule, whatever it has in use, and says how many there were. Requests that
-    /// come meanwhile may find theirs or not.
+    /// Forgets every key of a rule, with all units in use, and returns their number. A concurrent
+    /// request may or may not find its key.
     fn clear(&self, rule: &str) -> impl Future<Output = Result<u64, StoreError>> + Send {
         let _ = rule;
         ready(Err(StoreError::Unsupported { verb: "clear" }))
     }
 
-    /// Whether this store can keep such a limit: asked once for each limit when a limiter is built,
+    /// Checks that this store can keep `limit`. Called once per limit when a limiter is built,
     /// before any traffic.
     ///
     /// # Errors
-    /// Whatever keeps it from doing so, usually [`Error::InvalidLimit`].
+    /// The reason why not, usually [`Error::InvalidLimit`].
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         let _ = limit;
         Ok(())
     }
 
-    /// How many keys are kept, if the store knows without looking.
+    /// The number of keys kept, if the store knows it without counting.
     fn live_keys(&self) -> Option<u64> {
         None
     }
 
-    /// The memory store that this is, if it is one: then a limiter answers at once, with nothing to
-    /// wait for ([`Limiter::check_now`](crate::Limiter::check_now)).
+    /// This store as a memory store, if it is one: a limiter then answers synchronously
+    /// ([`Limiter::check_now`](crate::Limiter::check_now)).
     fn as_memory(&self) -> Option<&MemoryStore> {
         None
     }
@@ -106,39 +106,39 @@ impl<S: Store> Store for std::sync::Arc<S> {
     }
 }
 
-/// What to do to a request's keys.
+/// An operation on the keys of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
     /// Draw the cost if it fits everywhere.
     Take,
-    /// Say what [`Take`](Self::Take) would say, changing nothing.
+    /// Answer as [`Take`](Self::Take) would, changing nothing.
     Peek,
     /// Give back up to the cost, the most recently drawn first, never beyond the limit.
     Refund,
     /// Draw up to the cost, stopping at empty.
     Penalise,
-    /// Forget the keys: nothing in use, no block, no reservation.
+    /// Forget the keys: no unit in use, no block, no reservation.
     Reset,
-    /// Deny everything until then; a date that is past lifts the block.
+    /// Deny everything until then; a date in the past lifts the block.
     Block {
         /// When the block ends.
         until: Until,
     },
-    /// As [`Take`](Self::Take), remembering what was drawn under `hold` until it is settled or
-    /// `ttl` has passed: then it is given back, or, if it is `firm`, kept. A cost of 0 holds
-    /// nothing.
+    /// [`Take`](Self::Take) under a reservation. Unless it is settled within `ttl`, the units are
+    /// given back, or stay drawn if it is `firm`. A cost of 0 reserves nothing.
     Reserve {
         /// The reservation.
         hold: HoldId,
-        /// Whose it is, as a number: one holder cannot use up the places that others need.
+        /// The digest of the client that reserves: one holder cannot use up the reservations of
+        /// others.
         holder: u64,
-        /// How long it can be settled.
+        /// How long the reservation can be settled.
         ttl: Duration,
-        /// Whether what is not settled by then stays drawn.
+        /// Whether the units stay drawn if the reservation expires unsettled.
         firm: bool,
     },
-    /// End a reservation: give back what was held beyond the cost, or draw what it lacks, stopping
+    /// End a reservation at the actual cost: give back the excess, or draw the shortfall, stopping
     /// at empty.
     Settle {
         /// The reservation.
@@ -147,7 +147,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What it is called in messages.
+    /// The operation's name in messages.
     #[must_use]
     pub const fn verb(&self) -> &'static str {
         match self {
@@ -168,8 +168,7 @@ impl Op {
 pub enum Until {
     /// At this time.
     Date(Timestamp),
-    /// After this long, whatever the clock shows now: if it turns out to have been wrong, the rest
-    /// of the time is counted anew.
+    /// After this long. If the clock turns out to have been wrong, the duration is counted anew.
     After(Duration),
 }
 
@@ -185,66 +184,65 @@ impl From<Duration> for Until {
     }
 }
 
-/// Identifies a reservation: random, so that it cannot be guessed.
+/// The id of a reservation: random, so that it cannot be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(pub u128);
 
 impl HoldId {
-    /// Any reservation of a cost of 0: it is held nowhere, and a settlement takes all of the cost.
+    /// The id of every reservation of a cost of 0. Nothing is held, and settling takes the whole cost.
     pub const NOTHING: Self = Self(0);
 }
 
-/// One limit of a budget that a request draws on.
+/// A charge: the cost that one limit of a budget is charged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Charge<'a> {
-    /// Which.
+    /// The budget and the limit's index in it.
     pub key: Key<'a>,
-    /// The limit that is in force.
+    /// The limit in force.
     pub limit: &'a Limit,
-    /// How much.
+    /// Units to charge.
     pub cost: u64,
-    /// Whether it only watches.
+    /// Whether the rule is a shadow rule, which never denies.
     pub shadow: bool,
-    /// The budget, and all limits that are in force for it.
+    /// The budget and all limits in force for it.
     pub(crate) tag: Tag,
 }
 
-/// What a store did.
+/// The result of [`Store::apply`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
-    /// The time it was done at.
+    /// The time at which the operation was applied.
     pub now: Timestamp,
-    /// An answer for each charge, in order.
+    /// One answer per charge, in order.
     pub answers: SmallVec<[Answer; 4]>,
-    /// Whether anything that is kept has changed.
+    /// Whether any stored state has changed.
     pub changed: bool,
-    /// How many states were converted from a limit that was replaced.
+    /// Number of states that were converted because their limit was replaced.
     pub converted: u64,
 }
 
 impl Applied {
-    /// Nothing was asked for.
+    /// The result of no charges.
     pub(crate) fn nothing(now: Timestamp) -> Self {
         Self { now, answers: SmallVec::new(), changed: false, converted: 0 }
     }
 }
 
-/// What became of one charge.
+/// The answer to one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The verdict and the numbers afterwards. After a denial they are what a peek of the same
-    /// request would say next.
+    /// The verdict and the numbers afterwards. After a denial the numbers are those that a peek of
+    /// the same request would report next.
     pub outcome: Outcome,
-    /// How many units moved: given back by a refund, drawn by a penalty; for a settlement, how many
-    /// it lacked.
+    /// Units moved: given back by a refund, drawn by a penalty; for a settlement, the shortfall.
     pub units: u64,
-    /// For a settlement, whether the reservation was still there.
+    /// For a settlement, whether the reservation still existed.
     pub held: bool,
-    /// What a denial is due to.
+    /// The cause of a denial.
     pub cause: Cause,
 }
 
-/// What a denial is due to.
+/// The cause of a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -253,29 +251,29 @@ pub enum Cause {
     Limit,
     /// A block, which denies everything until it ends.
     Block {
-        /// When it ends.
+        /// When the block ends.
         until: Timestamp,
     },
-    /// The store has no room for one more key that is in use.
+    /// The store has no room for one more busy key.
     StoreFull,
 }
 
-/// Why a store could not answer. For logs and metrics; clients never see it.
+/// The reason why a store could not answer. For logs and metrics; clients never see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It could not be reached, or failed.
+    /// The store could not be reached, or failed.
     Unavailable {
-        /// In its own words.
+        /// The store's own message.
         reason: String,
     },
-    /// It did not answer within the deadline.
+    /// The store did not answer within the deadline.
     TimedOut,
-    /// It has no room for one more key that is in use.
+    /// The store has no room for one more busy key.
     Full,
-    /// It cannot do this.
+    /// The store does not support this operation.
     Unsupported {
-        /// What it was asked to do.
+        /// The operation's name.
         verb: &'static str,
     },
 }

@@ -1,6 +1,5 @@
-//! The synchronisation that the memory store is built from: the standard library's, or `shuttle`'s
-//! when a test explores its interleavings; and a lock that is cheaper than either while nobody else
-//! wants it.
+//! Synchronisation of the memory store: atomics from the standard library, or from `shuttle` when a
+//! test explores interleavings; and a spin lock that is cheaper than a mutex when uncontended.
 
 mod spin;
 

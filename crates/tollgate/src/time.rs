@@ -1,13 +1,12 @@
-//! Time, always handed in.
+//! Time: timestamps and clocks.
 //!
-//! A decision is a function of a [`Timestamp`]; nothing in this crate asks the time behind its
-//! caller's back. A [`Clock`] is the seam through which a [`Limiter`](crate::Limiter) reads the
-//! time and sleeps, so that a test drives both: [`ManualClock`] stands still until it is told
-//! otherwise.
+//! A decision is a function of a [`Timestamp`]; the decision core never reads a clock. A
+//! [`Limiter`](crate::Limiter) reads the time and sleeps through a [`Clock`], so a test controls
+//! both: [`ManualClock`] moves only when it is told to.
 //!
-//! [`SystemClock`] and [`CoarseClock`] are the only readers of the operating system's clock: the
-//! monotonic clock, counted from an epoch anchor that is taken once per process, so that stepping
-//! the wall clock neither locks anyone out nor hands anyone a fresh budget.
+//! [`SystemClock`] and [`CoarseClock`] are the only readers of the operating system's clock. They
+//! read the monotonic clock and add an epoch offset taken once per process, so stepping the wall
+//! clock neither locks a client out nor refills its budget.
 
 use std::fmt;
 use std::future::Future;
@@ -39,15 +38,15 @@ pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A moment: whole nanoseconds since the Unix epoch.
 ///
-/// The calendar ends in the year 2262 ([`Timestamp::MAX`]); what would lie beyond saturates there,
-/// so that adding any limit's longest wait to any moment fits the integer.
+/// Times saturate at [`Timestamp::MAX`], in the year 2262, so that adding the longest wait of any
+/// limit does not overflow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
-    /// The last moment a clock can show (11 April 2262).
+    /// The latest timestamp (11 April 2262).
     pub const MAX: Self = Self(i64::MAX.unsigned_abs());
 
     /// The moment `nanos` nanoseconds after the epoch, at most [`Timestamp::MAX`].
@@ -74,7 +73,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole milliseconds since the epoch, rounded up: a moment that is promised never comes early.
+    /// Whole milliseconds since the epoch, rounded up: a wait until then is never too short.
     #[must_use]
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
@@ -92,7 +91,7 @@ impl Timestamp {
         Self(self.0.saturating_sub(nanos_of(span)))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time elapsed since `earlier`; zero if this is not after it.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -105,13 +104,12 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// A duration as nanoseconds; what does not fit is as long as can be.
+/// A duration in nanoseconds, saturating.
 pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The clock of a limiter: the machine's, which is asked without going through a pointer, or
-/// another.
+/// The clock of a limiter: the system's, called without dynamic dispatch, or another.
 #[derive(Debug)]
 pub(crate) enum AnyClock {
     System,
@@ -143,7 +141,7 @@ impl AnyClock {
 /// A sleep under way; see [`Clock::sleep_until`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where a limiter reads the time, and how it sleeps.
+/// A clock, and sleeping by it.
 pub trait Clock: Send + Sync + fmt::Debug {
     /// The time now.
     fn now(&self) -> Timestamp;
@@ -162,10 +160,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The machine's monotonic clock, counted from the Unix epoch.
+/// The system's monotonic clock, counted from the Unix epoch.
 ///
-/// It sleeps without an async runtime: one timer thread serves the whole process and is started by
-/// the first sleep. Inside tokio, `TokioClock` (feature `tokio`) does without that thread.
+/// It sleeps without an async runtime: one timer thread serves the whole process, started by the
+/// first sleep. Inside tokio, `TokioClock` (feature `tokio`) needs no such thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -184,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_saturates_at_both_ends_of_the_calendar() {
+    fn a_timestamp_saturates_at_both_ends() {
         assert_eq!(Timestamp::from_nanos(u64::MAX), Timestamp::MAX);
         assert_eq!(Timestamp::from_secs(u64::MAX), Timestamp::MAX);
         assert_eq!(Timestamp::MAX.saturating_add(Duration::MAX), Timestamp::MAX);

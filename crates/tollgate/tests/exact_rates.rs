@@ -1,4 +1,4 @@
-//! A4: rates that do not divide the nanosecond do not drift, not by one token in a year.
+//! A4: rates with fractional tokens do not drift, not by one token in a year.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tollgate::{Algorithm, Bucket, DAY, Limit, Meter, Timestamp, Verdict};
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Takes all there is, again and again for a year, and never lets the bucket fill up: what came
-/// must be the capacity and exactly what the rate says.
+/// Drains the bucket repeatedly for a year, without ever letting it fill up. Returns the units
+/// admitted, and the capacity plus the exact refill.
 fn admitted_in_a_year(limit: Limit, naps_nanos: &[u64]) -> (u128, u128) {
     let Algorithm::TokenBucket(bucket) = limit.algorithm() else { panic!("not a bucket") };
     let mut meter = Meter::new(limit);
@@ -38,7 +38,7 @@ proptest! {
         interval in prop_oneof![Just(1_000_000_000_u64), Just(60_000_000_000), 1..DAY.as_nanos() as u64],
         naps in prop::collection::vec(1..7_200_000_000_000_u64, 50..200),
     ) {
-        // Room for the longest nap, so that nothing overflows.
+        // Capacity for the longest nap, so that the bucket never fills up.
         let capacity = (u128::from(amount) * 7_200_000_000_000 / u128::from(interval) + 2) as u64;
         prop_assume!(capacity <= tollgate::MAX_COUNT);
         let bucket = Bucket { capacity, amount, interval: Duration::from_nanos(interval), stepped: false };
@@ -48,8 +48,8 @@ proptest! {
     }
 
     #[test]
-    fn a4_each_single_token_comes_on_its_exact_nanosecond(amount in 1..5_000_000_u64, interval in 1..90_000_000_000_u64) {
-        // Room for two, so that the bucket is never full and no part of a token is lost while it waits for a whole nanosecond.
+    fn a4_every_token_is_available_on_its_exact_nanosecond(amount in 1..5_000_000_u64, interval in 1..90_000_000_000_u64) {
+        // A capacity of two, so that the bucket is never full and no fraction of a token is lost.
         let mut meter = Meter::new(Limit::token_bucket(2, amount, Duration::from_nanos(interval)));
         prop_assert!(meter.decide(START, 2).allowed());
         let mut now = START;

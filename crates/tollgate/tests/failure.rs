@@ -1,4 +1,4 @@
-//! E4: a store that fails, hangs or lies follows the rule's policy and never escapes.
+//! E4: when a store fails, hangs or lies, the rule's failure policy decides.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,15 +90,15 @@ fn e4_each_rule_follows_its_own_policy_and_a_closed_one_takes_nothing_locally() 
     for _ in 0..5 {
         let decision = check(&mixed);
         assert_eq!(decision.rule().unwrap().as_str(), "strict");
-        assert_eq!(decision.limits()[0].outcome.remaining, 3, "all or nothing, here too");
+        assert_eq!(decision.limits()[0].outcome.remaining, 3, "all or nothing, also locally");
     }
-    let (watching, store, ..) = limiter([rule(FailurePolicy::Open), closed.shadow()]);
+    let (shadowed, store, ..) = limiter([rule(FailurePolicy::Open), closed.shadow()]);
     store.set(Fault::Fail);
-    assert!(check(&watching).allowed(), "a shadow never denies");
+    assert!(check(&shadowed).allowed(), "a shadow never denies");
 }
 
 #[test]
-fn e4_a_store_that_hangs_is_a_failed_store_after_the_deadline() {
+fn e4_a_store_that_hangs_fails_at_the_deadline() {
     let (limiter, store, clock, log) = limiter([rule(FailurePolicy::Closed)]);
     store.set(Fault::Hang);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -122,7 +122,7 @@ fn e4_a_store_that_hangs_is_a_failed_store_after_the_deadline() {
 }
 
 #[test]
-fn e4_administration_says_plainly_that_the_store_is_down() {
+fn e4_an_administrative_verb_reports_that_the_store_is_down() {
     let (limiter, store, ..) = limiter([rule(FailurePolicy::Open)]);
     store.set(Fault::Fail);
     assert_eq!(block_on(limiter.reset("a")), Err(Error::StoreUnavailable));
@@ -147,7 +147,7 @@ fn d3_an_invalid_limit_rule_or_request_touches_no_store() {
 }
 
 #[test]
-fn e2_a_plain_counter_refuses_what_it_cannot_keep() {
+fn e2_a_plain_counter_refuses_unsupported_limits_and_verbs() {
     use tollgate::CounterStore;
     use tollgate_testkit::MapCounter;
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));

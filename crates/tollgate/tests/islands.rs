@@ -1,5 +1,5 @@
-//! B12: limits are islands. Nothing asked under one limit gives back, hastens or hides units of
-//! another.
+//! B12: limits are islands. A request under one limit neither gives back, speeds up nor hides units
+//! of another.
 
 use tollgate::{
     DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, Override, Request, Rule, RuleSet, SECOND, Timestamp,
@@ -13,7 +13,7 @@ fn limiter(rules: RuleSet) -> (Limiter, ManualClock) {
 }
 
 #[test]
-fn b12_an_override_on_a_path_takes_nothing_from_the_rule_s_own_budget() {
+fn b12_an_override_on_a_path_takes_nothing_from_the_rule_s_budget() {
     let rules =
         RuleSet::new([Rule::new("per-client", Limit::fixed_window(100, HOUR)).key(["client"])]).unwrap();
     let login = Override::new("per-client", Limit::fixed_window(5, HOUR)).matching("path", "/login");
@@ -28,7 +28,7 @@ fn b12_an_override_on_a_path_takes_nothing_from_the_rule_s_own_budget() {
     assert_eq!(admitted, [100, 5]);
 }
 
-/// An inline limit, as `CL.THROTTLE key max_burst count period` writes it.
+/// An inline limit with the arguments of `CL.THROTTLE key max_burst count period`.
 fn throttle(max_burst: u64, count: u64, period_secs: u64) -> Limit {
     Limit::token_bucket(max_burst + 1, count, period_secs as u32 * SECOND)
 }
@@ -43,7 +43,7 @@ fn admits(limiter: &Limiter, limit: Limit) -> u32 {
 }
 
 #[test]
-fn b12_two_inline_limits_in_turn_on_one_key_admit_as_many_as_redis_cell_does() {
+fn b12_two_alternating_inline_limits_on_one_key_admit_as_many_as_redis_cell() {
     let (limiter, _) = inline();
     let admitted = (0..300).fold(0, |sum, _| {
         let sum = sum + admits(&limiter, throttle(99, 100, 3600));
@@ -54,7 +54,7 @@ fn b12_two_inline_limits_in_turn_on_one_key_admit_as_many_as_redis_cell_does() {
 }
 
 #[test]
-fn b12_a_fast_inline_limit_does_not_hasten_a_slow_one() {
+fn b12_a_fast_inline_limit_does_not_speed_up_a_slow_one() {
     let (limiter, clock) = inline();
     let mut admitted = 0;
     for _ in 0..4 {
@@ -87,7 +87,7 @@ fn b11_entries_of_a_log_keep_their_times_when_its_period_is_shortened() {
 }
 
 #[test]
-fn b7_a_block_of_ten_minutes_lasts_ten_minutes_whatever_the_clock_showed() {
+fn b7_a_block_of_ten_minutes_lasts_ten_minutes_after_the_clock_goes_back() {
     let rules = RuleSet::new([Rule::new("r", Limit::per_minute(10)).key(["client"])]).unwrap();
     let (limiter, clock) = limiter(rules);
     clock.advance(365 * DAY);

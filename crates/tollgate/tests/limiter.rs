@@ -1,4 +1,4 @@
-//! C and G: what a limiter does with its rules.
+//! C and G: composition of rules, and statistics.
 
 use tollgate::{
     Counts, Error, Limit, Limiter, MAX_COUNT, MINUTE, ManualClock, Override, Request, Rule, RuleSet, SECOND,
@@ -16,7 +16,7 @@ fn per_client(limit: Limit) -> Rule {
 }
 
 #[test]
-fn c1_two_limits_on_one_key_hold_together() {
+fn c1_two_limits_on_one_key_both_apply() {
     let limits = [Limit::per_second(10), Limit::fixed_window(15, MINUTE)];
     let (limiter, clock) = limiter([Rule::new("r", limits).key(["client"])]);
     let admitted = || (0..100).filter(|_| limiter.check("a").unwrap().allowed()).count();
@@ -28,21 +28,21 @@ fn c1_two_limits_on_one_key_hold_together() {
 }
 
 #[test]
-fn c3_a_global_cap_and_a_client_cap_protect_the_whole_and_each_other() {
+fn c3_a_global_cap_and_a_client_cap_both_apply() {
     let (limiter, _) = limiter([
         Rule::new("global", Limit::fixed_window(10, MINUTE)),
         per_client(Limit::fixed_window(6, MINUTE)),
     ]);
     let admitted = |client| (0..100).filter(|_| limiter.check(client).unwrap().allowed()).count();
     assert_eq!(admitted("greedy"), 6, "one client cannot take it all");
-    assert_eq!(admitted("other"), 4, "and together they cannot take more than there is");
+    assert_eq!(admitted("other"), 4, "and together they cannot exceed the global cap");
     let denied = limiter.check("third").unwrap();
     assert_eq!(denied.rule().unwrap().as_str(), "global");
-    assert_eq!(denied.limits()[1].outcome.remaining, 6, "the third's own budget is whole");
+    assert_eq!(denied.limits()[1].outcome.remaining, 6, "the third client's budget is whole");
 }
 
 #[test]
-fn c2_rules_charge_their_own_cost_and_shadows_only_watch() {
+fn c2_a_rule_charges_its_unit_cost_and_a_shadow_rule_never_denies() {
     let (limiter, _) = limiter([
         Rule::new("heavy", Limit::fixed_window(10, MINUTE)).cost(5),
         Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow(),
@@ -56,7 +56,7 @@ fn c2_rules_charge_their_own_cost_and_shadows_only_watch() {
 }
 
 #[test]
-fn c2_a_request_that_no_rule_covers_is_allowed_and_says_so() {
+fn c2_a_request_that_no_rule_covers_is_allowed_with_no_reports() {
     let (limiter, _) = limiter([per_client(Limit::per_minute(1))]);
     let decision = limiter.check(&[("tenant", "t")]).unwrap();
     assert!(decision.allowed() && decision.limits().is_empty());
@@ -64,7 +64,7 @@ fn c2_a_request_that_no_rule_covers_is_allowed_and_says_so() {
 }
 
 #[test]
-fn c4_a_plan_has_limits_of_its_own_and_a_change_keeps_what_is_in_use() {
+fn c4_an_override_changes_the_limit_and_keeps_units_in_use() {
     let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
     assert!(limiter.check(Request::client("partner").cost(10)).unwrap().allowed());
     assert!(!limiter.check("partner").unwrap().allowed());
@@ -76,7 +76,7 @@ fn c4_a_plan_has_limits_of_its_own_and_a_change_keeps_what_is_in_use() {
 }
 
 #[test]
-fn c5_what_is_done_to_a_client_is_not_done_to_everyone() {
+fn c5_an_administrative_verb_leaves_global_budgets_unchanged() {
     let (limiter, clock) = limiter([
         Rule::new("global", Limit::fixed_window(100, MINUTE)),
         per_client(Limit::fixed_window(10, MINUTE)),
@@ -94,7 +94,7 @@ fn c5_what_is_done_to_a_client_is_not_done_to_everyone() {
     assert_eq!(block_on(limiter.penalise(Request::client("a").cost(5).only("global"))), Ok(5));
     assert_eq!(left("a"), (92, 0));
     block_on(limiter.reset("a")).unwrap();
-    assert_eq!(left("a"), (92, 10), "the others' budget is not reset");
+    assert_eq!(left("a"), (92, 10), "the global budget is not reset");
     block_on(limiter.block("a", Timestamp::from_secs(1_000_010))).unwrap();
     assert!(!limiter.check("a").unwrap().allowed() && limiter.check("b").unwrap().allowed());
     clock.advance(10 * SECOND);
@@ -116,7 +116,7 @@ fn c5_a_dropped_reservation_gives_everything_back_at_once() {
 }
 
 #[test]
-fn b12_who_administers_by_name_alone_reaches_all_budgets_of_the_client() {
+fn b12_an_own_request_reaches_all_budgets_of_the_client() {
     let plan = [Limit::fixed_window(1_000, MINUTE), Limit::fixed_window(5_000, MINUTE)];
     let rules = RuleSet::new([per_client(Limit::fixed_window(10, MINUTE))]).unwrap();
     let rules = rules.with_overrides([Override::new("per-client", plan).matching("plan", "gold")]).unwrap();
@@ -130,7 +130,7 @@ fn b12_who_administers_by_name_alone_reaches_all_budgets_of_the_client() {
     assert!(limiter.check(Request::new(&gold).cost(600)).unwrap().allowed());
     let own = Request::client("a").own();
     assert_eq!(block_on(limiter.penalise(own.cost(50))), Ok(50));
-    assert_eq!(left(), [350, 4_350], "a plan is a budget of the client's like any other");
+    assert_eq!(left(), [350, 4_350], "the plan's budget is one of the client's");
     block_on(limiter.block(own, Timestamp::from_secs(2_000_000))).unwrap();
     assert!(!limiter.check(&gold).unwrap().allowed());
     block_on(limiter.block(own, Timestamp::EPOCH)).unwrap();
@@ -147,9 +147,9 @@ fn c5_a_reservation_left_in_the_store_is_settled_by_its_id() {
     let hold = reserve(8).unwrap();
     assert_eq!(left(), 2);
     let settle = |hold, client, cost| block_on(limiter.settle(hold, Request::client(client).cost(cost)));
-    assert_eq!(settle(hold, "b", 3), Err(Error::NotReserved), "nobody else's");
+    assert_eq!(settle(hold, "b", 3), Err(Error::NotReserved), "another client's reservation");
     assert_eq!(settle(hold, "a", 3).unwrap().shortfall, 0);
-    assert_eq!((left(), settle(hold, "a", 3)), (7, Err(Error::NotReserved)), "once");
+    assert_eq!((left(), settle(hold, "a", 3)), (7, Err(Error::NotReserved)), "settled once");
     let short = reserve(5).unwrap();
     assert_eq!((settle(short, "a", 9).unwrap().shortfall, left()), (2, 0));
     assert_eq!(reserve(1), None, "denied");
@@ -160,7 +160,7 @@ fn c5_a_reservation_left_in_the_store_is_settled_by_its_id() {
     let kept = reserve(4).unwrap();
     let rules = [per_client(Limit::fixed_window(10, MINUTE)), Rule::new("new", Limit::per_minute(1))];
     limiter.set_rules(RuleSet::new(rules).unwrap()).unwrap();
-    assert_eq!(settle(kept, "a", 3).unwrap().shortfall, 0, "a rule that came since is not charged");
+    assert_eq!(settle(kept, "a", 3).unwrap().shortfall, 0, "a rule added since is not charged");
     assert_eq!(block_on(limiter.peek("b")).unwrap().remaining(), 1);
 }
 
@@ -176,7 +176,7 @@ fn d3_a_request_that_cannot_be_counted_is_an_error_with_its_code() {
 }
 
 #[test]
-fn g1_statistics_in_all_and_per_rule_and_a_rule_keeps_them_when_its_limit_changes() {
+fn g1_statistics_are_in_total_and_per_rule_and_survive_a_changed_limit() {
     let rules = |limit| [per_client(limit), Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow()];
     let (limiter, _) = limiter(rules(Limit::fixed_window(3, MINUTE)));
     assert_eq!(limiter.stats().total.rejection_rate(), 0.0);

@@ -1,4 +1,4 @@
-//! E5, B6: the in-memory store is bounded, and forgets only what nobody misses.
+//! E5 and B6: the in-memory store is bounded, and forgets only idle keys.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn limiter(max_keys: u64, limit: Limit) -> (Limiter, ManualClock) {
 }
 
 #[test]
-fn e5_a_table_full_of_busy_keys_denies_new_ones_and_forgets_none() {
+fn e5_a_store_full_of_busy_keys_denies_new_keys_and_forgets_none() {
     let (limiter, clock) = limiter(3, Limit::fixed_window(2, MINUTE));
     for client in ["a", "b", "c"] {
         assert!(limiter.check(client).unwrap().allowed());
@@ -35,7 +35,7 @@ fn e5_a_table_full_of_busy_keys_denies_new_ones_and_forgets_none() {
 }
 
 #[test]
-fn e5_a_block_that_cannot_be_remembered_is_an_error_not_a_lie() {
+fn e5_a_block_without_room_is_an_error() {
     let (limiter, clock) = limiter(1, Limit::fixed_window(2, MINUTE));
     assert!(limiter.check("a").unwrap().allowed());
     let until = Timestamp::from_secs(2_000_000);
@@ -46,23 +46,23 @@ fn e5_a_block_that_cannot_be_remembered_is_an_error_not_a_lie() {
 }
 
 #[test]
-fn b9_a_reading_that_came_late_is_decided_as_the_newer_one() {
+fn b9_a_late_reading_is_decided_at_the_newer_one() {
     let (limiter, clock) = limiter(10, Limit::per_hour(3));
     let newer = clock.now();
     assert_eq!(limiter.check("a").unwrap().remaining(), 2);
     clock.set(newer.saturating_sub(Duration::from_micros(1)));
     let late = limiter.check("a").unwrap();
-    assert_eq!((late.remaining(), late.now()), (1, newer), "not a part of a token is missing");
+    assert_eq!((late.remaining(), late.now()), (1, newer), "no fraction of a token is missing");
 }
 
 #[test]
-fn b6_a_key_that_is_idle_takes_no_room() {
+fn b6_an_idle_key_takes_no_room() {
     let (limiter, clock) = limiter(10, Limit::per_minute(10));
     let live = || limiter.stats().live_keys;
     let _ = block_on(limiter.peek("a")).unwrap();
     assert_eq!(live(), Some(0), "a peek leaves nothing behind");
     let _ = limiter.check(Request::client("a").cost(11)).unwrap();
-    assert_eq!(live(), Some(0), "nor does a denial of someone new");
+    assert_eq!(live(), Some(0), "nor does a denial of a new key");
     let _ = limiter.check("a").unwrap();
     assert_eq!(live(), Some(1));
     assert_eq!(block_on(limiter.refund("a")), Ok(1));
@@ -100,7 +100,7 @@ fn a3_a_log_above_the_ceiling_is_a_configuration_error_and_never_silently_smalle
 }
 
 #[test]
-fn e5_a_table_full_of_busy_keys_can_pool_new_ones_instead() {
+fn e5_a_store_full_of_busy_keys_can_pool_new_keys() {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
     let rules =
         RuleSet::new([Rule::new("per-client", Limit::fixed_window(2, MINUTE)).key(["client"])]).unwrap();
@@ -112,16 +112,16 @@ fn e5_a_table_full_of_busy_keys_can_pool_new_ones_instead() {
     let admitted = (0..100).filter(|i| limiter.check(&format!("new-{i}")).unwrap().allowed()).count();
     assert_eq!(admitted, 2, "one budget for all of them");
     for client in ["a", "b", "c"] {
-        assert_eq!(limiter.check(client).unwrap().remaining(), 0, "{client} has its own");
+        assert_eq!(limiter.check(client).unwrap().remaining(), 0, "{client} has its own budget");
     }
     assert_eq!(limiter.store().memory_stats().pooled, 100);
     clock.advance(MINUTE);
-    assert!(limiter.check("new-7").unwrap().allowed(), "a budget of its own again");
+    assert!(limiter.check("new-7").unwrap().allowed(), "its own budget again");
     assert_eq!(block_on(limiter.peek("new-7")).unwrap().remaining(), 1);
 }
 
 #[test]
-fn e5_a_flood_neither_grows_the_table_nor_frees_a_busy_key_nor_lets_anyone_exceed_the_limit() {
+fn e5_a_flood_neither_grows_the_store_nor_frees_a_busy_key_nor_exceeds_the_limit() {
     let (limiter, clock) = limiter(1_000, Limit::fixed_window(3, MINUTE));
     let busy: Vec<String> = (0..500).map(|i| format!("busy-{i}")).collect();
     for client in &busy {
@@ -137,7 +137,7 @@ fn e5_a_flood_neither_grows_the_table_nor_frees_a_busy_key_nor_lets_anyone_excee
     for client in &busy {
         assert_eq!(limiter.check(client).unwrap().remaining(), 1, "{client} was not forgotten");
     }
-    // The minute is over: the flood's keys are idle, and make room as others come.
+    // After the minute the flood's keys are idle, and make room for new ones.
     clock.advance(2 * MINUTE);
     for i in 200_000..200_900 {
         assert!(limiter.check(i).unwrap().allowed());
@@ -146,7 +146,7 @@ fn e5_a_flood_neither_grows_the_table_nor_frees_a_busy_key_nor_lets_anyone_excee
 }
 
 #[test]
-fn e5_a_budget_for_everyone_has_room_in_a_table_that_is_full() {
+fn e5_a_global_budget_has_room_in_a_full_store() {
     for on_full in [OnFull::Deny, OnFull::Pool] {
         let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
         let rules = [
@@ -156,7 +156,7 @@ fn e5_a_budget_for_everyone_has_room_in_a_table_that_is_full() {
         let store = MemoryStore::new().max_keys(100).on_full(on_full);
         let builder = Limiter::builder(RuleSet::new(rules).unwrap()).store(store).clock(clock.clone());
         let limiter = builder.build().unwrap();
-        // The global budget turns idle again and again, and the table fills with busy clients.
+        // The global budget turns idle repeatedly, while the store fills with busy clients.
         for client in 0..100_u64 {
             assert!(limiter.check(client).unwrap().allowed());
             clock.advance(SECOND);
@@ -167,20 +167,20 @@ fn e5_a_budget_for_everyone_has_room_in_a_table_that_is_full() {
         assert_eq!(
             known,
             [true, true, true, true, true, false],
-            "{on_full:?}: what is known goes on, five at a time"
+            "{on_full:?}: a known client goes on, five at a time"
         );
         clock.advance(SECOND);
         let refused = limiter.check("new").unwrap();
         let reports = refused.limits();
         let global = reports.iter().find(|report| report.rule.as_str() == "global").unwrap();
-        assert!(global.outcome.allowed(), "{on_full:?}: it is not the global budget that denies");
+        assert!(global.outcome.allowed(), "{on_full:?}: the global budget does not deny");
         assert_eq!(refused.allowed(), on_full == OnFull::Pool);
         assert!(limiter.stats().live_keys <= Some(102), "{:?}", limiter.stats());
     }
 }
 
 #[test]
-fn e5_a_sweep_of_everything_forgets_what_has_been_idle_for_long_enough_and_nothing_else() {
+fn e5_sweep_all_forgets_exactly_the_keys_that_have_been_idle_for_idle_for() {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
     let rules = RuleSet::new([Rule::new("r", Limit::per_second(1)).key(["client"])]).unwrap();
     let store = MemoryStore::new().sweep(60 * SECOND, 30 * SECOND);
@@ -191,7 +191,7 @@ fn e5_a_sweep_of_everything_forgets_what_has_been_idle_for_long_enough_and_nothi
     clock.advance(20 * SECOND);
     assert_eq!(sweep(), 0, "none is due");
     clock.advance(40 * SECOND);
-    // One client goes on. The others' shards are swept without it.
+    // One client goes on. The other shards are swept without a request.
     assert!(limiter.check("busy").unwrap().allowed());
     let before = limiter.store().memory_stats().reclaimed;
     assert_eq!(before + sweep(), 10_000);
@@ -200,9 +200,9 @@ fn e5_a_sweep_of_everything_forgets_what_has_been_idle_for_long_enough_and_nothi
 }
 
 #[test]
-fn e5_a_sweep_goes_through_the_table_a_little_with_each_request_and_gives_memory_back() {
+fn e5_a_sweep_advances_a_few_slots_with_each_request_and_frees_memory() {
     let per_client = Rule::new("per-client", Limit::per_second(10)).key(["client"]);
-    // One rule takes the short way, two take the long way.
+    // One rule takes one lock, two rules take two.
     sweeps([per_client.clone()]);
     sweeps([per_client, Rule::new("global", Limit::per_second(1_000_000))]);
 }
@@ -223,7 +223,7 @@ fn sweeps(rules: impl IntoIterator<Item = Rule>) {
     }
     assert!(limiter.stats().live_keys > Some(49_000), "idle, but not for long enough");
     clock.advance(10 * MINUTE);
-    // Requests of a few thousand known clients reach every shard, and each takes a few slots along.
+    // Requests of a few thousand known clients reach every shard, and each sweeps a few slots.
     for _ in 0..10 {
         for i in 0..5_000 {
             assert!(limiter.check(i).is_ok());

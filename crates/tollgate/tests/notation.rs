@@ -1,4 +1,4 @@
-//! The notation, both ways, over everything that a limit can be.
+//! Parsing and formatting the notation, over random limits.
 
 use std::time::Duration;
 
@@ -37,12 +37,12 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
 
 proptest! {
     #[test]
-    fn displaying_a_limit_and_parsing_it_again_gives_the_same_limit(limit in wide_limit()) {
+    fn a_formatted_limit_parses_to_the_same_limit(limit in wide_limit()) {
         prop_assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
     }
 
     #[test]
-    fn whatever_is_written_the_error_points_into_the_text(
+    fn an_error_names_a_column_within_the_text(
         words in prop::collection::vec(
             prop_oneof![
                 Just("10"), Just("/"), Just("60s"), Just("per"), Just("minute"), Just("burst"), Just("refill"), Just("every"),

@@ -1,4 +1,4 @@
-//! Bugs that were found and fixed, each a test kept.
+//! Regression tests: one per bug found and fixed.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn admitted(limiter: &Limiter, attempts: usize) -> usize {
 }
 
 #[test]
-fn b12_a_smaller_budget_on_another_path_does_not_cut_what_is_in_use() {
+fn b12_a_smaller_override_on_another_path_does_not_cut_units_in_use() {
     let rules = RuleSet::new([per_client(Limit::fixed_window(5, MINUTE))]).unwrap();
     let bulk = Override::new("per-client", Limit::fixed_window(100, MINUTE)).matching("path", "/bulk");
     let (limiter, _) = on(MemoryStore::new(), rules.with_overrides([bulk]).unwrap());
@@ -44,7 +44,7 @@ fn b12_a_smaller_budget_on_another_path_does_not_cut_what_is_in_use() {
 }
 
 #[test]
-fn e5_a_full_table_goes_on_limiting_when_only_a_shadow_rule_has_no_room() {
+fn e5_a_full_store_still_limits_when_only_a_shadow_rule_has_no_room() {
     let rules = [
         Rule::new("global", Limit::fixed_window(3, MINUTE)),
         Rule::new("watch", Limit::fixed_window(1, MINUTE)).key(["client"]).shadow(),
@@ -55,7 +55,7 @@ fn e5_a_full_table_goes_on_limiting_when_only_a_shadow_rule_has_no_room() {
 }
 
 #[test]
-fn b1_a_reservation_gives_back_nothing_that_has_come_back_on_its_own() {
+fn b1_a_reservation_gives_back_no_units_that_have_already_come_back() {
     for limit in [Limit::fixed_window, Limit::sliding_log, Limit::per, Limit::sliding_window] {
         let limit = limit(10, MINUTE);
         let (limiter, clock) = limiter([per_client(limit)]);
@@ -68,7 +68,7 @@ fn b1_a_reservation_gives_back_nothing_that_has_come_back_on_its_own() {
 }
 
 #[test]
-fn b1_a_reservation_on_a_bucket_gives_back_only_what_has_not_trickled_in_since() {
+fn b1_a_reservation_on_a_bucket_gives_back_only_units_not_yet_refilled() {
     let (limiter, clock) = limiter([per_client(Limit::per_minute(10))]);
     let reservation = block_on(limiter.reserve(Request::client("a").cost(10), HOUR)).unwrap();
     clock.advance(30 * SECOND);
@@ -78,7 +78,7 @@ fn b1_a_reservation_on_a_bucket_gives_back_only_what_has_not_trickled_in_since()
 }
 
 #[test]
-fn b11_a_reservation_gives_back_nothing_that_a_smaller_limit_has_cut_off() {
+fn b11_a_reservation_gives_back_no_units_that_a_smaller_limit_has_cut() {
     let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
     let reservation = block_on(limiter.reserve(Request::client("a").cost(5), HOUR)).unwrap();
     assert!(limiter.check(Request::client("a").cost(5)).unwrap().allowed());
@@ -89,11 +89,11 @@ fn b11_a_reservation_gives_back_nothing_that_a_smaller_limit_has_cut_off() {
 }
 
 #[test]
-fn b11_a_limit_that_is_gone_in_between_is_not_forgotten() {
+fn b11_a_limit_removed_and_added_again_keeps_its_history() {
     let (second, hour) = (Limit::fixed_window(10, SECOND), Limit::fixed_window(20, HOUR));
     let both = RuleSet::new([Rule::new("r", [second, hour]).key(["client"])]).unwrap();
     let one = RuleSet::new([Rule::new("r", second).key(["client"])]).unwrap();
-    // Asking, being denied, and being admitted under the shorter list.
+    // A cost of 0, a denial and an admission under the shorter list.
     for cost in [0, 100, 1] {
         let (limiter, clock) = on(MemoryStore::new(), both.clone());
         assert!(limiter.check(Request::client("a").cost(10)).unwrap().allowed());
@@ -121,7 +121,7 @@ fn e4_waiting_and_reserving_without_the_store_take_from_the_local_share() {
 }
 
 #[test]
-fn e2_what_a_store_cannot_do_is_an_error_and_not_a_failure_that_admits() {
+fn e2_an_unsupported_verb_is_an_error_and_not_a_store_failure_that_admits() {
     let clock = ManualClock::at(START);
     let rules =
         RuleSet::new([per_client(Limit::fixed_window(2, MINUTE).aligned().counting_denied())]).unwrap();
@@ -133,7 +133,7 @@ fn e2_what_a_store_cannot_do_is_an_error_and_not_a_failure_that_admits() {
 }
 
 #[test]
-fn c6_who_waits_is_served_by_the_rules_of_the_day() {
+fn c6_a_waiting_request_is_decided_by_the_rules_in_force() {
     let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, HOUR))]);
     assert!(limiter.check(Request::client("a").cost(10)).unwrap().allowed());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -161,10 +161,10 @@ fn c6_an_admission_after_a_wait_has_the_numbers_of_an_admission() {
 }
 
 #[test]
-fn c5_settling_what_a_shadow_rule_would_have_denied_or_what_was_estimated_at_nothing() {
-    let (watching, _) = limiter([Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow()]);
-    let _ = watching.check("a").unwrap();
-    let reservation = block_on(watching.reserve("a", MINUTE)).unwrap();
+fn c5_settling_after_a_shadow_denial_and_after_an_estimate_of_0() {
+    let (shadowed, _) = limiter([Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow()]);
+    let _ = shadowed.check("a").unwrap();
+    let reservation = block_on(shadowed.reserve("a", MINUTE)).unwrap();
     assert!(reservation.decision().allowed());
     assert!(block_on(reservation.settle(1)).is_ok());
     let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
@@ -174,7 +174,7 @@ fn c5_settling_what_a_shadow_rule_would_have_denied_or_what_was_estimated_at_not
 }
 
 #[test]
-fn d2_what_can_have_no_effect_is_an_error() {
+fn d2_an_operation_that_can_have_no_effect_is_an_error() {
     let (limiter, _) = limiter([Rule::new("login", Limit::LOGIN).matching("path", "/login").key(["client"])]);
     assert_eq!(block_on(limiter.block("mallory", START.saturating_add(HOUR))), Err(Error::NotCovered));
     assert_eq!(block_on(limiter.penalise("mallory")), Err(Error::NotCovered));
@@ -183,7 +183,7 @@ fn d2_what_can_have_no_effect_is_an_error() {
 }
 
 #[test]
-fn b7_keys_written_by_a_wild_clock_do_not_fill_the_table_for_good() {
+fn b7_keys_written_at_a_wild_reading_do_not_fill_the_store_for_good() {
     let rules = RuleSet::new([per_client(Limit::fixed_window(1, MINUTE))]).unwrap();
     let (limiter, clock) = on(MemoryStore::new().max_keys(1), rules);
     limiter.store().reclaim(START);
@@ -199,7 +199,7 @@ fn b7_keys_written_by_a_wild_clock_do_not_fill_the_table_for_good() {
 }
 
 #[test]
-fn e5_a_penalty_that_cannot_be_remembered_is_an_error_and_lifting_no_block_is_not() {
+fn e5_a_penalty_without_room_is_an_error_and_lifting_a_block_that_does_not_exist_is_not() {
     let rules = RuleSet::new([per_client(Limit::fixed_window(2, MINUTE))]).unwrap();
     let (limiter, _) = on(MemoryStore::new().max_keys(1), rules);
     assert!(limiter.check("a").unwrap().allowed());
@@ -218,7 +218,7 @@ fn b11_a_reserve_that_changes_a_little_does_not_move_its_debt_to_the_sustained_b
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 101, "the reserve is still drawn down");
 }
 
-/// A store with one slot, and that one busy: everyone else shares a pool of ten an hour.
+/// A store with one slot, which is busy: all other clients share a pool of ten an hour.
 fn pooled() -> (Limiter, ManualClock) {
     let rules = RuleSet::new([per_client(Limit::fixed_window(10, HOUR))]).unwrap();
     let (limiter, clock) = on(MemoryStore::new().max_keys(1).on_full(OnFull::Pool), rules);
@@ -240,7 +240,7 @@ fn e5_a_reservation_made_in_a_pool_is_settled_in_the_pool() {
 }
 
 #[test]
-fn e5_who_waits_in_a_pool_is_charged() {
+fn e5_a_request_that_waits_in_a_pool_is_charged() {
     let (limiter, clock) = pooled();
     for left in (0..10).rev() {
         let decision = block_on(limiter.wait("a", Timestamp::from_secs(1_000_001))).unwrap();
@@ -251,7 +251,7 @@ fn e5_who_waits_in_a_pool_is_charged() {
 }
 
 #[test]
-fn e5_a_peek_of_a_newcomer_says_that_there_is_no_room() {
+fn e5_a_peek_of_a_new_key_is_denied_when_there_is_no_room() {
     let rules = RuleSet::new([per_client(Limit::fixed_window(10, HOUR))]).unwrap();
     let (limiter, _) = on(MemoryStore::new().max_keys(1), rules);
     assert!(block_on(limiter.peek("a")).unwrap().allowed());
@@ -272,13 +272,13 @@ fn b7_sweeps_go_on_after_one_wild_reading_of_the_clock() {
     clock.set(Timestamp::from_secs(1_000_100));
     visit_all();
     clock.set(Timestamp::from_secs(1_010_000));
-    // So many that every shard gets one, which is enough to sweep it.
+    // So many that every shard gets a request, which sweeps it.
     (0..12_000).for_each(|client| assert!(limiter.check(client + 1_000_000).is_ok()));
     assert!(limiter.stats().live_keys.unwrap() <= 12_000, "{:?}", limiter.stats().live_keys);
 }
 
 #[test]
-fn c5_what_is_reserved_firmly_stays_charged_when_it_is_dropped_or_too_late() {
+fn c5_a_firm_reservation_stays_charged_when_it_is_dropped_or_expires() {
     let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, HOUR))]);
     let left = || block_on(limiter.peek("a")).unwrap().remaining();
     drop(block_on(limiter.reserve_firmly(Request::client("a").cost(2), MINUTE)).unwrap());

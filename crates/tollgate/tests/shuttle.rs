@@ -1,6 +1,6 @@
-//! The memory store's locking under every kind of interleaving that `shuttle` can think of.
+//! The memory store's locking under random interleavings, explored by `shuttle`.
 //!
-//! Built only with `--cfg shuttle`, which swaps the store's locks and atomics for instrumented
+//! Built only with `--cfg shuttle`, which replaces the store's locks and atomics with instrumented
 //! ones; `cargo xtask test` does that.
 #![cfg(shuttle)]
 
@@ -22,8 +22,8 @@ fn keyed_by(attributes: &[&'static str]) -> Vec<Rule> {
     attributes.iter().map(|name| Rule::new(name, Limit::fixed_window(10, HOUR)).key([*name])).collect()
 }
 
-/// Runs `work` on `count` threads and waits for them all.
-fn together(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
+/// Runs `work` on `count` threads and joins them.
+fn on_threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let threads: Vec<_> = (0..count)
         .map(|index| {
@@ -39,11 +39,12 @@ fn b8_opposite_orders_do_not_deadlock() {
     shuttle::check_random(
         || {
             let limiter = limiter(MemoryStore::new(), keyed_by(&["one", "two"]));
-            // Each shares a budget or a shard with another, and names them in an order of its own.
+            // Each request shares a budget or a shard with another, and names them in its own
+            // order.
             let requests =
                 [[("one", "x"), ("two", "y")], [("one", "y"), ("two", "x")], [("one", "z"), ("two", "x")]];
             let shared = limiter.clone();
-            together(3, move |index| assert!(shared.check(&requests[index]).unwrap().allowed()));
+            on_threads(3, move |index| assert!(shared.check(&requests[index]).unwrap().allowed()));
             assert_eq!(limiter.stats().live_keys, Some(5));
         },
         SCHEDULES,
@@ -61,7 +62,7 @@ fn b9_racing_threads_admit_exactly_the_limit_and_denials_take_nothing() {
             let limiter = limiter(MemoryStore::new(), rules);
             let admitted = Arc::new(AtomicU64::new(0));
             let (shared, counter) = (limiter.clone(), admitted.clone());
-            together(3, move |_| {
+            on_threads(3, move |_| {
                 counter.fetch_add(u64::from(shared.check("a").unwrap().allowed()), Ordering::SeqCst);
             });
             assert_eq!(admitted.load(Ordering::SeqCst), 2);
@@ -73,14 +74,14 @@ fn b9_racing_threads_admit_exactly_the_limit_and_denials_take_nothing() {
 }
 
 #[test]
-fn e5_newcomers_on_many_threads_never_exceed_the_bound() {
+fn e5_new_keys_on_many_threads_never_exceed_the_bound() {
     shuttle::check_random(
         || {
             let limiter = limiter(MemoryStore::new().max_keys(2), keyed_by(&["client"]));
             let (shared, clients) = (limiter.clone(), ["a", "b", "c", "d"]);
             let admitted = Arc::new(AtomicU64::new(0));
             let counter = admitted.clone();
-            together(4, move |index| {
+            on_threads(4, move |index| {
                 counter
                     .fetch_add(u64::from(shared.check(clients[index]).unwrap().allowed()), Ordering::SeqCst);
                 assert!(shared.stats().live_keys.unwrap() <= 2);
@@ -99,7 +100,7 @@ fn b9_racing_threads_on_one_client_admit_exactly_the_limit() {
                 limiter(MemoryStore::new(), [Rule::new("rule", Limit::per_hour(3)).key(["client"])]);
             let admitted = Arc::new(AtomicU64::new(0));
             let (shared, counter) = (limiter.clone(), admitted.clone());
-            together(3, move |_| {
+            on_threads(3, move |_| {
                 shared.check_many(&["a", "b", "a"], |decision| {
                     counter.fetch_add(u64::from(decision.unwrap().allowed()), Ordering::SeqCst);
                 });
@@ -114,16 +115,15 @@ fn b9_racing_threads_on_one_client_admit_exactly_the_limit() {
     );
 }
 
-/// A global state goes back and forth between its own place and its table: checks want it here,
-/// everything else there.
+/// Checks race with the other verbs and with maintenance.
 #[test]
-fn b9_a_global_budget_is_exact_wherever_its_state_is() {
+fn b9_a_global_budget_is_exact_under_every_verb() {
     shuttle::check_random(
         || {
             let limiter = limiter(MemoryStore::new(), [Rule::new("global", Limit::per_hour(3))]);
             let admitted = Arc::new(AtomicU64::new(0));
             let (shared, counter) = (limiter.clone(), admitted.clone());
-            together(4, move |index| match index {
+            on_threads(4, move |index| match index {
                 0 | 1 => {
                     for _ in 0..2 {
                         counter.fetch_add(u64::from(shared.check("a").unwrap().allowed()), Ordering::SeqCst);
@@ -149,16 +149,16 @@ fn b9_a_global_budget_is_exact_wherever_its_state_is() {
     );
 }
 
-/// Two global rules, one place.
+/// Two global rules, in one shard.
 #[test]
-fn b9_global_budgets_that_share_a_place_do_not_share_a_budget() {
+fn b9_global_budgets_that_share_a_shard_do_not_share_a_budget() {
     shuttle::check_random(
         || {
             let rules =
                 ["one", "two"].map(|name| Rule::new(name, Limit::per_hour(2)).matching("client", name));
             let limiter = limiter(MemoryStore::new(), rules);
             let shared = limiter.clone();
-            together(2, move |index| {
+            on_threads(2, move |index| {
                 let client = ["one", "two"][index];
                 let allowed = [0; 3].map(|_| shared.check(client).unwrap().allowed());
                 assert_eq!(allowed, [true, true, false]);
@@ -169,23 +169,24 @@ fn b9_global_budgets_that_share_a_place_do_not_share_a_budget() {
     );
 }
 
-/// Whoever keeps a copy elsewhere misses nothing, however checks and global states get between.
+/// A copy built from changed pages misses no change, however checks on keyed and global budgets
+/// interleave.
 #[test]
-fn pages_that_changed_are_handed_out_at_last() {
+fn every_changed_page_is_handed_out() {
     shuttle::check_random(
         || {
             let client = || Rule::new("client", Limit::per_hour(9)).key(["client"]).matching("client", "a");
             let rules = || [Rule::new("global", Limit::per_hour(9)).matching("client", "b"), client()];
             let limiter = limiter(MemoryStore::new(), rules());
             limiter.store().follow(true);
-            let kept = Arc::new(Mutex::new(BTreeMap::new()));
-            let (shared, copy) = (limiter.clone(), kept.clone());
-            let collect = |store: &MemoryStore, kept: &Mutex<Kept>| {
-                // Held while it asks: two who ask would hand on in another order than they were told.
-                let mut kept = kept.lock().unwrap();
-                store.changed_pages(|name, content| drop(kept.insert(name.to_vec(), content.to_vec())));
+            let saved = Arc::new(Mutex::new(BTreeMap::new()));
+            let (shared, copy) = (limiter.clone(), saved.clone());
+            let collect = |store: &MemoryStore, saved: &Mutex<SavedPages>| {
+                // Held during the call: two concurrent callers could apply pages out of order.
+                let mut saved = saved.lock().unwrap();
+                store.changed_pages(|name, content| drop(saved.insert(name.to_vec(), content.to_vec())));
             };
-            together(3, move |index| match index {
+            on_threads(3, move |index| match index {
                 0 => (0..2).for_each(|_| collect(shared.store(), &copy)),
                 1 => {
                     assert!(shared.check("a").unwrap().allowed() && shared.check("b").unwrap().allowed());
@@ -193,9 +194,9 @@ fn pages_that_changed_are_handed_out_at_last() {
                 }
                 _ => ["b", "a", "b"].into_iter().for_each(|client| drop(shared.check(client).unwrap())),
             });
-            collect(limiter.store(), &kept);
+            collect(limiter.store(), &saved);
             let loaded = MemoryStore::new().seeded(limiter.store().seed());
-            for (name, content) in kept.lock().unwrap().iter().filter(|(_, content)| !content.is_empty()) {
+            for (name, content) in saved.lock().unwrap().iter().filter(|(_, content)| !content.is_empty()) {
                 loaded.loader().load(name, content).unwrap();
             }
             let again = self::limiter(loaded, rules());
@@ -208,4 +209,4 @@ fn pages_that_changed_are_handed_out_at_last() {
     );
 }
 
-type Kept = BTreeMap<Vec<u8>, Vec<u8>>;
+type SavedPages = BTreeMap<Vec<u8>, Vec<u8>>;

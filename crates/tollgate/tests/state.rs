@@ -1,4 +1,4 @@
-//! State in and out: nothing is lost on the way, and numbers from outside are not trusted.
+//! Portable state: it is lossless, and numbers from outside are not trusted.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use tollgate::{
 };
 use tollgate_testkit::{World, any_limit, run};
 
-/// A store that keeps nothing but states.
+/// A store that keeps only states.
 #[derive(Default)]
 struct Table(Mutex<HashMap<Vec<u8>, State>>);
 
@@ -45,11 +45,11 @@ fn through_serde(state: &State) -> State {
     state.clone()
 }
 
-tollgate_testkit::conformance!(a_store_that_keeps_nothing_but_states, Table::default);
+tollgate_testkit::conformance!(a_store_of_states, Table::default);
 
 const TICK: Duration = Duration::from_nanos(1);
 
-/// Times around which something may go wrong.
+/// Times at and near the ends of the range.
 fn any_time() -> impl Strategy<Value = Timestamp> {
     let back = prop_oneof![Just(0), 0..1_000_000_000_u64, 0..200_000_000_000_u64];
     let times = [0, 1_800_000_000_000_000_000, Timestamp::MAX.as_nanos()];
@@ -57,7 +57,7 @@ fn any_time() -> impl Strategy<Value = Timestamp> {
         .prop_map(|(time, back)| Timestamp::from_nanos(time.saturating_sub(back)))
 }
 
-/// Numbers that nobody should have written.
+/// Hostile numbers.
 fn any_number() -> impl Strategy<Value = u64> {
     let edge = Timestamp::MAX.as_nanos();
     prop_oneof![
@@ -69,7 +69,7 @@ fn any_number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// What is done to a meter, by number.
+/// Applies the verb with this number to a meter.
 fn act(meter: &mut Meter, verb: u8, limit: Limit, now: Timestamp, cost: u64) -> String {
     match verb {
         0 => meter.give(now, cost),
@@ -82,30 +82,30 @@ fn act(meter: &mut Meter, verb: u8, limit: Limit, now: Timestamp, cost: u64) -> 
 
 proptest! {
     #[test]
-    fn b10_a_meter_that_went_out_and_in_again_answers_as_the_one_that_stayed(
+    fn b10_a_meter_restored_from_its_state_answers_as_the_original(
         limits in prop::collection::vec(any_limit(TICK), 1..3),
         start in any_time(),
         script in prop::collection::vec((0..8_u8, 0..90_000_000_000_u64, any::<bool>(), 0..6_u64), 1..40),
     ) {
-        let (mut stayed, mut now) = (Meter::new(limits[0]), start);
-        let mut travelled = stayed.clone();
+        let (mut original, mut now) = (Meter::new(limits[0]), start);
+        let mut restored = original.clone();
         for (verb, wait, back, cost) in script {
             let wait = Duration::from_nanos(wait);
             now = if back { now.saturating_sub(wait / 4) } else { now.saturating_add(wait) };
             let other = limits[usize::from(back) % limits.len()];
-            let state = through_serde(&travelled.state());
-            travelled = Meter::from_state(other, &state).expect("its own state");
-            let answers = [&mut stayed, &mut travelled].map(|meter| act(meter, verb, other, now, cost));
+            let state = through_serde(&restored.state());
+            restored = Meter::from_state(other, &state).expect("its own state");
+            let answers = [&mut original, &mut restored].map(|meter| act(meter, verb, other, now, cost));
             prop_assert_eq!(&answers[0], &answers[1]);
-            prop_assert_eq!(&stayed, &travelled);
+            prop_assert_eq!(&original, &restored);
         }
         let cell = Cell::new(limits[0]).state();
         prop_assert_eq!(Meter::from_state(limits[0], &cell), None, "a cell is no meter");
-        prop_assert_eq!(Cell::from_state(limits[0], &stayed.state()), None, "a meter is no cell");
+        prop_assert_eq!(Cell::from_state(limits[0], &original.state()), None, "a meter is no cell");
     }
 
     #[test]
-    fn d3_hostile_numbers_are_no_meter_or_one_that_keeps_its_limit(
+    fn d3_hostile_numbers_are_refused_or_keep_the_limit(
         limit in any_limit(TICK),
         numbers in prop::collection::vec(any_number(), 0..8),
         asks in prop::collection::vec((any_time(), 0..8_u8, any_limit(TICK), any_number()), 1..8),
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn d3_a_hostile_row_is_an_error_or_a_cell_that_keeps_its_limit(
+    fn d3_a_hostile_row_is_refused_or_keeps_the_limit(
         limit in any_limit(TICK),
         inline in prop::option::of(prop_oneof![
             Just(Limit::per_minute(7)), Just(Limit::per_second(9)), Just(Limit::fixed_window(7, MINUTE))
@@ -137,10 +137,10 @@ proptest! {
         let world = World::new(Table::default(), [Rule::new("own", limit).key(["client"])]);
         let rules = [Rule::new("own", limit).key(["client"]), Rule::inline("inline").key(["client"])];
         world.limiter.set_rules(RuleSet::new(rules).unwrap()).unwrap();
-        let brought = inline.map(|limit| world.limiter.inline(limit).unwrap());
+        let inline_limit = inline.map(|limit| world.limiter.inline(limit).unwrap());
         let request = |cost| {
             let request = Request::client("a").cost(cost);
-            match &brought {
+            match &inline_limit {
                 Some(limit) => request.under("inline", limit),
                 None => request,
             }
@@ -179,7 +179,7 @@ fn d3_numbers_that_the_limit_cannot_have_written_are_refused() {
         Meter::from_state(limit, &State { limit: Some(limit), numbers: numbers.to_vec() }).is_some()
     };
     let fixed = Limit::fixed_window(10, MINUTE);
-    assert!(meter(fixed, &[late - 1, 3]) && !meter(fixed, &[late, 3]), "after the end of time");
+    assert!(meter(fixed, &[late - 1, 3]) && !meter(fixed, &[late, 3]), "after the latest timestamp");
     assert!(!meter(fixed, &[1]) && !meter(fixed, &[1, 2, 3]), "too few, too many");
     let whole = Limit::per_minute(10);
     assert!(meter(whole, &[late - 1 + minute]) && !meter(whole, &[late + minute]));
@@ -189,7 +189,7 @@ fn d3_numbers_that_the_limit_cannot_have_written_are_refused() {
     assert!(meter(reserve, &[1, 2, 1, 2]) && !meter(reserve, &[1, 3, 1, 2]));
     assert!(!meter(reserve, &[1, 2, 1, 3]) && !meter(reserve, &[1, 2, late + minute, 2]));
     let log = Limit::sliding_log(10, MINUTE);
-    assert!(meter(log, &[1, 1, 2, 1]) && !meter(log, &[2, 1, 1, 1]), "the oldest is not first");
+    assert!(meter(log, &[1, 1, 2, 1]) && !meter(log, &[2, 1, 1, 1]), "entries out of order");
     assert!(!meter(log, &[1, u64::MAX, 2, 1]) && !meter(log, &[late, 1]) && !meter(log, &[1]));
 
     let cell = |numbers: &[u64]| {
@@ -199,13 +199,16 @@ fn d3_numbers_that_the_limit_cannot_have_written_are_refused() {
     let held =
         |holds: &[[u64; 8]]| cell(&[&[0, 0, holds.len() as u64], holds.as_flattened(), &[1, 2]].concat());
     assert!(cell(&[1, 2, 0, 1, 2]) && !cell(&[late, 2, 0, 1, 2]) && !cell(&[1, late, 0, 1, 2]));
-    assert!(!cell(&[1, 2, 1, 1, 2]) && !cell(&[1, 2, u64::MAX, 1, 2]), "reservations that are not there");
+    assert!(!cell(&[1, 2, 1, 1, 2]) && !cell(&[1, 2, u64::MAX, 1, 2]), "missing reservations");
     assert!(held(&[hold(5), hold(6)]) && !held(&[hold(6), hold(5)]) && !held(&[hold(late)]));
-    assert!(held(&vec![hold(5); 8_192]) && !held(&vec![hold(5); 8_193]), "more than a cell holds");
+    assert!(
+        held(&vec![hold(5); 8_192]) && !held(&vec![hold(5); 8_193]),
+        "more reservations than a cell can have"
+    );
 }
 
 #[test]
-fn b12_inline_state_comes_back_under_whatever_inline_limit_is_in_force() {
+fn b12_an_inline_state_is_restored_under_any_inline_limit() {
     let refused = State { limit: None, numbers: vec![1, 0, 0] };
     assert_eq!(Meter::from_state(Limit::per_minute(1), &refused), None, "no inline limit is in force");
     let table = World::new(Table::default(), [Rule::inline("inline").key(["client"])]);

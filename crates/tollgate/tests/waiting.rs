@@ -1,4 +1,4 @@
-//! C6: waiting instead of rejecting, on a clock that only the test moves.
+//! C6: waiting for admission, on a manual clock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -45,23 +45,23 @@ fn later(span: Duration) -> Timestamp {
 }
 
 #[test]
-fn c6_those_who_wait_are_served_in_the_order_they_came() {
+fn c6_waiting_requests_are_served_in_order_of_arrival() {
     let (limiter, clock) = limiter(Limit::per_second(1));
     assert!(limiter.check("a").unwrap().allowed());
     let mut queue: Vec<Waiting> = (0..4).map(|_| wait(&limiter, "a", 1, later(HOUR))).collect();
     assert!(queue.iter_mut().all(|waiting| poll(waiting).is_pending()));
-    for turn in 0..4 {
+    for next in 0..4 {
         clock.advance(SECOND);
-        // The last to come asks first, and has to wait all the same.
-        for later in (turn + 1..4).rev() {
-            assert!(poll(&mut queue[later]).is_pending(), "{later} overtook {turn}");
+        // The last to arrive is polled first, and still has to wait.
+        for later in (next + 1..4).rev() {
+            assert!(poll(&mut queue[later]).is_pending(), "{later} overtook {next}");
         }
-        assert!(admitted(&mut queue[turn]), "{turn} was due");
+        assert!(admitted(&mut queue[next]), "{next} was due");
     }
 }
 
 #[test]
-fn c6_waiters_are_woken_without_being_asked() {
+fn c6_waiters_are_woken_without_polling() {
     let (limiter, clock) = limiter(Limit::per_second(1));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -76,7 +76,7 @@ fn c6_waiters_are_woken_without_being_asked() {
         let driver = {
             let clock = clock.clone();
             tokio::spawn(async move {
-                // Jump from wake-up to wake-up; the deadlines of those in the queue lie an hour off.
+                // Jump from wake-up to wake-up; the deadlines of the queue are an hour away.
                 loop {
                     match clock.next_wake() {
                         Some(at) if at < later(HOUR) => clock.set(at),
@@ -94,7 +94,7 @@ fn c6_waiters_are_woken_without_being_asked() {
 }
 
 #[test]
-fn c6_nobody_waits_for_what_cannot_come_before_the_deadline_or_at_all() {
+fn c6_a_request_that_cannot_be_admitted_before_the_deadline_is_denied_at_once() {
     let (limiter, clock) = limiter(Limit::per_minute(1));
     assert!(limiter.check("a").unwrap().allowed());
     let late = block_on(limiter.wait("a", later(59 * SECOND))).unwrap();
@@ -120,22 +120,22 @@ fn c6_the_deadline_also_ends_the_wait_in_the_queue() {
 }
 
 #[test]
-fn c6_who_gives_up_leaves_the_queue_and_takes_nothing() {
+fn c6_a_cancelled_wait_leaves_the_queue_and_takes_nothing() {
     let (limiter, clock) = limiter(Limit::per_second(1));
     assert!(limiter.check("a").unwrap().allowed());
     let mut first = wait(&limiter, "a", 1, later(HOUR));
     let mut second = wait(&limiter, "a", 1, later(HOUR));
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     drop(first);
-    assert!(poll(&mut second).is_pending(), "now it is first, and asks");
+    assert!(poll(&mut second).is_pending(), "now it is first, and asks the store");
     clock.advance(SECOND);
     assert!(admitted(&mut second));
     assert!(!limiter.check("a").unwrap().allowed(), "exactly one was taken");
-    assert_eq!(clock.sleepers(), 0, "the one who gave up sleeps no more");
+    assert_eq!(clock.sleepers(), 0, "the cancelled wait has no sleeper");
 }
 
 #[test]
-fn c6_others_do_not_wait_in_the_same_queue() {
+fn c6_another_client_has_another_queue() {
     let (limiter, _) = limiter(Limit::per_minute(1));
     assert!(limiter.check("a").unwrap().allowed());
     let mut waiting = wait(&limiter, "a", 1, later(HOUR));
@@ -144,7 +144,7 @@ fn c6_others_do_not_wait_in_the_same_queue() {
 }
 
 #[test]
-fn c6_cancelled_on_the_way_from_the_store_gives_back_exactly_what_was_taken() {
+fn c6_a_wait_cancelled_during_the_store_call_gives_its_units_back() {
     let clock = ManualClock::at(START);
     let store = Arc::new(FaultyStore::new(tollgate::MemoryStore::new()));
     let rules =
@@ -177,7 +177,7 @@ impl Store for Forgetful {
 }
 
 #[test]
-fn c6_who_is_let_through_has_been_charged_even_if_the_reservation_was_lost_on_the_way() {
+fn c6_an_admission_is_charged_even_if_the_store_lost_the_reservation() {
     let rules = RuleSet::new([Rule::new("rule", Limit::fixed_window(10, MINUTE)).key(["client"])]).unwrap();
     let store = Forgetful { inner: MemoryStore::new(), lost: false.into() };
     let clock = ManualClock::at(Timestamp::from_secs(1_000));
@@ -187,7 +187,7 @@ fn c6_who_is_let_through_has_been_charged_even_if_the_reservation_was_lost_on_th
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 9);
 }
 
-/// A store with a clock of its own, which is an hour ahead.
+/// A store whose clock is an hour ahead.
 struct Ahead(MemoryStore);
 
 impl Store for Ahead {
@@ -197,7 +197,7 @@ impl Store for Ahead {
 }
 
 #[test]
-fn c6_a_store_with_another_clock_does_not_make_anyone_wait_longer() {
+fn c6_a_store_with_another_clock_does_not_lengthen_the_wait() {
     let clock = ManualClock::at(START);
     let rules = RuleSet::per_client(Limit::per_second(1));
     let limiter =
@@ -205,7 +205,7 @@ fn c6_a_store_with_another_clock_does_not_make_anyone_wait_longer() {
     let mut first = wait(&limiter, "a", 1, later(2 * SECOND));
     assert!(admitted(&mut first));
     let mut second = wait(&limiter, "a", 1, later(2 * SECOND));
-    assert!(poll(&mut second).is_pending(), "it is not too late for a second");
+    assert!(poll(&mut second).is_pending(), "a second is within the deadline");
     clock.advance(SECOND);
     assert!(admitted(&mut second));
 }

@@ -1,4 +1,4 @@
-//! B10, B11 and C5: the same history everywhere, kept through changes.
+//! B10, B11 and C5: outcomes, replaced limits, reservations and blocks.
 
 use std::time::Duration;
 
@@ -14,8 +14,7 @@ use crate::{replacements, steps};
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B10. The same requests at the same times get the outcomes that the naive oracle gives, to
-    /// the unit and to the tick.
+    /// B10. Every outcome is that of the naive oracle, to the unit and to the tick.
     pub fn b10_outcomes_are_those_of_the_oracle(&self) {
         let tick = self.tick;
         let verb = prop_oneof![
@@ -70,9 +69,9 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B11. Under a limit that was replaced, units in use stay in use: every outcome, through any
-    /// number of replacements, is the one that the naive oracle gives. Peeks, checks of no cost
-    /// and requests that another limit denies do not convert anything.
+    /// B11. Units in use stay in use when a limit is replaced: every outcome, through any number of
+    /// replacements, is that of the naive oracle. A peek, a check of cost 0 and a request that
+    /// another limit denies convert no state.
     pub fn b11_replacing_a_limit_keeps_history(&self) {
         let tick = self.tick;
         let script = replacements(tick).prop_flat_map(move |limits| {
@@ -82,21 +81,21 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
         self.property(script, |(limits, steps, asks)| {
             prop_assume!(!limits.iter().any(counts_denied));
-            // A second limit, which denies everything that comes with a guard.
+            // A second limit, which denies every request with a `guard` attribute.
             let rules = |limit: &Limit| {
                 [per_client(*limit), Rule::new("guard", Limit::fixed_window(1, YEAR)).key(["guard"])]
             };
             let world = self.world(rules(&limits[0]));
             assert!(world.check(&[("guard", "x")]).allowed());
-            let mut kept = (limits[0], naive(&limits[0]));
+            let mut stored = (limits[0], naive(&limits[0]));
             for (step, (limit, ask)) in steps.iter().zip(asks) {
                 world.clock.advance(step.wait);
                 let (now, limit) = (world.now().as_nanos(), &limits[limit]);
                 let changed = RuleSet::new(rules(limit)).expect("valid rules");
                 world.limiter.set_rules(changed).expect("accepted");
-                let view = |kept: &(Limit, Box<dyn Naive>)| kept.1.replaced_by(limit, now);
-                let mut seen = if kept.0 == *limit { None } else { Some(view(&kept)) };
-                let cell = seen.as_mut().unwrap_or(&mut kept.1);
+                let view = |stored: &(Limit, Box<dyn Naive>)| stored.1.replaced_by(limit, now);
+                let mut converted = if stored.0 == *limit { None } else { Some(view(&stored)) };
+                let cell = converted.as_mut().unwrap_or(&mut stored.1);
                 let cost = step.cost;
                 let fits = cell.available(now) >= cost;
                 let both = [("client", "a"), ("guard", "x")];
@@ -116,18 +115,18 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     if ask == 0 { "a peek" } else { "a check" },
                     cost,
                     limit,
-                    kept.0
+                    stored.0
                 );
                 let denies = ask != 0 && cost > 0 && !fits;
-                if let Some(seen) = seen.filter(|_| takes || denies) {
-                    kept = (*limit, seen);
+                if let Some(converted) = converted.filter(|_| takes || denies) {
+                    stored = (*limit, converted);
                 }
             }
             Ok(())
         });
     }
 
-    /// C5. Reservations: held, settled for less or more, expired.
+    /// C5. Reservations are held, settled for less or more, and expire.
     pub fn c5_reservations_live_in_the_store(&self) {
         for limit in [Limit::fixed_window(10, HOUR), Limit::sliding_log(10, HOUR), Limit::per_hour(10)] {
             let world = self.world([per_client(limit)]);
@@ -139,11 +138,11 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             assert!(less.decision().allowed());
             assert_eq!(left(), 4);
             assert_eq!(run(less.settle(2)).expect("held").shortfall, 0);
-            assert_eq!(left(), 8, "what was not needed came back");
+            assert_eq!(left(), 8, "the excess came back");
             assert_eq!(run(reserve(3).settle(5)).expect("held").shortfall, 0);
-            assert_eq!(left(), 3, "what was lacking was taken");
+            assert_eq!(left(), 3, "the shortfall was taken");
             assert_eq!(run(reserve(2).settle(9)).expect("held").shortfall, 6);
-            assert_eq!(left(), 0, "as far as it went");
+            assert_eq!(left(), 0, "as far as units were left");
             assert!(!reserve(1).decision().allowed());
             run(world.limiter.reset("a")).expect("the store resets");
             let late = reserve(7);
@@ -154,7 +153,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         }
     }
 
-    /// C5. Blocks deny everything until they end or are lifted, and survive whatever traffic does.
+    /// C5. A block denies everything until it ends or is lifted, under any traffic.
     pub fn c5_blocks_live_in_the_store(&self) {
         let world = self.world([
             Rule::new("global", Limit::per_second(100)),

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Algorithm, Limit, Override, Request, Rule, RuleSet, Store, Timestamp};
+use tollgate::{Algorithm, HOUR, Limit, MINUTE, Override, Request, Rule, RuleSet, Store, Timestamp};
 
 use super::{Laws, full_refill, nanos, per_client};
-use crate::bound::{Admitted, check_history, most};
+use crate::bound::{Admitted, check_history, max_admitted};
 use crate::{any_limit, steps};
 
-/// What a request is held to: the rule's own limits, an override's, or a limit that comes along.
+/// The limit of a request: the rule's, an override's, or an inline limit.
 #[derive(Clone, Copy, Debug)]
 enum Under {
     Rule,
@@ -21,8 +21,8 @@ enum Under {
 const PATHS: [&str; 2] = ["/one", "/two"];
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B12. Whatever a client asks under several limits in turn, each limit by itself keeps B1:
-    /// nothing asked under one gives back, hastens or hides units of another.
+    /// B12. Each limit keeps B1 on its own when a client alternates between several limits: a
+    /// request under one neither gives back, speeds up nor hides units of another.
     pub fn b12_limits_are_islands(&self) {
         let tick = self.tick;
         let period = move |ticks: u64| Duration::from_nanos(ticks * nanos(tick));
@@ -51,9 +51,9 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 .map(|(path, limit)| Override::new("per-client", *limit).matching("path", path));
             let rules = rules.expect("valid rules").with_overrides(overrides).expect("valid overrides");
             world.limiter.set_rules(rules).expect("accepted");
-            let brought: Vec<_> =
+            let inline_limits: Vec<_> =
                 inline.iter().map(|limit| world.limiter.inline(*limit).expect("accepted")).collect();
-            let (mut own, mut others): ([Admitted; 3], [Admitted; 4]) = Default::default();
+            let (mut listed, mut passed): ([Admitted; 3], [Admitted; 4]) = Default::default();
             for (step, (under, peek)) in steps.iter().zip(asks) {
                 world.clock.advance(step.wait);
                 let on_path = |path| [("client", "a"), ("path", path)];
@@ -62,7 +62,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     _ => on_path("/"),
                 };
                 let request = match under {
-                    Under::Inline(which) => Request::client("a").under("inline", &brought[which]),
+                    Under::Inline(which) => Request::client("a").under("inline", &inline_limits[which]),
                     _ => Request::new(&attributes),
                 };
                 let request = request.cost(step.cost);
@@ -73,21 +73,39 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 let decision = world.check(request);
                 if decision.allowed() {
                     let history = match under {
-                        Under::Rule => &mut own[0],
-                        Under::Override(path) => &mut own[path + 1],
-                        Under::Inline(which) => &mut others[which],
+                        Under::Rule => &mut listed[0],
+                        Under::Override(path) => &mut listed[path + 1],
+                        Under::Inline(which) => &mut passed[which],
                     };
                     history.push((decision.now(), step.cost));
                 }
             }
-            let checked = limits.iter().zip(&own).try_for_each(|(limit, own)| check_history(limit, own));
-            checked.and_then(|()| check_inline(&inline, &others)).map_err(TestCaseError::fail)
+            let checked =
+                limits.iter().zip(&listed).try_for_each(|(limit, history)| check_history(limit, history));
+            checked.and_then(|()| check_inline(&inline, &passed)).map_err(TestCaseError::fail)
         });
+    }
+
+    /// B12. Inline windows of different periods have counts of their own: a window that opens anew
+    /// under the shorter period leaves the count of the longer one as it is.
+    pub fn b12_inline_windows_of_different_periods_are_islands(&self) {
+        let world = self.world([per_client(Limit::per_minute(1))]);
+        let rules = RuleSet::new([Rule::inline("inline").key(["client"])]).expect("a valid rule");
+        world.limiter.set_rules(rules).expect("accepted");
+        let [short, long] = [Limit::fixed_window(2, MINUTE), Limit::fixed_window(3, HOUR)]
+            .map(|limit| world.limiter.inline(limit).expect("the store keeps windows"));
+        let admitted = |limit, times| {
+            let request = Request::client("a").under("inline", limit);
+            (0..times).filter(|_| world.check(request).allowed()).count()
+        };
+        assert_eq!((admitted(&long, 5), admitted(&short, 5)), (3, 2));
+        world.clock.advance(2 * MINUTE);
+        assert_eq!((admitted(&short, 5), admitted(&long, 5)), (2, 0));
     }
 }
 
-/// Checks the histories of limits that came along. Windows of one period share their edges, which
-/// the first request under any of them sets.
+/// Checks the histories of inline limits. Windows of one period share their edges, which the first
+/// request under any of them sets.
 fn check_inline(limits: &[Limit], histories: &[Admitted]) -> Result<(), String> {
     let mut windows: BTreeMap<Duration, Vec<(Timestamp, u64, usize)>> = BTreeMap::new();
     for (index, (limit, history)) in limits.iter().zip(histories).enumerate() {
@@ -99,7 +117,7 @@ fn check_inline(limits: &[Limit], histories: &[Admitted]) -> Result<(), String> 
             let mut sum = 0;
             for (at, cost) in &history[from..] {
                 sum += u128::from(*cost);
-                if sum > most(limit, at.since(*start)) {
+                if sum > max_admitted(limit, at.since(*start)) {
                     return Err(format!("{limit}: {sum} from {start:?} to {at:?}"));
                 }
             }

@@ -10,24 +10,24 @@ use crate::any_limit;
 use crate::bound::{Admitted, check_history};
 use crate::world::{World, runtime};
 
-/// Where the clock goes next. Spans are in ticks.
+/// The next movement of the clock, in ticks.
 #[derive(Clone, Copy, Debug)]
 enum Move {
-    /// Nowhere.
+    /// Stay at the same time.
     Stay,
-    /// Ahead by up to this many ticks.
+    /// Go ahead by this many ticks.
     Ahead(u64),
-    /// Back by this many ticks.
+    /// Go back by this many ticks.
     Back(u64),
-    /// To the next multiple of the period, or this many ticks before it.
+    /// Go to the next multiple of the period, or this many ticks before it.
     BeforeEdge(u64),
-    /// To the last multiple of the period, or this many ticks before it.
+    /// Go to the last multiple of the period, or this many ticks before it.
     BackAcrossEdge(u64),
-    /// To the latest time that it has shown.
+    /// Go to the latest time so far.
     Newest,
 }
 
-/// What is asked there.
+/// The request to make then.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Check(u64),
@@ -39,12 +39,12 @@ enum Ask {
 }
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B7. A clock that goes back by up to one period, and forward again, hands out no more than B1
-    /// allows over the times that it showed: not across the edge of a window or a step, and
-    /// whatever is denied, peeked or asked at no cost in between.
+    /// B7. A clock that goes back by up to one period and forward again admits no more than B1
+    /// allows over the times that it showed, even across the edge of a window or a step, and with
+    /// denials, peeks and checks of cost 0 in between.
     pub fn b7_a_clock_that_goes_back_hands_out_nothing_anew(&self) {
         let tick = nanos(self.tick);
-        // A second is what a reading may be late by.
+        // A reading may be late by one second.
         let late = 1_000_000_000 / tick;
         let near = prop_oneof![
             4 => 0..3_u64,
@@ -84,8 +84,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     Move::BackAcrossEdge(ticks) => edge(now) - ticks * tick,
                     Move::Newest => newest,
                 };
-                // Back by more than a period is another law, and so is what a store forgets after a
-                // while because it is idle. Edges may lie between two ticks.
+                // Going back by more than a period is another law, and so is forgetting idle keys.
+                // Edges may lie between two ticks.
                 let furthest = period.min(nanos(4 * MINUTE));
                 let to = to.max(newest.saturating_sub(furthest)).div_ceil(tick) * tick;
                 newest = newest.max(to);
@@ -109,7 +109,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 }
             }
             check_history(&limit, &admitted).map_err(TestCaseError::fail)?;
-            // Wherever the clock is now, B4 holds.
+            // B4 holds at any time.
             let denied = world.check("a");
             if let Verdict::Denied { retry_after } = denied.verdict() {
                 let at = denied.now().saturating_add(retry_after);
@@ -122,13 +122,14 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B7. A reading that is up to a second older than the state is decided at the state's own time,
-    /// and says so. One that is older still finds the state exactly empty, and leaves it as it is.
+    /// B7. A reading that is up to a second older than the state is decided at the time of the
+    /// state, and the decision says so. An older one finds the state exactly empty, and leaves it
+    /// unchanged.
     pub fn b7_a_late_reading_is_decided_at_the_states_own_time(&self) {
         self.property(any_limit(self.tick), |limit| {
             use tollgate::Algorithm::{FixedWindow, Reserve, SlidingWindow, TokenBucket};
             let world = self.world([per_client(limit)]);
-            // A time at which a window begins or a step comes is one that the state can tell.
+            // The start of a window and a step are times that the state records.
             let edges = match limit.algorithm() {
                 FixedWindow { period, aligned: true, .. } | SlidingWindow { period, .. } => period,
                 TokenBucket(bucket) if bucket.stepped => bucket.interval,
@@ -139,22 +140,22 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 _ => self.tick,
             };
             let edges = nanos(edges);
-            let own = Timestamp::from_nanos((world.now().as_nanos() / edges + 1) * edges);
-            world.clock.set(own);
+            let written = Timestamp::from_nanos((world.now().as_nanos() / edges + 1) * edges);
+            world.clock.set(written);
             let drain = Request::client("a").cost(limit.capacity());
             prop_assert!(world.check(drain).allowed());
             for late in [self.tick, SECOND - self.tick, SECOND] {
-                world.clock.set(own.saturating_sub(late));
+                world.clock.set(written.saturating_sub(late));
                 for decision in [world.peek("a"), world.check("a")] {
-                    prop_assert_eq!((decision.now(), decision.remaining()), (own, 0), "{:?} late", late);
+                    prop_assert_eq!((decision.now(), decision.remaining()), (written, 0), "{:?} late", late);
                 }
             }
-            world.clock.set(own.saturating_sub(SECOND + self.tick));
+            world.clock.set(written.saturating_sub(SECOND + self.tick));
             for decision in [world.peek("a"), world.check(Request::client("a").cost(0))] {
                 prop_assert_eq!((decision.now(), decision.remaining()), (world.now(), 0), "{}", limit);
             }
-            world.clock.set(own);
-            prop_assert_eq!(world.peek("a").remaining(), 0, "as it was: {}", limit);
+            world.clock.set(written);
+            prop_assert_eq!(world.peek("a").remaining(), 0, "unchanged: {}", limit);
             Ok(())
         });
     }
@@ -191,9 +192,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         }
     }
 
-    /// B7. What was written by a wild reading counts as exactly empty when the clock is right
-    /// again, not as a fresh budget; and one period and one full refill later the client is whole
-    /// again.
+    /// B7. A state written at a wild reading counts as exactly empty when the clock is right again,
+    /// not as a full budget; one period and one full refill later the budget is whole.
     pub fn b7_a_wild_reading_locks_nobody_out_for_long(&self) {
         self.property((any_limit(self.tick), 2..100_000_u64), |(limit, ahead_secs)| {
             let world = self.world([per_client(limit)]);

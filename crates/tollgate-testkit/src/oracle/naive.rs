@@ -9,17 +9,17 @@ type Fraction = Ratio<i128>;
 
 /// A limit and its history, for one key.
 pub trait Naive: Send {
-    /// How many units may be taken at `now`.
+    /// Units that may be taken at `now`.
     fn available(&self, now: u64) -> u64;
-    /// How many units are in use, which may be more than the limit.
+    /// Units in use, possibly more than the limit.
     fn in_use(&self, now: u64) -> u64;
-    /// The same history under a limit that replaces this one: as many units in use.
+    /// This history under a limit that replaces its own: as many units in use.
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         with_used(limit, now, self.in_use(now))
     }
-    /// Takes them, whether they are there or not.
+    /// Takes `cost` units, available or not.
     fn take(&mut self, now: u64, cost: u64);
-    /// Gives back the most recently drawn.
+    /// Gives back the most recently drawn units.
     fn give(&mut self, now: u64, units: u64);
 }
 
@@ -44,8 +44,8 @@ pub fn naive(limit: &Limit) -> Box<dyn Naive> {
     }
 }
 
-/// A client of `limit` who took so much just now: all of it from a window or a log, and from a
-/// bucket what is in it.
+/// The history of a client that just took `used` units: all of them from a window or a log, at most
+/// the capacity from a bucket.
 fn with_used(limit: &Limit, now: u64, used: u64) -> Box<dyn Naive> {
     let mut cell = naive(limit);
     let used = match limit.algorithm() {
@@ -58,7 +58,7 @@ fn with_used(limit: &Limit, now: u64, used: u64) -> Box<dyn Naive> {
     cell
 }
 
-/// When what was taken: (time, units), oldest first.
+/// The history: (time, units), oldest first.
 type Taken = Vec<(u64, u64)>;
 
 pub(super) fn nanos(span: Duration) -> u64 {
@@ -87,7 +87,8 @@ struct Window {
 }
 
 impl Window {
-    /// Start and use of the window that `now` is in, found by going through the whole history.
+    /// The start of the window that contains `now` and the units used in it, by replaying the whole
+    /// history.
     fn current(&self, now: u64) -> (u64, u64) {
         let mut window: Option<(u64, u64)> = None;
         for (at, cost) in &self.taken {
@@ -113,7 +114,7 @@ impl Naive for Window {
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         let (open, used) = self.current(now);
         match limit.algorithm() {
-            // It keeps its start, if the new period has not ended it.
+            // The window keeps its start, if the new period has not ended it.
             Algorithm::FixedWindow { period, aligned: false, .. } if now - open < nanos(period) => {
                 with_used(limit, open, used)
             }
@@ -198,7 +199,7 @@ impl Naive for Log {
 
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         match limit.algorithm() {
-            // The entries keep their times. What has lapsed does not come back.
+            // The entries keep their times. Lapsed entries do not come back.
             Algorithm::SlidingLog { limit, period } => {
                 let period = nanos(period);
                 let counts = |(at, _): &&(u64, u64)| now - at < self.period.min(period);
@@ -249,19 +250,18 @@ impl Level {
 }
 
 impl Level {
-    /// The same lack under a bucket that replaces this one, no more than all of it. The part of a
-    /// token that has trickled in is kept, in the parts of a nanosecond that the new rate counts
-    /// in.
+    /// This debt under a bucket that replaces this one, at most the new capacity. The refilled
+    /// fraction of a token is kept, in the new rate's fractions of a nanosecond.
     fn replaced(&self, bucket: Bucket, now: u64) -> Self {
-        let lacking = Fraction::from(i128::from(self.bucket.capacity)) - self.at(now);
+        let debt = Fraction::from(i128::from(self.bucket.capacity)) - self.at(now);
         let capacity = Fraction::from(i128::from(bucket.capacity));
         let (amount, interval) = (bucket.amount, nanos(bucket.interval));
         let token = i128::from(*Ratio::new(amount, interval).denom());
-        let lacking = match self.bucket.stepped || bucket.stepped {
-            true => lacking.ceil(),
-            false => (lacking * token).ceil() / token,
+        let debt = match self.bucket.stepped || bucket.stepped {
+            true => debt.ceil(),
+            false => (debt * token).ceil() / token,
         };
-        Self { bucket, level: capacity - lacking.min(capacity), as_of: now }
+        Self { bucket, level: capacity - debt.min(capacity), as_of: now }
     }
 }
 
@@ -305,7 +305,7 @@ impl Naive for TwoLevels {
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         let used = self.in_use(now);
         if let Algorithm::Reserve { sustained, reserve } = limit.algorithm() {
-            // Bucket by bucket, unless one has become too small for what was in use.
+            // Bucket by bucket, unless one is now too small for its units in use.
             let both = Self(self.0.replaced(sustained, now), self.1.replaced(reserve, now));
             if both.in_use(now) == used.min(limit.capacity()) {
                 return Box::new(both);
@@ -321,8 +321,8 @@ impl Naive for TwoLevels {
     }
 
     fn give(&mut self, now: u64, units: u64) {
-        let lacking = self.1.bucket.capacity - self.1.available(now);
-        self.1.give(now, units.min(lacking));
-        self.0.give(now, units - units.min(lacking));
+        let debt = self.1.bucket.capacity - self.1.available(now);
+        self.1.give(now, units.min(debt));
+        self.0.give(now, units - units.min(debt));
     }
 }

@@ -1,29 +1,29 @@
-//! Limits that come with a request: their state does not depend on the limit.
+//! Inline limits, which come with a request: their state does not depend on the limit.
 //!
-//! The next request for the same key may bring another limit, so the state means the same under
-//! all of them, and needs no tag that says which one wrote it.
+//! The next request for the same key may have another limit, so the state means the same under all
+//! inline limits, and needs no tag that names the one that wrote it.
 //!
 //! * [`InlineBucket`]: the state is one absolute time, the moment at which every bucket is full
-//!   again, as redis-cell keeps it. It only ever moves forward, and only on an admission, so nothing
-//!   asked under one limit gives back or hastens what another has in use. It may use the other up: 1
-//!   a day, asked first, denies 1000 a second.
-//! * [`InlineWindow`]: the period is part of the key, and the count is held against whatever limit
-//!   comes.
+//!   again, as in redis-cell. It only ever moves forward, and only on an admission, so a request
+//!   under one limit neither gives back nor speeds up units in use under another. It may use the
+//!   other up: after a request at 1 a day, one at 1000 a second is denied.
+//! * [`InlineWindow`]: the period is part of the key, and the count is compared with the limit of
+//!   each request.
 
 use super::token_bucket::{Parts, State as BucketState, TokenBucket};
 use super::{Arithmetic, exactly};
 use crate::Timestamp;
 
-/// A token bucket that came with a request.
+/// An inline token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InlineBucket {
     pub(crate) bucket: TokenBucket<Parts>,
-    /// The longest full refill that may come with a request: a time beyond that is wild.
+    /// The longest full refill of any inline limit: a time further ahead is wild.
     pub(crate) longest: u64,
 }
 
-/// When every bucket is full again. The rest of a nanosecond is kept with its denominator, which is
-/// 0 if there is none.
+/// The time at which every bucket is full again. The fraction of a nanosecond is kept with its
+/// denominator, which is 0 if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Time {
     full_at: u64,
@@ -32,8 +32,8 @@ pub(crate) struct Time {
 }
 
 impl InlineBucket {
-    /// The state in the parts that this bucket counts in: a rest of another denominator is rounded
-    /// up.
+    /// The state in this bucket's fractions of a nanosecond. A fraction with another denominator is
+    /// rounded up.
     fn read(&self, state: &Time) -> BucketState<u64> {
         if state.rest == 0 || state.parts == self.bucket.token().1 {
             return BucketState::new(state.full_at, state.rest);
@@ -65,7 +65,7 @@ impl Arithmetic for InlineBucket {
         self.bucket.capacity
     }
 
-    /// Nothing: a time is either within the longest refill or wild.
+    /// Zero: a time is either within the longest refill or wild.
     fn period(&self) -> u64 {
         0
     }
@@ -120,20 +120,20 @@ impl Arithmetic for InlineBucket {
         *state
     }
 
-    /// Not by the limit that happens to ask: as far ahead as any may be.
+    /// As far ahead as any inline limit may be, not just this one.
     fn rebase(&self, _state: &Time, now: u64) -> Time {
         Time { full_at: now.saturating_add(self.longest), rest: 0, parts: 0 }
     }
 }
 
-/// A fixed window that came with a request.
+/// An inline fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InlineWindow {
     pub(crate) limit: u64,
     pub(crate) period: u64,
 }
 
-/// A count and when it lapses. Nothing used means never seen.
+/// A count and the time at which it lapses. No units used means never seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     ends_at: u64,
@@ -195,14 +195,14 @@ impl Arithmetic for InlineWindow {
         *state
     }
 
-    /// The count keeps its number, only its start moves.
+    /// The number of units stays; only the window's start moves.
     fn rebase(&self, state: &Count, now: u64) -> Count {
         self.with_used(now, state.used)
     }
 }
 
 impl Count {
-    /// This count, which goes on until another that is open ends.
+    /// This count with the end of `open`, if that window is still open.
     fn ending(self, open: &Self, now: u64) -> Self {
         if self.used > 0 && now < open.ends_at { Self { ends_at: open.ends_at, ..self } } else { self }
     }
@@ -226,14 +226,14 @@ mod tests {
         meter.retune(fast, NOW);
         assert!(
             !meter.decide(NOW, 1).allowed(),
-            "a hundredth of an hour is used, and a second is all there is"
+            "a hundredth of an hour is used, more than the one second there is"
         );
         meter.retune(slow, NOW);
         assert_eq!(meter.peek(NOW, 1).remaining, 99);
     }
 
     #[test]
-    fn b12_the_rest_of_a_nanosecond_is_kept_with_its_denominator_and_rounded_up_under_another() {
+    fn b12_a_fraction_of_a_nanosecond_is_rounded_up_under_another_denominator() {
         let (thirds, sevenths) = (inline(Limit::per_second(3)), inline(Limit::per_second(7)));
         let mut meter = Meter::new(thirds);
         for _ in 0..3 {

@@ -1,9 +1,9 @@
 //! Token bucket with a reserve: a sustained bucket that is drawn on first, and a burst reserve for
-//! what it does not have.
+//! units that it lacks.
 //!
-//! The reserve has its own, slower refill: a client may burst deep now and then, but not again and
-//! again. A cost may draw on both; both empty, and the request is denied. What comes back by refund
-//! goes to the reserve first, because it was drawn last.
+//! The reserve refills separately, and more slowly: a client may burst deep now and then, but not
+//! repeatedly. A cost may draw on both. A request is denied when both together lack units. A refund
+//! goes to the reserve first, since that was drawn on last.
 
 use super::Arithmetic;
 use super::token_bucket::{Parts, State as Bucket, TokenBucket};
@@ -62,9 +62,9 @@ impl Arithmetic for Reserve {
         sustained.saturating_add(self.reserve.used(&state.reserve, now))
     }
 
-    /// Of all ways to split `units` between the two, the one that is ready first. The more the
-    /// sustained bucket has to give, the later it can and the earlier the reserve can, so the
-    /// best split is where the two meet.
+    /// The earliest time over all ways to split `units` between the two. A larger share of the
+    /// sustained bucket is available later, and leaves a share of the reserve that is available
+    /// earlier, so the best split is where the two times meet.
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
         let from_sustained = |share: u64| self.sustained.available_at(&state.sustained, now, share);
         let from_reserve =
@@ -82,7 +82,8 @@ impl Arithmetic for Reserve {
             }
         }
         let ready = |share: u64| from_sustained(share).max(from_reserve(share));
-        // The share just below the meeting point may be ready earlier still, if the reserve can carry it.
+        // The share just below the meeting point may be available earlier still, if it leaves no
+        // more than the reserve's capacity.
         match low.checked_sub(1) {
             Some(below) if units.saturating_sub(below) <= self.reserve.capacity => {
                 ready(low).min(ready(below))
@@ -98,7 +99,7 @@ impl Arithmetic for Reserve {
     fn take(&self, state: &mut State, now: u64, units: u64) {
         let sustained = units.min(self.sustained.available(&state.sustained, now));
         let reserve = units.saturating_sub(sustained);
-        // A bucket that nothing is taken from is left as it is.
+        // A bucket that gives no units stays unchanged.
         if sustained > 0 {
             self.sustained.take(&mut state.sustained, now, sustained);
         }
@@ -121,7 +122,7 @@ impl Arithmetic for Reserve {
             sustained: self.sustained.adopt(&old.sustained, &state.sustained, now),
             reserve: self.reserve.adopt(&old.reserve, &state.reserve, now),
         };
-        // Bucket by bucket, unless one has become too small for what was in use.
+        // Bucket by bucket, unless one is now too small for its units in use.
         if self.used(&adopted, now) == used { adopted } else { self.with_used(now, used) }
     }
 
@@ -166,8 +167,7 @@ mod tests {
         let mut meter = Meter::new(burst_of_150());
         let now = Timestamp::from_secs(77);
         assert!(meter.decide(now, 100).allowed());
-        // Ten steps refill the sustained bucket wholly; had the reserve been touched it would still be
-        // short.
+        // Ten steps refill the sustained bucket wholly; a touched reserve would still lack units.
         assert_eq!(meter.peek(now.saturating_add(SECOND), 1).remaining, 150);
     }
 }

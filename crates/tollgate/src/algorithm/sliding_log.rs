@@ -1,8 +1,8 @@
-//! Sliding log: the exact one.
+//! Sliding log: exact in every span of one period.
 //!
-//! The time and the cost of every admitted request of the last period, so that no span of one
-//! period, wherever it starts, sees more than `limit`. What it costs: sixteen bytes for each
-//! request it remembers, which is why stores put a ceiling on the limits they accept.
+//! It keeps the time and the cost of every admitted request of the last period, so no span of one
+//! period, wherever it starts, sees more than `limit`. It costs sixteen bytes per logged request,
+//! which is why stores bound the limits they accept.
 
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ pub(crate) struct SlidingLog {
 }
 
 /// The state of one client: the admitted requests, oldest first, and the sum of their costs. The
-/// oldest may have lapsed.
+/// oldest entries may have lapsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     entries: VecDeque<Entry>,
     sum: u64,
 }
 
-/// Requests admitted at one instant. Sixteen bytes, so a ring of `limit` of them is the most a
-/// client costs.
+/// The requests admitted at one instant. Sixteen bytes, so a client costs at most a ring of `limit`
+/// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at: u64,
@@ -33,12 +33,12 @@ struct Entry {
 }
 
 impl State {
-    /// Times and costs in turn.
+    /// Times and costs, alternating.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.entries.iter().flat_map(|entry| [entry.at, entry.cost]).collect()
     }
 
-    /// Out of times and costs in turn.
+    /// The state with these times and costs, alternating.
     pub(crate) fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let (pairs, []) = numbers.as_chunks::<2>() else { return None };
         let entries: VecDeque<Entry> =
@@ -100,7 +100,7 @@ impl Arithmetic for SlidingLog {
 
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
         if units >= self.limit {
-            // All of it, which is asked for with every answer: no need to go through the whole log.
+            // The whole limit, which every answer asks for: avoids walking the log.
             return self.idle_at(state).max(now);
         }
         let most = self.limit.saturating_sub(units);
@@ -150,7 +150,7 @@ impl Arithmetic for SlidingLog {
         state
     }
 
-    /// The entries keep their times: what is older than the new period is not in use any more.
+    /// The entries keep their times. Entries older than the new period are no longer in use.
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
         let mut adopted = state.clone();
         old.drop_lapsed(&mut adopted, now);

@@ -2,9 +2,9 @@
 //!
 //! With `x` counted in the current period, `y` in the previous one, and `z` the share of the
 //! previous period that a window ending now still covers, the estimate is `floor(x + y * z)`. Two
-//! counts stand in for the whole log, and the burst across the edge of a window is gone. What it
-//! does not promise: it takes the previous period's requests to have come evenly, so up to
-//! twice the limit can pass in one period's span if they did not.
+//! counts replace a log, and no burst straddles two windows. What it does not promise: the estimate
+//! assumes that the previous period's requests came evenly. If they did not, up to twice the limit
+//! can pass within one period.
 
 use super::{Arithmetic, aligned_start, exactly, narrow, product, quotient_ceil};
 
@@ -16,7 +16,7 @@ pub(crate) struct SlidingWindow {
     pub(crate) count_denied: bool,
 }
 
-/// The state of one client: worthless after two periods.
+/// The state of one client. It lapses after two periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     /// Start of the current period.
@@ -38,8 +38,8 @@ impl SlidingWindow {
         }
     }
 
-    /// How much of the previous period a window ending now still covers, in nanoseconds. Expects a
-    /// rolled state.
+    /// Nanoseconds of the previous period that a window ending now still covers. Expects a rolled
+    /// state.
     fn covered_nanos(&self, state: &State, now: u64) -> u64 {
         self.period.saturating_sub(now.saturating_sub(state.start))
     }
@@ -48,19 +48,19 @@ impl SlidingWindow {
         narrow(product(count, covered_nanos).checked_div(u128::from(self.period)).unwrap_or(0))
     }
 
-    /// How far into a period `count` requests of the one before weigh at most `most`: the smallest
-    /// whole `e` with `floor(count * (period - e) / period) <= most`.
+    /// Nanoseconds into a period after which `count` requests of the previous one weigh at most
+    /// `most`: the smallest whole `e` with `floor(count * (period - e) / period) <= most`.
     fn faded_after(&self, count: u64, most: u64) -> u64 {
         let covered = quotient_ceil(product(most.saturating_add(1), self.period), u128::from(count.max(1)));
         // The estimate is small enough while strictly less than `covered` of the period is left.
         self.period.saturating_sub(narrow(covered.saturating_sub(1)))
     }
 
-    /// When at most `most` units are in use, if that is not so already. Expects a rolled state.
+    /// When at most `most` units are in use, if more are now. Expects a rolled state.
     fn fades_at(&self, state: &State, most: u64) -> u64 {
         match most.checked_sub(state.current) {
             Some(room) => state.start.saturating_add(self.faded_after(state.previous, room)),
-            // What was counted in this period has to fade in the next.
+            // The count of the current period has to fade in the next.
             None => {
                 state.start.saturating_add(self.period).saturating_add(self.faded_after(state.current, most))
             }
@@ -131,8 +131,8 @@ impl Arithmetic for SlidingWindow {
         let from_current = units.min(rolled.current);
         let current = rolled.current.saturating_sub(from_current);
         let previous = rolled.previous.saturating_sub(units.saturating_sub(from_current));
-        let used_up = (current | previous) == 0;
-        *state = if used_up { State::default() } else { State { current, previous, ..rolled } };
+        let empty = (current | previous) == 0;
+        *state = if empty { State::default() } else { State { current, previous, ..rolled } };
     }
 
     fn with_used(&self, now: u64, used: u64) -> State {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a2_state_is_worthless_after_two_periods() {
+    fn a2_a_state_lapses_after_two_periods() {
         let state = State { start: HOUR_NS, current: 50, previous: 50 };
         assert_eq!(FIFTY.used(&state, 3 * HOUR_NS - 1), 0, "faded already");
         assert_eq!(FIFTY.rolled(&state, 3 * HOUR_NS), State::default());

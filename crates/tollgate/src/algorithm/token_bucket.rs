@@ -1,17 +1,17 @@
-//! Token bucket: bursts up to `capacity`, `amount` per `interval` sustained, and the whole state is
-//! one time.
+//! Token bucket: bursts up to `capacity`, `amount` per `interval` sustained. The whole state is one
+//! time.
 //!
-//! A token and a duration are the same thing: a bucket that lacks three tokens is a bucket that
-//! will be full three tokens' worth of time from now. So the state is the moment at which the
-//! bucket is full again, refilling is the passage of time, and there is no refill task. A moment in
-//! the past is a full bucket, which is also what a client never seen has.
+//! A token is equivalent to a duration: a bucket that lacks three tokens will be full after the
+//! time of three tokens. So the state is the time at which the bucket is full again, refilling is
+//! the passage of time, and there is no refill task. A time in the past is a full bucket, which is
+//! also the state of a new client.
 //!
-//! *Smooth* refill (GCRA) lets tokens trickle in evenly. *Stepped* refill adds `amount` at once at
-//! each multiple of `interval`; it is the same arithmetic with `now` taken back to the last tick.
+//! *Smooth* refill (GCRA) adds tokens evenly. *Stepped* refill adds `amount` at once at each
+//! multiple of `interval`: the same arithmetic with `now` rounded down to the last step.
 //!
-//! Exact: a token lasts `interval / amount` nanoseconds, kept as a reduced fraction. Where it is
-//! whole, the state is 8 bytes; where it is not (3 per second), the state carries its fraction
-//! beside it. Rounding the token's length to nanoseconds instead is the classic drift.
+//! The arithmetic is exact: a token takes `interval / amount` nanoseconds, kept as a reduced
+//! fraction. If that is whole, the state is 8 bytes. If not (3 per second), the state also carries
+//! a fraction. Rounding the time of a token to nanoseconds instead is the classic cause of drift.
 
 use std::fmt::Debug;
 
@@ -25,7 +25,7 @@ pub(crate) struct TokenBucket<F> {
     pub(crate) amount: u64,
     pub(crate) interval: u64,
     pub(crate) stepped: bool,
-    /// A token lasts `token / fraction` nanoseconds, in lowest terms.
+    /// A token takes `token / fraction` nanoseconds, in lowest terms.
     token: u64,
     fraction: F,
 }
@@ -34,23 +34,23 @@ pub(crate) struct TokenBucket<F> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State<R> {
     full_at: u64,
-    /// The rest of a nanosecond.
+    /// The fraction of a nanosecond.
     rest: R,
 }
 
-/// What a bucket's times are fractions of.
+/// The fractions of a nanosecond that a bucket counts in.
 pub(crate) trait Fraction: Copy + Debug + Eq {
-    /// How the rest of a nanosecond is kept.
+    /// The stored fraction of a nanosecond.
     type Rest: Copy + Debug + Default + PartialEq;
-    /// How many words a state packs into.
+    /// The words of a packed state.
     const WORDS: usize;
-    /// Into how many parts a nanosecond is divided.
+    /// Parts of a nanosecond: the denominator.
     fn parts(self) -> u64;
     fn keep(numerator: u64) -> Self::Rest;
     fn numerator(rest: Self::Rest) -> u64;
 }
 
-/// Tokens that are a whole number of nanoseconds: there is no rest, and the state is eight bytes.
+/// A token is a whole number of nanoseconds: there is no fraction, and the state is eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Whole;
 
@@ -70,8 +70,7 @@ impl Fraction for Whole {
     }
 }
 
-/// Tokens that are not: a nanosecond has this many parts, and the state carries the numerator of
-/// its rest.
+/// A token is a fraction of nanoseconds with this denominator: the state carries the numerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Parts(u64);
 
@@ -107,23 +106,23 @@ impl TokenBucket<Parts> {
     pub(crate) const fn new(capacity: u64, amount: u64, interval: u64, stepped: bool) -> Self {
         let shared = greatest_common_divisor(amount, interval);
         let (Some(token), Some(parts)) = (interval.checked_div(shared), amount.checked_div(shared)) else {
-            // Both zero, which no valid limit has.
+            // Amount and interval are both zero, which no valid limit has.
             return Self { capacity, amount, interval, stepped, token: 1, fraction: Parts(1) };
         };
         Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) }
     }
 
-    /// The bucket whose token lasts `token / parts` nanoseconds, which are in lowest terms.
+    /// The bucket whose token takes `token / parts` nanoseconds, in lowest terms.
     pub(crate) const fn reduced(capacity: u64, token: u64, parts: u64) -> Self {
         Self { capacity, amount: parts, interval: token, stepped: false, token, fraction: Parts(parts) }
     }
 
-    /// How long a token lasts: so many parts of a nanosecond that has so many.
+    /// The time of a token in nanoseconds, as numerator and denominator.
     pub(crate) const fn token(&self) -> (u64, u64) {
         (self.token, self.fraction.0)
     }
 
-    /// The same bucket in the eight-byte form, if a token is a whole number of nanoseconds.
+    /// This bucket with an eight-byte state, if a token is a whole number of nanoseconds.
     pub(crate) const fn whole(self) -> Option<TokenBucket<Whole>> {
         let Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) } = self;
         if parts != 1 {
@@ -133,22 +132,22 @@ impl TokenBucket<Parts> {
     }
 }
 
-/// A bucket whose tokens are a whole number of nanoseconds and trickle in evenly, ready for
-/// requests: its state is one word, and deciding takes no more than additions.
+/// A bucket with whole tokens and smooth refill, prepared for requests: its state is one word, and
+/// a decision takes only additions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     capacity: u64,
     token: u64,
-    /// How long the whole bucket lasts.
-    whole: u64,
+    /// Nanoseconds of a full refill.
+    refill: u64,
 }
 
 impl Word {
-    /// The state after taking `units`, if they fit; no answer if the state is ahead of `now`. Does
-    /// what [`Arithmetic`] does.
+    /// The state after taking `units`: `Some(None)` if they do not fit, `None` if the state is
+    /// ahead of `now`. Equivalent to [`Arithmetic`].
     #[inline(always)]
     pub(crate) const fn take(&self, full_at: u64, now: u64, units: u64) -> Option<Option<u64>> {
-        let latest = sum(now, self.whole);
+        let latest = sum(now, self.refill);
         if full_at > latest {
             return None;
         }
@@ -165,13 +164,13 @@ impl Word {
 }
 
 impl TokenBucket<Whole> {
-    /// The same, ready for requests, if it does not refill by steps.
+    /// This bucket prepared for requests, unless its refill is stepped.
     pub(crate) const fn word(&self) -> Option<Word> {
         let (capacity, token) = (self.capacity, self.token);
-        if self.stepped { None } else { Some(Word { capacity, token, whole: self.span(capacity) }) }
+        if self.stepped { None } else { Some(Word { capacity, token, refill: self.span(capacity) }) }
     }
 
-    /// The same bucket in the form that all have.
+    /// This bucket in the general form.
     pub(crate) const fn in_parts(self) -> TokenBucket<Parts> {
         let Self { capacity, amount, interval, stepped, token, fraction: _ } = self;
         TokenBucket { capacity, amount, interval, stepped, token, fraction: Parts(1) }
@@ -179,13 +178,14 @@ impl TokenBucket<Whole> {
 }
 
 impl<F: Fraction> TokenBucket<F> {
-    /// The time that counts: for stepped refill the last tick.
+    /// The time to decide at: for stepped refill, the last step.
     #[inline]
     fn tick(&self, now: u64) -> u64 {
         if self.stepped { aligned_start(now, self.interval) } else { now }
     }
 
-    /// What the bucket lacks, in parts of a nanosecond; a token is `token` of them.
+    /// The debt of the bucket (the time until it is full), in parts of a nanosecond; a token is
+    /// `token` of them.
     fn debt(&self, state: &State<F::Rest>, tick: u64) -> u128 {
         match state.full_at.checked_sub(tick) {
             Some(ahead) => {
@@ -195,25 +195,25 @@ impl<F: Fraction> TokenBucket<F> {
         }
     }
 
-    fn owing(&self, tick: u64, debt: u128) -> State<F::Rest> {
+    fn with_debt(&self, tick: u64, debt: u128) -> State<F::Rest> {
         let parts = u128::from(self.fraction.parts());
         let nanos = debt.checked_div(parts).unwrap_or(debt);
         let rest = debt.checked_rem(parts).unwrap_or(0);
         State { full_at: tick.saturating_add(narrow(nanos)), rest: F::keep(narrow(rest)) }
     }
 
-    /// Lacks so many parts less. A bucket that is full is left as it is.
+    /// Reduces the debt by `parts`. A full bucket is left unchanged.
     fn pay_off(&self, state: &mut State<F::Rest>, tick: u64, parts: u128) {
         let debt = self.debt(state, tick);
         if debt > 0 {
-            *state = self.owing(tick, debt.saturating_sub(parts));
+            *state = self.with_debt(tick, debt.saturating_sub(parts));
         }
     }
 
-    /// How long that many tokens, at most the capacity, last where a token is whole.
+    /// Nanoseconds of `count` tokens, at most the capacity, where a token is whole.
     #[inline]
     const fn span(&self, count: u64) -> u64 {
-        debug_assert!(count.checked_mul(self.token).is_some(), "a bucket fills within a hundred years");
+        debug_assert!(count.checked_mul(self.token).is_some(), "a full refill takes at most a hundred years");
         count.wrapping_mul(self.token)
     }
 
@@ -221,8 +221,8 @@ impl<F: Fraction> TokenBucket<F> {
         product(count, self.token)
     }
 
-    /// As [`Arithmetic::adopt`], from a bucket of either form. A replacement makes no debt: what
-    /// the new capacity has no room for is cut.
+    /// [`Arithmetic::adopt`] from a bucket of either form. Units beyond the new capacity are
+    /// dropped: a replacement makes no debt.
     pub(crate) fn adopt_bucket<G: Fraction>(
         &self,
         old: &TokenBucket<G>,
@@ -232,13 +232,13 @@ impl<F: Fraction> TokenBucket<F> {
         if self.stepped || old.stepped {
             return self.with_used(now, old.used(state, now));
         }
-        // The part of a token that has trickled in stays, so that a limit that is changed often still
+        // The refilled fraction of a token is kept, so that a limit that changes often still
         // refills.
         let (debt, token) = (old.debt(state, now), u128::from(old.token));
         let whole = debt.checked_div(token).unwrap_or(0).saturating_mul(u128::from(self.token));
         let part = debt.checked_rem(token).unwrap_or(0).saturating_mul(u128::from(self.token));
         let debt = whole.saturating_add(quotient_ceil(part, token));
-        self.owing(now, debt.min(self.tokens(self.capacity)))
+        self.with_debt(now, debt.min(self.tokens(self.capacity)))
     }
 }
 
@@ -279,7 +279,7 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     #[inline]
     fn written_at(&self, state: &Self::State) -> u64 {
         let earliest = if F::WORDS == 1 {
-            // In 64 bits: a whole bucket is at most a hundred years of nanoseconds.
+            // Fits 64 bits: a full refill takes at most a hundred years of nanoseconds.
             state.full_at.saturating_sub(self.span(self.capacity))
         } else {
             let parts = self.fraction.parts();
@@ -342,7 +342,7 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
             return;
         }
         let tick = self.tick(now);
-        *state = self.owing(tick, self.debt(state, tick).saturating_add(self.tokens(units)));
+        *state = self.with_debt(tick, self.debt(state, tick).saturating_add(self.tokens(units)));
     }
 
     fn give(&self, state: &mut Self::State, now: u64, units: u64) {
@@ -358,7 +358,7 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     fn with_used(&self, now: u64, used: u64) -> Self::State {
         match used.min(self.capacity) {
             0 => Self::State::default(),
-            used => self.owing(self.tick(now), self.tokens(used)),
+            used => self.with_debt(self.tick(now), self.tokens(used)),
         }
     }
 
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a4_ticks_are_multiples_of_the_interval_wherever_the_bucket_was_drained() {
+    fn a4_steps_come_at_multiples_of_the_interval_regardless_of_when_the_bucket_was_drained() {
         let mut meter = Meter::new(Limit::token_bucket(10, 10, SECOND).stepped());
         let between = Timestamp::from_millis(1_700);
         assert_eq!(admitted(&mut meter, between), 10);
@@ -412,11 +412,12 @@ mod tests {
     }
 
     #[test]
-    fn a4_a_token_arrives_on_its_nanosecond_and_not_before() {
+    fn a4_a_token_is_available_on_its_nanosecond_and_not_before() {
         let mut meter = Meter::new(Limit::per_second(3));
         let start = Timestamp::from_secs(50);
         assert_eq!(admitted(&mut meter, start), 3);
-        // One third of a second is 333 333 333.33… ns: the token is there at the next whole one.
+        // One third of a second is 333 333 333.33… ns: the token is available at the next whole
+        // one.
         assert!(!meter.decide(start.saturating_add(Duration::from_nanos(333_333_333)), 1).allowed());
         assert!(meter.decide(start.saturating_add(Duration::from_nanos(333_333_334)), 1).allowed());
         assert!(!meter.decide(start.saturating_add(Duration::from_nanos(666_666_666)), 1).allowed());
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a4_a_million_million_a_day_works() {
+    fn a4_a_trillion_a_day_is_exact() {
         let mut meter = Meter::new(Limit::per_day(1_000_000_000_000));
         let start = Timestamp::from_secs(1_800_000_000);
         assert!(meter.decide(start, 1_000_000_000_000).allowed());

@@ -1,4 +1,4 @@
-//! Blocks and reservations, on one cell.
+//! Blocks and reservations of one cell.
 
 use super::*;
 use crate::rule::Tag;
@@ -37,7 +37,7 @@ fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
 }
 
 #[test]
-fn c5_one_holder_has_at_most_as_many_places_as_are_left_for_others() {
+fn c5_one_holder_has_at_most_as_many_reservations_as_are_free() {
     let limit = Limit::per(1_000_000, MINUTE);
     let mut cell = Cell::new(limit);
     let mut ids = 0..;
@@ -54,13 +54,13 @@ fn c5_one_holder_has_at_most_as_many_places_as_are_left_for_others() {
     assert!(reserve(&mut cell, 3, 10).allowed());
     assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed(), "requests go on");
     assert!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).held);
-    assert!(!reserve(&mut cell, 1, 30).allowed(), "the first still has far more than are left");
+    assert!(!reserve(&mut cell, 1, 30).allowed(), "the first still has far more than are free");
     cell.expire(at(30));
     assert!(cell.holds.is_empty());
 }
 
 #[test]
-fn c5_a_reservation_of_nothing_occupies_nothing() {
+fn c5_a_reservation_of_cost_0_is_not_stored() {
     let limit = Limit::per(10, MINUTE);
     let mut cell = Cell::new(limit);
     assert!(one(&mut cell, reserve(30, false), &limit, 0, NOW).outcome.allowed());
@@ -68,11 +68,11 @@ fn c5_a_reservation_of_nothing_occupies_nothing() {
 }
 
 #[test]
-fn b11_what_is_done_to_a_client_leaves_its_limit_as_it_is() {
+fn b11_an_administrative_verb_leaves_the_client_s_limit_unchanged() {
     let (base, gold) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(1_000, MINUTE));
     let mut cell = Cell::new(gold);
     one(&mut cell, Op::Take, &gold, 600, NOW);
-    // Whoever administers may not know of the client's plan.
+    // An administrator may not know the client's plan.
     assert_eq!(one(&mut cell, Op::Penalise, &base, 50, NOW).units, 50);
     one(&mut cell, Op::Block { until: Until::Date(NOW) }, &base, 0, NOW);
     assert_eq!(one(&mut cell, Op::Peek, &gold, 1, NOW).outcome.remaining, 350);
@@ -90,13 +90,13 @@ fn b4_the_wait_ends_when_a_reservation_expires_if_that_is_sooner() {
 }
 
 #[test]
-fn c5_settling_gives_back_what_was_not_needed_or_takes_what_was_lacking() {
+fn c5_settling_gives_back_the_excess_or_takes_the_shortfall() {
     let limit = Limit::fixed_window(10, MINUTE);
-    for (actual, remaining, lacking) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
+    for (actual, remaining, shortfall) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
         let mut cell = Cell::new(limit);
         one(&mut cell, reserve(30, false), &limit, 5, NOW);
         let answer = one(&mut cell, Op::Settle { hold: HOLD }, &limit, actual, at(1));
-        assert_eq!((answer.held, answer.units, answer.outcome.remaining), (true, lacking, remaining));
+        assert_eq!((answer.held, answer.units, answer.outcome.remaining), (true, shortfall, remaining));
     }
 }
 
@@ -123,13 +123,17 @@ fn b11_settling_a_reservation_of_an_older_limit_does_not_bring_that_limit_back()
 }
 
 #[test]
-fn c5_what_is_held_firmly_stays_drawn_when_nobody_settles_it_in_time() {
+fn c5_a_firm_reservation_stays_drawn_when_it_expires_unsettled() {
     let limit = Limit::fixed_window(10, MINUTE);
     let mut cell = Cell::new(limit);
     one(&mut cell, reserve(5, true), &limit, 8, NOW);
     let mut settled = cell.clone();
     one(&mut settled, Op::Settle { hold: HOLD }, &limit, 1, at(4));
-    assert_eq!(one(&mut settled, Op::Peek, &limit, 1, at(4)).outcome.remaining, 9, "in time as any other");
+    assert_eq!(
+        one(&mut settled, Op::Peek, &limit, 1, at(4)).outcome.remaining,
+        9,
+        "settled in time like any other"
+    );
     let denied = one(&mut cell, Op::Peek, &limit, 3, at(4));
     assert_eq!(denied.outcome.verdict, Verdict::Denied { retry_after: Duration::from_secs(56) });
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 2);

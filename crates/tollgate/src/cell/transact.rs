@@ -1,36 +1,35 @@
-//! What a whole request does to its cells.
+//! Applying a whole request to its cells.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
 use super::{Block, Cell, Hold};
-use crate::meter::{Numbers, Standing};
+use crate::meter::{RawOutcome, Skew};
 use crate::store::{Answer, Applied, Cause, Charge, Op};
 use crate::{Limit, Timestamp, Verdict};
 
-/// What became of a request, and which of its cells to write.
+/// The result of a request, and which of its cells to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transaction {
     /// The store's answer.
     pub applied: Applied,
-    /// Whether the cell has to be written, for each cell.
+    /// For each cell, whether it has to be written.
     pub changed: SmallVec<[bool; 4]>,
 }
 
 /// Applies `op` to the cells of a request: the arithmetic, the composition, the blocks and the
-/// reservations of a [`Store`](crate::Store). Left to the store are a transaction and a row for each
-/// key.
+/// reservations of a [`Store`](crate::Store). The store provides a transaction and a row per key.
 ///
-/// `cells` are those of `charges`, one each, in order, and no key twice: the limiter sees to that.
-/// Where nothing is kept of a key, the cell is [`Cell::new`] of the charge's limit.
+/// `cells` are the cells of `charges`, one each, in order. No key occurs twice: the limiter merges
+/// duplicates. The cell of a new key is [`Cell::new`] of the charge's limit.
 ///
-/// A denied request writes nothing, and neither does a peek. There are two exceptions, both for a
-/// check that the limit itself denies: a state from a wild reading of the clock is re-based, and a
-/// state that a replaced limit wrote is converted.
+/// A denied request and a peek write nothing. There are two exceptions, both for a check that the
+/// limit itself denies: a state from a wild reading of the clock is re-based, and a state that a
+/// replaced limit wrote is converted.
 ///
-/// `now` is the reading of the clock. `newest` is the newest reading that the store has seen, if it
-/// remembers that and `now` may merely have come late; otherwise it is `now`.
+/// `now` is the reading of the clock. `newest` is the newest reading that the store has seen, if
+/// the store keeps it and `now` may merely have come late; otherwise pass `now`.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -76,15 +75,15 @@ pub fn transact(
     now: Timestamp,
     newest: Timestamp,
 ) -> Transaction {
-    let at = cells.iter().try_fold(now.max(newest), |at, cell| match cell.meter.standing(now) {
-        Standing::Current => Ok(at),
-        Standing::Late => Ok(at.max(cell.meter.written_at())),
-        Standing::Behind | Standing::Wild => Err(now),
+    let at = cells.iter().try_fold(now.max(newest), |at, cell| match cell.meter.skew(now) {
+        Skew::Current => Ok(at),
+        Skew::Late => Ok(at.max(cell.meter.written_at())),
+        Skew::Behind | Skew::Wild => Err(now),
     });
-    // Before a state that is far ahead, the reading counts as it is: how far must not depend on what
-    // else was asked.
+    // With a state far ahead of the clock, the reading counts as it is: the distance must not
+    // depend on the other cells of the request.
     let at = at.unwrap_or_else(|now| {
-        let late = cells.iter().filter(|cell| cell.meter.standing(now) == Standing::Late);
+        let late = cells.iter().filter(|cell| cell.meter.skew(now) == Skew::Late);
         late.map(|cell| cell.meter.written_at()).fold(now, Timestamp::max)
     });
     match op {
@@ -93,33 +92,34 @@ pub fn transact(
             let each = charges.iter().zip(cells);
             let (answers, changed) = each.map(|(charge, cell)| act(op, charge, cell, now, at)).unzip();
             let applied = Applied { now: at, answers, changed: false, converted: 0 };
-            Transaction { applied, changed }.noted()
+            Transaction { applied, changed }.with_changed()
         }
     }
 }
 
 impl Transaction {
-    fn noted(mut self) -> Self {
+    fn with_changed(mut self) -> Self {
         self.applied.changed = self.changed.contains(&true);
         self
     }
 }
 
-/// A cell as a request finds it, under the limit that now applies.
-struct View<'a> {
+/// A cell as seen by a request, under the limit in force.
+struct CellView<'a> {
     cell: Cow<'a, Cell>,
     now: Timestamp,
-    /// Whether the state is far ahead of the clock, and counts as exactly empty.
+    /// Whether the state is far ahead of the clock and counts as exactly empty.
     behind: bool,
-    /// Whether a denial by this very limit writes the cell all the same.
-    mends: bool,
+    /// Whether a denial by this limit writes the cell: it was converted or re-based, or its block
+    /// restarted.
+    repairs: bool,
     /// Whether a replaced limit wrote the state.
     converted: bool,
-    /// Whether a wild reading of the clock did.
+    /// Whether a wild reading of the clock wrote the state.
     rebased: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> CellView<'a> {
     /// `now` is the reading of the clock, `at` the time to decide at.
     fn new(cell: &'a Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
         let mut cell = Cow::Borrowed(cell);
@@ -127,20 +127,20 @@ impl<'a> View<'a> {
         if current && cell.holds.first().is_some_and(|hold| hold.expires_at <= at) {
             cell.to_mut().expire(at);
         }
-        // An idle cell may have been forgotten by now: nobody can tell, so nothing is converted.
+        // An idle cell may already have been forgotten, which must not be observable: it counts as
+        // unconverted.
         let converted = limit.replaces(&cell.limit()) && !cell.is_idle(at);
         if cell.limit() != *limit {
             cell.to_mut().retune(limit, at);
         }
-        let standing =
-            if cell.meter.written_at() <= at { Standing::Current } else { cell.meter.standing(now) };
-        if standing == Standing::Wild {
+        let skew = if cell.meter.written_at() <= at { Skew::Current } else { cell.meter.skew(now) };
+        if skew == Skew::Wild {
             cell.to_mut().rebase(at);
         }
-        let moved = cell.block.is_ahead(at) && cell.to_mut().set_block_anew(at);
-        let rebased = standing == Standing::Wild;
-        let mends = converted || moved || rebased;
-        Self { cell, now: at, behind: standing == Standing::Behind, mends, converted, rebased }
+        let moved = cell.block.is_ahead(at) && cell.to_mut().restart_block(at);
+        let rebased = skew == Skew::Wild;
+        let repairs = converted || moved || rebased;
+        Self { cell, now: at, behind: skew == Skew::Behind, repairs, converted, rebased }
     }
 
     fn available(&self) -> u64 {
@@ -159,36 +159,37 @@ impl<'a> View<'a> {
         } else if cell.holds.is_empty() {
             cell.meter.available_at(self.now, units)
         } else {
-            cell.unheld_at(self.now, units)
+            cell.available_with_expiry_at(self.now, units)
         };
         at.max(cell.block.until.as_nanos())
     }
 
     fn answer(&self, cost: u64, allowed: bool) -> Answer {
         let numbers = (self.available(), self.cell.meter.limit().capacity());
-        let outcome = Numbers::new(self.now, cost, allowed, numbers, |units| self.available_at(units)).into();
+        let outcome =
+            RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units)).into();
         let blocked = self.cell.is_blocked(self.now);
         let cause = if blocked { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
         Answer { outcome, units: 0, held: false, cause }
     }
 }
 
-/// The verbs that decide a request: all or nothing.
+/// Take, reserve and peek: all or nothing.
 fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at: Timestamp) -> Transaction {
-    let mut views: SmallVec<[View<'_>; 4]> = charges
+    let mut views: SmallVec<[CellView<'_>; 4]> = charges
         .iter()
         .zip(cells.iter())
-        .map(|(charge, cell)| View::new(cell, charge.limit, now, at))
+        .map(|(charge, cell)| CellView::new(cell, charge.limit, now, at))
         .collect();
-    // When there is room for one more reservation: at once, for all that are none.
-    let place_at = |view: &View<'_>, charge: &Charge<'_>| match op {
-        Op::Reserve { holder, .. } if charge.cost > 0 => view.cell.place_at(holder, at),
+    // When one more reservation can be made; for other verbs, now.
+    let reservable_at = |view: &CellView<'_>, charge: &Charge<'_>| match op {
+        Op::Reserve { holder, .. } if charge.cost > 0 => view.cell.reservable_at(holder, at),
         _ => at,
     };
     let fits: SmallVec<[bool; 4]> = views
         .iter()
         .zip(charges)
-        .map(|(view, charge)| view.fits(charge.cost) && place_at(view, charge) <= at)
+        .map(|(view, charge)| view.fits(charge.cost) && reservable_at(view, charge) <= at)
         .collect();
     let both = || charges.iter().zip(&fits);
     let admitted = both().all(|(charge, fits)| charge.shadow || *fits);
@@ -206,13 +207,13 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
             changed
         })
         .collect();
-    let answer = |((view, charge), fits): ((&View<'_>, &Charge<'_>), &bool)| {
-        // After a denial each limit answers as a peek would next: counting the attempt may have used
-        // up its room.
+    let answer = |((view, charge), fits): ((&CellView<'_>, &Charge<'_>), &bool)| {
+        // After a denial each limit answers as a peek would next: a counted attempt may have used
+        // up its units.
         let mut answer = view.answer(charge.cost, if admitted { *fits } else { view.fits(charge.cost) });
-        let place_at = place_at(view, charge);
-        if !admitted && answer.outcome.allowed() && place_at > at {
-            answer.outcome.verdict = Verdict::Denied { retry_after: place_at.since(at) };
+        let reservable_at = reservable_at(view, charge);
+        if !admitted && answer.outcome.allowed() && reservable_at > at {
+            answer.outcome.verdict = Verdict::Denied { retry_after: reservable_at.since(at) };
         }
         answer
     };
@@ -228,11 +229,11 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
         }
     }
     let applied = Applied { now: at, answers, changed: false, converted };
-    Transaction { applied, changed }.noted()
+    Transaction { applied, changed }.with_changed()
 }
 
 /// Takes or reserves what fits.
-fn draw(op: Op, view: &mut View<'_>, units: u64) -> bool {
+fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
     let now = view.now;
     match op {
         Op::Reserve { hold: id, holder, ttl, firm } => {
@@ -245,18 +246,19 @@ fn draw(op: Op, view: &mut View<'_>, units: u64) -> bool {
     true
 }
 
-/// What a denial writes: an attempt, where those count, and what this limit mends if it was the one
-/// to deny. Says whether that is anything.
-fn refuse(view: &mut View<'_>, cost: u64, fits: bool) -> bool {
+/// Writes what a denial writes: an attempt, if the limit counts denied attempts, and a repair, if
+/// this limit denied. Returns whether there was either.
+fn refuse(view: &mut CellView<'_>, cost: u64, fits: bool) -> bool {
     let counts = view.cell.limit().counts_denied() && !view.behind && !view.rebased;
     let counted = counts && view.cell.to_mut().meter.refuse(view.now, cost);
-    counted || (!fits && view.mends)
+    counted || (!fits && view.repairs)
 }
 
-/// The verbs that treat each cell by itself. What is done to a client leaves its limit as it is.
+/// Refund, penalise, block, settle and reset: each cell on its own. None of them changes the limit
+/// of the cell.
 fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
-    // An idle cell may have been forgotten by now: nobody can tell, so it has the limit of whoever
-    // comes.
+    // An idle cell may already have been forgotten, which must not be observable: it takes the
+    // charge's limit.
     let mut cell = match op {
         Op::Reset => Cell::new(*charge.limit),
         _ if kept.is_idle(now) => Cell::new(*charge.limit),
@@ -276,14 +278,14 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
         Op::Penalise => units = cell.meter.penalise(now, charge.cost),
         Op::Block { until } => cell.block = Block::new(until, now),
         Op::Settle { hold } => {
-            let lacking = cell.settle(hold, now, charge.cost);
-            (units, held) = (lacking.unwrap_or(0), lacking.is_some());
+            let shortfall = cell.settle(hold, now, charge.cost);
+            (units, held) = (shortfall.unwrap_or(0), shortfall.is_some());
         }
         Op::Reset | Op::Take | Op::Reserve { .. } | Op::Peek => {}
     }
     let changed = held || cell.meter != before || matches!(op, Op::Reset | Op::Block { .. });
     let limit = cell.limit();
-    let view = View::new(&cell, &limit, reading, now);
+    let view = CellView::new(&cell, &limit, reading, now);
     let answer = Answer { units, held, ..view.answer(charge.cost, view.fits(charge.cost)) };
     if changed {
         *kept = cell.without_ended(now);

@@ -1,4 +1,4 @@
-//! The one place where a limit's numbers are checked, usable in a `const`.
+//! Checking the numbers of a limit, in one function that a `const` can call.
 
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket};
 
-/// Why numbers are not a limit; see [`Error::InvalidLimit`], which a `const` cannot build.
+/// A number out of range: [`Error::InvalidLimit`](crate::Error::InvalidLimit) for a `const`, which
+/// cannot build strings.
 #[derive(Clone, Copy)]
-pub(super) struct Flaw {
+pub(super) struct InvalidNumber {
     pub(super) field: &'static str,
     pub(super) value: u128,
     pub(super) reason: &'static str,
@@ -19,14 +20,14 @@ pub(super) struct Flaw {
 }
 
 impl Limit {
-    pub(super) const fn checked(algorithm: Algorithm) -> Result<Self, Flaw> {
+    pub(super) const fn checked(algorithm: Algorithm) -> Result<Self, InvalidNumber> {
         Ok(Self(match algorithm {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 match (checked_count("limit", limit), checked_span("period", period)) {
                     (Ok(limit), Ok(period)) => {
                         Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied })
                     }
-                    (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
+                    (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
                 }
             }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
@@ -34,13 +35,13 @@ impl Limit {
                     (Ok(limit), Ok(period)) => {
                         Kind::SlidingWindow(SlidingWindow { limit, period, count_denied })
                     }
-                    (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
+                    (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
                 }
             }
             Algorithm::SlidingLog { limit, period } => {
                 match (checked_count("limit", limit), checked_span("period", period)) {
                     (Ok(limit), Ok(period)) => Kind::SlidingLog(SlidingLog { limit, period }),
-                    (Err(flaw), _) | (_, Err(flaw)) => return Err(flaw),
+                    (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
                 }
             }
             Algorithm::TokenBucket(bucket) => match checked_bucket(bucket) {
@@ -48,13 +49,13 @@ impl Limit {
                     Some(whole) => Kind::TokenBucket(whole),
                     None => Kind::FractionalBucket(bucket),
                 },
-                Err(flaw) => return Err(flaw),
+                Err(invalid) => return Err(invalid),
             },
             Algorithm::Reserve { sustained, reserve } => {
                 let total = sustained.capacity.saturating_add(reserve.capacity);
                 match (checked_bucket(sustained), checked_bucket(reserve), checked_count("capacity", total)) {
                     (Ok(sustained), Ok(reserve), Ok(_)) => Kind::Reserve(Reserve { sustained, reserve }),
-                    (Err(flaw), ..) | (_, Err(flaw), _) | (.., Err(flaw)) => return Err(flaw),
+                    (Err(invalid), ..) | (_, Err(invalid), _) | (.., Err(invalid)) => return Err(invalid),
                 }
             }
         }))
@@ -62,11 +63,11 @@ impl Limit {
 }
 
 #[expect(clippy::as_conversions, reason = "widening, in a const")]
-const fn checked_count(field: &'static str, count: u64) -> Result<u64, Flaw> {
+const fn checked_count(field: &'static str, count: u64) -> Result<u64, InvalidNumber> {
     if 0 < count && count <= MAX_COUNT {
         return Ok(count);
     }
-    Err(Flaw {
+    Err(InvalidNumber {
         field,
         value: count as u128,
         reason: "a whole number from 1 to 999999999999999",
@@ -75,12 +76,12 @@ const fn checked_count(field: &'static str, count: u64) -> Result<u64, Flaw> {
 }
 
 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "checked, in a const")]
-const fn checked_span(field: &'static str, span: Duration) -> Result<u64, Flaw> {
+const fn checked_span(field: &'static str, span: Duration) -> Result<u64, InvalidNumber> {
     let nanos = span.as_nanos();
     if 0 < nanos && nanos <= MAX_SPAN.as_nanos() {
         return Ok(nanos as u64);
     }
-    Err(Flaw {
+    Err(InvalidNumber {
         field,
         value: nanos,
         reason: "from 1 nanosecond to 100 years (in nanoseconds)",
@@ -89,7 +90,7 @@ const fn checked_span(field: &'static str, span: Duration) -> Result<u64, Flaw> 
 }
 
 #[expect(clippy::as_conversions, reason = "widening, in a const")]
-const fn checked_bucket(bucket: Bucket) -> Result<TokenBucket<Parts>, Flaw> {
+const fn checked_bucket(bucket: Bucket) -> Result<TokenBucket<Parts>, InvalidNumber> {
     let Bucket { capacity, amount, interval, stepped } = bucket;
     let (capacity, amount, interval) = match (
         checked_count("capacity", capacity),
@@ -97,12 +98,12 @@ const fn checked_bucket(bucket: Bucket) -> Result<TokenBucket<Parts>, Flaw> {
         checked_span("interval", interval),
     ) {
         (Ok(capacity), Ok(amount), Ok(interval)) => (capacity, amount, interval),
-        (Err(flaw), ..) | (_, Err(flaw), _) | (.., Err(flaw)) => return Err(flaw),
+        (Err(invalid), ..) | (_, Err(invalid), _) | (.., Err(invalid)) => return Err(invalid),
     };
     let refill = (capacity as u128).saturating_mul(interval as u128);
     let longest = MAX_SPAN.as_nanos().saturating_mul(amount as u128);
     if refill > longest {
-        return Err(Flaw {
+        return Err(InvalidNumber {
             field: "capacity",
             value: capacity as u128,
             reason: "small enough for the refill to fill it within 100 years",

@@ -1,4 +1,4 @@
-//! Putting a limiter together.
+//! Building a limiter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use super::failure::Share;
 use super::wait::Queues;
-use super::{Current, Limiter, Observer, Shared, check_accepted};
+use super::{ActiveRules, Limiter, Observer, Shared, check_accepted};
 use crate::stats::Tally;
 use crate::store::Store;
 use crate::time::{AnyClock, Clock};
 use crate::{Error, MAX_SPAN, MemoryStore, RuleSet};
 
-/// How long a limit that comes with a request may take to be whole again, unless said otherwise: a
-/// year, so that Envoy's largest unit has room.
+/// The default of `longest_inline_refill`: a year, Envoy's largest unit.
 const LEAP_YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Limiter {
-    /// A limiter put together piece by piece, in memory unless a store is given.
+    /// A builder for a limiter, in memory unless a store is given.
     #[must_use]
     pub fn builder(rules: RuleSet) -> LimiterBuilder {
         LimiterBuilder {
@@ -33,7 +32,7 @@ impl Limiter {
     }
 }
 
-/// Puts a [`Limiter`] together.
+/// Builds a [`Limiter`].
 ///
 /// ```
 /// use tollgate::{FailurePolicy, Limit, Limiter, Request, Rule, RuleSet};
@@ -64,54 +63,52 @@ impl<S> fmt::Debug for LimiterBuilder<S> {
 }
 
 impl<S: Store> LimiterBuilder<S> {
-    /// Keeps state in `store` instead.
+    /// Keeps state in `store`.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
         let Self { rules, store: _, clock, observer, deadline, longest_inline_refill, local_share } = self;
         LimiterBuilder { rules, store, clock, observer, deadline, longest_inline_refill, local_share }
     }
 
-    /// Reads the time, and sleeps, through `clock` instead of the machine's.
+    /// Reads the time, and sleeps, through `clock` instead of the system's.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = AnyClock::new(clock);
         self
     }
 
-    /// Tells `observer` of every decision and every failure of the store.
+    /// Notifies `observer` of every decision and every failure of the store.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// How long the store may take before it counts as failed: 50 milliseconds unless said
-    /// otherwise.
+    /// How long the store may take before it counts as failed. The default is 50 milliseconds.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// How long a limit that [comes with a request](Limiter::inline) may take to come back whole: 366
-    /// days unless said otherwise. Whoever may name keys and bring limits keeps a key busy for that
-    /// long at most.
+    /// The longest full refill of an [inline limit](Limiter::inline). The default is 366 days. A
+    /// client that names keys and passes limits keeps a key busy for at most that long.
     #[must_use]
     pub const fn longest_inline_refill(mut self, longest: Duration) -> Self {
         self.longest_inline_refill = longest;
         self
     }
 
-    /// Which share of each limit applies under
-    /// [`FailurePolicy::Local`](crate::FailurePolicy::Local): a quarter unless said otherwise.
-    /// With `n` processes on one store, the `n`th part keeps them together within the limit.
+    /// The share of each limit that applies under
+    /// [`FailurePolicy::Local`](crate::FailurePolicy::Local). The default is a quarter. With `n`
+    /// processes on one store, a share of `1/n` keeps all of them together within the limit.
     #[must_use]
     pub const fn local_share(mut self, share: f64) -> Self {
         self.local_share = share;
         self
     }
 
-    /// Checks everything and builds the limiter. The store is not asked for anything yet.
+    /// Checks the settings and builds the limiter. The store is not called yet.
     ///
     /// # Errors
     /// [`Error::InvalidRule`] if the store cannot keep one of the limits, [`Error::InvalidConfig`]
@@ -136,7 +133,7 @@ impl<S: Store> LimiterBuilder<S> {
         let Self { rules, store, clock, observer, deadline, longest_inline_refill, local_share } = self;
         let local_share = Share::from_fraction(local_share);
         let shared = Shared {
-            rules: Current::new(rules, store.as_memory()),
+            rules: ActiveRules::new(rules, store.as_memory()),
             store,
             clock,
             observer,

@@ -1,12 +1,12 @@
-//! The way of a check through a limiter whose store answers at once: find the rules that cover it,
-//! aim at the states of their budgets, read the clock, and take.
+//! Checks on a memory store, which answers synchronously: find the rules that cover the request,
+//! locate the states of their budgets, read the clock, and take.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::prepared::{Plain, Prepared};
+use super::prepared::{Prepared, SoleRule};
 use super::{Limiter, Shared};
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::key::checked_value;
@@ -17,13 +17,13 @@ use crate::stats::stripe_index;
 use crate::store::{Op, Store};
 use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
 
-/// How many requests of a batch are aimed at before the first is decided: enough to keep as many
-/// cache misses under way as a processor can, few enough that nothing fetched is gone again.
+/// Requests of a batch that are located before the first is decided: enough to keep as many cache
+/// misses in flight as a processor can, few enough that no prefetched line is evicted again.
 const BATCH: usize = 64;
 
 impl Limiter {
-    /// Takes what the request costs if every rule that covers it admits it. Answers at once, with
-    /// no async runtime.
+    /// Takes the request's cost if every rule that covers it admits it. Synchronous, without an
+    /// async runtime.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
@@ -33,10 +33,10 @@ impl Limiter {
         self.shared.check(&self.shared.store, &request)
     }
 
-    /// Checks one request after the other, and hands each answer to `each`, in order: the same
-    /// answers as from [`check`](Self::check), up to 64 as of one reading of the clock. The memory
-    /// that a request needs is fetched while others are decided, so with millions of clients
-    /// this is several times as fast.
+    /// Checks requests one after the other and calls `each` with each decision, in order. The
+    /// decisions are those of [`check`](Self::check), with one reading of the clock per 64
+    /// requests. The memory that a request needs is prefetched while others are decided, so with
+    /// millions of clients this is several times as fast.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter};
@@ -54,8 +54,8 @@ impl Limiter {
 }
 
 impl<S: Store> Limiter<S> {
-    /// What [`check_async`](Self::check_async) would answer, if the store is one that answers at
-    /// once: `None` if it has to be waited for.
+    /// [`check_async`](Self::check_async) without awaiting, on a memory store. `None` on any other
+    /// store.
     ///
     /// # Errors
     /// As [`check_async`](Self::check_async).
@@ -65,8 +65,8 @@ impl<S: Store> Limiter<S> {
         Some(self.shared.check(memory, &request))
     }
 
-    /// As [`check_many`](Limiter::check_many), if the store is one that answers at once: else says
-    /// `false`, and nothing was asked.
+    /// [`check_many`](Limiter::check_many) on a memory store. On any other store it does nothing
+    /// and returns `false`.
     pub fn check_many_now<R: AsRequest>(
         &self,
         requests: &[R],
@@ -81,13 +81,13 @@ impl<S: Store> Limiter<S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        let Some(plain) = self.rules.plain() else {
+        let Some(sole) = self.rules.sole() else {
             return request.with_request(|request| self.check_covered(memory, &request));
         };
-        let Some(target) = request.with_request(|request| aim_plain(memory, plain, &request)) else {
+        let Some(target) = request.with_request(|request| locate_sole(memory, sole, &request)) else {
             return request.with_request(|request| self.check_covered(memory, &request));
         };
-        // The state is on its way: time to read the clock.
+        // Read the clock while the state is being fetched.
         let now = self.clock.now();
         match self.take_one(memory, &target, now) {
             Some(taken) if self.observer.is_none() => Ok(taken.decision()),
@@ -99,16 +99,16 @@ impl<S: Store> Shared<S> {
     #[inline(never)]
     fn observed(&self, request: &impl AsRequest, taken: Taken) -> Decision {
         let decision = taken.decision();
-        self.tell(request, &decision);
+        self.notify(request, &decision);
         decision
     }
 
-    /// A request under several rules, or one that is out of the ordinary.
+    /// Checks a request under several rules, or one that the sole rule does not handle.
     #[inline(never)]
     fn check_covered(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
         let prepared = self.rules.load();
         let mut targets: SmallVec<[Target<'_>; TAGS_MAX]> = SmallVec::new();
-        if aim(memory, &prepared, request, |target| targets.push(target)).is_none() {
+        if locate(memory, &prepared, request, |target| targets.push(target)).is_none() {
             targets.clear();
         }
         let decision = self.take(memory, &targets, request, self.clock.now());
@@ -117,7 +117,7 @@ impl<S: Store> Shared<S> {
         decision
     }
 
-    /// Takes from the one budget that was aimed at, on the shortest way.
+    /// Takes from the only located budget, on the fastest path.
     #[inline(always)]
     fn take_one(&self, memory: &MemoryStore, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
         let (taken, stripe) = (memory.take_one(target, now)?, stripe_index());
@@ -126,7 +126,7 @@ impl<S: Store> Shared<S> {
         Some(taken)
     }
 
-    /// Takes from the budgets that were aimed at.
+    /// Takes from the located budgets.
     #[inline(never)]
     fn take(
         &self,
@@ -141,7 +141,7 @@ impl<S: Store> Shared<S> {
             _ => None,
         };
         let taken = known.or_else(|| memory.take_all(targets, inline, request.units(), now, &mut denied));
-        let Some(decision) = taken else { return self.check_at_length(memory, request, now) };
+        let Some(decision) = taken else { return self.check_slow(memory, request, now) };
         let stripe = stripe_index();
         for (index, target) in targets.iter().enumerate() {
             target.count(stripe, denied >> index & 1 == 0);
@@ -153,9 +153,9 @@ impl<S: Store> Shared<S> {
         Ok(decision)
     }
 
-    /// Whatever is out of the ordinary.
+    /// Checks any request, through the general path of the store.
     #[cold]
-    fn check_at_length(
+    fn check_slow(
         &self,
         memory: &MemoryStore,
         request: &Request<'_>,
@@ -180,24 +180,24 @@ impl<S: Store> Shared<S> {
         mut each: impl FnMut(Result<Decision, Error>),
     ) {
         for batch in requests.chunks(BATCH) {
-            match self.rules.plain() {
-                Some(plain) => self.check_plain_batch(memory, plain, batch, &mut each),
+            match self.rules.sole() {
+                Some(sole) => self.check_sole_rule_batch(memory, sole, batch, &mut each),
                 None => self.check_batch(memory, batch, &mut each),
             }
         }
     }
 
-    /// Some requests under the one rule that there is.
-    fn check_plain_batch<R: AsRequest>(
+    /// Checks a batch under the sole rule.
+    fn check_sole_rule_batch<R: AsRequest>(
         &self,
         memory: &MemoryStore,
-        plain: &Plain,
+        sole: &SoleRule,
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
         let mut targets = [None; BATCH];
         for (request, target) in batch.iter().zip(&mut targets) {
-            *target = request.with_request(|request| aim_plain(memory, plain, &request));
+            *target = request.with_request(|request| locate_sole(memory, sole, &request));
         }
         let now = self.clock.now();
         for (request, target) in batch.iter().zip(&targets) {
@@ -210,7 +210,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Some requests, under whatever rules.
+    /// Checks a batch under any rules.
     fn check_batch<R: AsRequest>(
         &self,
         memory: &MemoryStore,
@@ -223,39 +223,39 @@ impl<S: Store> Shared<S> {
         for request in batch {
             let before = targets.len();
             let found = |target| targets.push(target);
-            if request.with_request(|request| aim(memory, &prepared, &request, found)).is_none() {
+            if request.with_request(|request| locate(memory, &prepared, &request, found)).is_none() {
                 targets.truncate(before);
             }
             ends.push(targets.len());
         }
         let (now, mut start) = (self.clock.now(), 0);
         for (request, end) in batch.iter().zip(ends) {
-            let its = targets.get(start..end).unwrap_or_default();
+            let of_request = targets.get(start..end).unwrap_or_default();
             start = end;
-            each(request.with_request(|request| self.take(memory, its, &request, now)));
+            each(request.with_request(|request| self.take(memory, of_request, &request, now)));
         }
         drop(targets);
         prepared.put_back();
     }
 }
 
-/// The budget of a request under the one rule that there is; none if it is out of the ordinary.
+/// The budget of a request under the sole rule; `None` if the request needs the general path.
 #[inline(always)]
-fn aim_plain<'a>(memory: &MemoryStore, plain: &'a Plain, request: &Request<'_>) -> Option<Target<'a>> {
+fn locate_sole<'a>(memory: &MemoryStore, sole: &'a SoleRule, request: &Request<'_>) -> Option<Target<'a>> {
     if !request.is_unscoped() {
         return None;
     }
     let subject = match request.only_client() {
-        _ if !plain.by_client => Subject::Values(&[]),
+        _ if !sole.by_client => Subject::Values(&[]),
         client => Subject::Client(client.filter(is_valid)?),
     };
-    memory.target(&plain.aim, subject, None, request.valid_cost()?)
+    memory.target(&sole.lookup, subject, None, request.valid_cost()?)
 }
 
-/// The budgets that a request draws on; none if it is out of the ordinary: covered by more rules
-/// than a decision has room for, by one that only watches, with a state that does not pack, or with
-/// a mistake in it.
-fn aim<'a>(
+/// Locates the budgets that a request draws on. `None` if the request needs the general path: too
+/// many rules cover it for one decision, one of them is a shadow rule, a state does not pack, or
+/// the request is invalid.
+fn locate<'a>(
     memory: &MemoryStore,
     prepared: &'a Prepared,
     request: &Request<'_>,
@@ -271,8 +271,8 @@ fn aim<'a>(
         if rule.is_shadow() || rules > TAGS_MAX || rule.is_inline() != inline.is_some() || request.is_own() {
             return None;
         }
-        let aim = budget.aim.as_ref()?;
-        let target = with_subject(rule, request, |subject| memory.target(aim, subject, inline, cost))?;
+        let lookup = budget.lookup.as_ref()?;
+        let target = with_subject(rule, request, |subject| memory.target(lookup, subject, inline, cost))?;
         words = words.saturating_add(target.words());
         if words > WORDS_MAX {
             return None;
@@ -282,7 +282,7 @@ fn aim<'a>(
     Some(())
 }
 
-/// Hands `f` the values that a rule counts by, if they are valid.
+/// Calls `f` with the subject of a request under a rule, if its values are valid.
 fn with_subject<R>(
     rule: &Rule,
     request: &Request<'_>,
@@ -304,38 +304,38 @@ fn is_valid(client: &Client<'_>) -> bool {
     }
 }
 
-/// What became of several requests that were decided as one: all admitted, or nothing taken.
+/// The decision on several requests as one: all admitted, or nothing taken.
 #[derive(Clone, Debug, PartialEq)]
-#[must_use = "a decision that nobody looks at limits nothing"]
+#[must_use = "an unread decision limits nothing"]
 pub struct Together {
     whole: Decision,
     each: Vec<Decision>,
 }
 
 impl Together {
-    /// The one decision, with what every limit said to any of the requests. A budget that several
-    /// draw on is in it once.
+    /// The decision on all requests, with the reports of every limit. A budget that several
+    /// requests draw on is reported once.
     pub const fn whole(&self) -> &Decision {
         &self.whole
     }
 
-    /// What each request would have got by itself, in order. One that is allowed here was still
-    /// not admitted if the whole was denied.
+    /// The decision each request would have got alone, in order. An allowed one was still not
+    /// admitted if the whole was denied.
     pub fn each(&self) -> &[Decision] {
         &self.each
     }
 
-    /// The same, to keep.
+    /// The decision each request would have got alone, by value.
     pub fn into_each(self) -> Vec<Decision> {
         self.each
     }
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides several requests as one: what all of them cost is taken if every rule that covers
-    /// any of them admits it, and nothing otherwise. Each has its own attributes and cost; where
-    /// several draw on the same budget it is charged once, with the largest cost. Of two limits that
-    /// came with requests for the same budget, the smaller holds.
+    /// Decides several requests as one: all costs are taken if every rule that covers any of them
+    /// admits, and nothing otherwise. Each request has its own attributes and cost. A budget that
+    /// several requests draw on is charged once, with the largest cost. Of two inline limits for
+    /// the same budget, the smaller applies.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Request, block_on};
@@ -353,18 +353,18 @@ impl<S: Store> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`check_async`](Self::check_async), if any of them cannot be counted.
+    /// As [`check_async`](Self::check_async), if any request cannot be counted.
     pub async fn check_together<R: AsRequest>(&self, requests: &[R]) -> Result<Together, Error> {
         let shared = &*self.shared;
         let (mut plan, mut parts) = (Plan::empty(), Vec::<Range<usize>>::with_capacity(requests.len()));
         {
             let prepared = shared.rules.load();
             for request in requests {
-                let start = plan.lines().len();
+                let start = plan.planned().len();
                 request.with_request(|request| {
                     shared.add(&mut plan, &prepared, &request, request.checked_cost()?)
                 })?;
-                parts.push(start..plan.lines().len());
+                parts.push(start..plan.planned().len());
             }
         }
         let now = shared.clock.now();
@@ -373,12 +373,12 @@ impl<S: Store> Limiter<S> {
         let reports = decision.limits();
         let part = |part: &Range<usize>| reports.get(part.clone()).unwrap_or_default().iter().copied();
         let each = parts.iter().map(|range| decision.merged(part(range))).collect();
-        let repeated = plan.lines().iter().map(super::plan::Line::is_repeated);
-        let once = reports.iter().zip(repeated).filter(|(_, repeated)| !repeated);
-        let whole = decision.merged(once.map(|(report, _)| *report));
+        let duplicate = plan.planned().iter().map(super::plan::PlannedCharge::is_duplicate);
+        let distinct = reports.iter().zip(duplicate).filter(|(_, duplicate)| !duplicate);
+        let whole = decision.merged(distinct.map(|(report, _)| *report));
         shared.count(&whole, &shared.rules.load());
         for request in requests {
-            shared.tell(request, &whole);
+            shared.notify(request, &whole);
         }
         Ok(Together { whole, each })
     }

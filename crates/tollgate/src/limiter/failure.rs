@@ -1,4 +1,4 @@
-//! What a limiter answers when its store does not.
+//! Decisions without the store, by the rules' failure policies.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Share {
         Self(((fraction * 1e6).round() as u64).clamp(1, Self::WHOLE))
     }
 
-    /// The limit with this share of its count, at least one, and of its rate.
+    /// The limit with this share of its count, at least 1, and of its rate.
     pub(crate) fn of(self, limit: &Limit) -> Limit {
         if let Some(longest) = limit.inline_longest() {
             return self.of(&limit.plain()).inline(longest).unwrap_or(*limit);
@@ -57,7 +57,7 @@ impl Share {
         share.and_then(|share| u64::try_from(share).ok()).unwrap_or(whole).max(1)
     }
 
-    /// As many come back, in a longer time: a rate that is small already cannot be rounded away.
+    /// Scales the interval, not the amount: a low rate is not rounded to zero.
     fn bucket(self, bucket: Bucket) -> Bucket {
         let nanos =
             bucket.interval.as_nanos().saturating_mul(Self::WHOLE.into()).div_ceil(u128::from(self.0.max(1)));
@@ -69,31 +69,34 @@ impl Share {
 impl<S> Shared<S> {
     /// The degraded decision: each rule's charges by that rule's policy, all or nothing.
     pub(crate) fn decide_without_store(&self, op: Op, plan: &Plan, cost: u64, now: Timestamp) -> Decision {
-        let closed = plan.lines().iter().any(|line| line.policy == FailurePolicy::Closed && !line.shadow);
+        let closed =
+            plan.planned().iter().any(|charge| charge.policy == FailurePolicy::Closed && !charge.shadow);
         let charges = plan.charges(cost);
         let local: SmallVec<[(Limit, Tag); 4]> = charges
             .iter()
             .map(|charge| (self.local_share.of(charge.limit), self.local_tag(charge)))
             .collect();
         let local = plan
-            .once()
+            .distinct()
             .zip(&charges)
             .zip(&local)
-            .filter(|((line, _), _)| line.policy == FailurePolicy::Local);
+            .filter(|((charge, _), _)| charge.policy == FailurePolicy::Local);
         let charges: SmallVec<[Charge<'_>; 4]> =
             local.map(|((_, charge), (limit, tag))| Charge { limit, tag: *tag, ..*charge }).collect();
         let op = match op {
             _ if closed => Op::Peek,
-            // Nobody settles what is held here: what is admitted is taken.
+            // A local reservation would never be settled: an admitted cost is taken.
             Op::Reserve { .. } => Op::Take,
             op => op,
         };
         let answered = self.local.apply_now(op, &charges, now);
         let mut local_answers = answered.map(|applied| applied.answers).unwrap_or_default().into_iter();
         let answers: SmallVec<[Answer; 4]> = plan
-            .once()
-            .map(|line| match line.policy {
-                FailurePolicy::Open => assumed(Verdict::Allowed, plan.charge(line, 0).limit.capacity(), now),
+            .distinct()
+            .map(|charge| match charge.policy {
+                FailurePolicy::Open => {
+                    assumed(Verdict::Allowed, plan.charge(charge, 0).limit.capacity(), now)
+                }
                 FailurePolicy::Closed => assumed(Verdict::Denied { retry_after: SECOND }, 0, now),
                 FailurePolicy::Local => {
                     local_answers.next().unwrap_or_else(|| assumed(Verdict::Allowed, 0, now))
@@ -115,7 +118,7 @@ impl<S> Shared<S> {
     }
 }
 
-/// An answer that nobody counted.
+/// An answer without a count behind it.
 fn assumed(verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
     let at = match verdict {
         Verdict::Denied { retry_after } => now.saturating_add(retry_after),
@@ -131,7 +134,7 @@ mod tests {
     use crate::MINUTE;
 
     #[test]
-    fn e4_a_share_of_a_limit_is_that_share_of_its_count_and_of_its_rate() {
+    fn e4_a_share_of_a_limit_scales_its_count_and_its_rate() {
         let quarter = |limit: Limit| Share(250_000).of(&limit);
         assert_eq!(quarter(Limit::fixed_window(10, MINUTE)), Limit::fixed_window(2, MINUTE));
         assert_eq!(quarter(Limit::sliding_log(3, MINUTE)), Limit::sliding_log(1, MINUTE));

@@ -1,9 +1,8 @@
-//! The rules in force, prepared for requests, and read by every request without writing anything
-//! that another thread reads.
+//! The active rules, prepared for requests. Reading them writes nothing that another thread reads.
 //!
-//! Rules change rarely and are read all the time. Each thread keeps the set that it used last, and
-//! one load of a version number says whether that is still the one in force. Only after a change,
-//! or when a thread goes from one limiter to another, is the shared pointer read, under a lock.
+//! Rules change rarely and are read by every request. Each thread caches the rules it used last,
+//! and one load of a version number tells whether they are still active. The shared pointer is
+//! read, under a lock, only after a change or when a thread switches between limiters.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -11,51 +10,51 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::memory::Aim;
+use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
 use crate::stats::Tally;
 use crate::{Budget, Limit, MemoryStore, Rule, RuleName, RuleSet};
 
-/// The rules in force.
+/// The active rules with their precomputed lookups.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) rules: RuleSet,
-    each: Vec<PreparedRule>,
+    prepared_rules: Vec<PreparedRule>,
 }
 
-/// The one rule of a set, if it covers everyone alike and there is nothing to look for.
+/// The only rule of a set, if it covers every request and has no overrides: no search is needed.
 #[derive(Debug)]
-pub(super) struct Plain {
-    /// Whether it counts by client; otherwise by nothing.
+pub(super) struct SoleRule {
+    /// Whether the rule counts by client; otherwise its budget is global.
     pub(super) by_client: bool,
-    pub(super) aim: Aim,
+    pub(super) lookup: Lookup,
 }
 
-/// One rule, with its running counts and its budgets: its own, and its overrides' in their order.
+/// A rule with its decision counts and its budgets: the rule's first, then its overrides' in order.
 #[derive(Debug)]
 pub(super) struct PreparedRule {
     pub(super) tally: Arc<Tally>,
     budgets: Vec<PreparedBudget>,
-    /// For windows that come with requests.
+    /// The budget of inline windows.
     inline_count: Option<PreparedBudget>,
 }
 
-/// A budget under the limits that are in force for it.
+/// A budget and the limits in force for it.
 #[derive(Debug)]
 pub(super) struct PreparedBudget {
     pub(super) tag: Tag,
-    /// Where a memory store looks for its states.
-    pub(super) aim: Option<Aim>,
+    /// The lookup of its states in a memory store.
+    pub(super) lookup: Option<Lookup>,
 }
 
 impl PreparedBudget {
     fn new(tag: Tag, memory: Option<&MemoryStore>, tally: &Arc<Tally>) -> Self {
-        Self { tag, aim: memory.map(|memory| memory.aim(tag, Arc::clone(tally))) }
+        Self { tag, lookup: memory.map(|memory| memory.lookup(tag, Arc::clone(tally))) }
     }
 }
 
 impl Prepared {
-    /// Gets ready for requests. Rules that keep their names keep their counts.
+    /// Prepares rules. A rule that keeps its name keeps its counts.
     fn new(rules: RuleSet, memory: Option<&MemoryStore>, before: Option<&Self>) -> Self {
         let prepare = |rule: &Rule| {
             if let Some(memory) = memory {
@@ -69,25 +68,26 @@ impl Prepared {
             };
             let tally = before.and_then(|before| before.tally(name)).unwrap_or_default();
             let budget = |tag| PreparedBudget::new(tag, memory, &tally);
-            let budgets: Vec<_> = rules.limited(rule).map(|limited| budget(tag(limited))).collect();
+            let budgets: Vec<_> = rules.budgets(rule).map(|limits| budget(tag(limits))).collect();
             let inline_count = rule.is_inline().then(|| budget(count(Duration::ZERO)));
             PreparedRule { tally, budgets, inline_count }
         };
-        let each = rules.rules().iter().map(prepare).collect();
-        Self { rules, each }
+        let prepared_rules = rules.rules().iter().map(prepare).collect();
+        Self { rules, prepared_rules }
     }
 
-    fn plain(&self) -> Option<Plain> {
-        let (rule, prepared) = self.rules.plain().zip(self.each.first())?;
-        let aim = prepared.budgets.first()?.aim.clone()?;
-        let plain = Plain { by_client: rule.is_by_client(), aim };
-        (plain.by_client || rule.key_attributes().is_empty()).then_some(plain)
+    fn sole(&self) -> Option<SoleRule> {
+        let (rule, prepared) = self.rules.sole_rule().zip(self.prepared_rules.first())?;
+        let lookup = prepared.budgets.first()?.lookup.clone()?;
+        let sole = SoleRule { by_client: rule.is_by_client(), lookup };
+        (sole.by_client || rule.key_attributes().is_empty()).then_some(sole)
     }
 
-    /// A rule that covers a request, and the budget that the request draws on.
+    /// The rule that covers a request, and the budget that the request draws on.
     #[inline]
     pub(super) fn get(&self, covered: Covered, inline: Option<&Limit>) -> Option<(&Rule, &PreparedBudget)> {
-        let (rule, prepared) = (self.rules.rules().get(covered.rule)?, self.each.get(covered.rule)?);
+        let (rule, prepared) =
+            (self.rules.rules().get(covered.rule)?, self.prepared_rules.get(covered.rule)?);
         let counts = |limit: &Limit| matches!(limit.0, crate::limit::Kind::InlineWindow(_));
         let budget = match &prepared.inline_count {
             Some(count) if inline.is_some_and(counts) => count,
@@ -96,74 +96,81 @@ impl Prepared {
         Some((rule, budget))
     }
 
-    /// The counts of a rule.
+    /// The decision counts of a rule.
     pub(super) fn tally(&self, name: RuleName) -> Option<Arc<Tally>> {
         let index = self.rules.index(&name)?;
-        self.each.get(index).map(|rule| Arc::clone(&rule.tally))
+        self.prepared_rules.get(index).map(|rule| Arc::clone(&rule.tally))
     }
 
-    /// The counts of each rule, in their order.
+    /// The decision counts of each rule, in order.
     pub(super) fn tallies(&self) -> impl Iterator<Item = (RuleName, &Tally)> {
-        self.rules.rules().iter().zip(&self.each).map(|(rule, prepared)| (rule.name(), &*prepared.tally))
+        self.rules
+            .rules()
+            .iter()
+            .zip(&self.prepared_rules)
+            .map(|(rule, prepared)| (rule.name(), &*prepared.tally))
     }
 }
 
-/// Where a limiter keeps the rules in force.
+/// The active rules of a limiter.
 #[derive(Debug)]
-pub(super) struct Current {
-    /// Which of `plains` is in force, if one is.
-    plain: AtomicUsize,
-    /// The plain rules that there have been: few, and kept, so that nobody has to say for how long
-    /// one is used.
-    plains: Box<[OnceLock<Plain>; PLAINS]>,
+pub(super) struct ActiveRules {
+    /// The index in `soles` of the active one; [`SOLE_RULES_MAX`] if there is none.
+    sole: AtomicUsize,
+    /// All sole rules so far. They are kept for the limiter's life, so that a reference needs no
+    /// count.
+    soles: Box<[OnceLock<SoleRule>; SOLE_RULES_MAX]>,
     prepared: Mutex<Arc<Prepared>>,
-    /// Different for every set of rules of every limiter of the process.
+    /// Unique to every rule set of every limiter in the process.
     version: AtomicU64,
 }
 
-/// How many plain rules a limiter keeps. Whoever changes rules more often than that has them looked
-/// for as if there were several.
-const PLAINS: usize = 64;
+/// The most sole rules that a limiter keeps. Sole rules beyond that are searched for like several
+/// rules.
+const SOLE_RULES_MAX: usize = 64;
 
-/// What a thread used last.
-struct Last {
+/// The rules a thread used last.
+struct CachedRules {
     prepared: Arc<Prepared>,
     version: u64,
 }
 
-thread_local!(static LAST: Cell<Option<Last>> = const { Cell::new(None) });
+thread_local!(static CACHED: Cell<Option<CachedRules>> = const { Cell::new(None) });
 
-impl Current {
+impl ActiveRules {
     pub(super) fn new(rules: RuleSet, memory: Option<&MemoryStore>) -> Self {
         let prepared = Prepared::new(rules, memory, None);
-        let current = Self {
-            plain: AtomicUsize::new(PLAINS),
-            plains: Box::new([const { OnceLock::new() }; PLAINS]),
-            prepared: Mutex::new(Arc::new(Prepared { rules: RuleSet::default(), each: Vec::new() })),
+        let active = Self {
+            sole: AtomicUsize::new(SOLE_RULES_MAX),
+            soles: Box::new([const { OnceLock::new() }; SOLE_RULES_MAX]),
+            prepared: Mutex::new(Arc::new(Prepared {
+                rules: RuleSet::default(),
+                prepared_rules: Vec::new(),
+            })),
             version: AtomicU64::new(0),
         };
-        current.put(prepared);
-        current
+        active.put(prepared);
+        active
     }
 
-    /// The rule in force, if there is one that covers everyone alike.
+    /// The active sole rule, if there is one.
     #[inline(always)]
-    pub(super) fn plain(&self) -> Option<&Plain> {
-        self.plains.get(self.plain.load(Ordering::Acquire))?.get()
+    pub(super) fn sole(&self) -> Option<&SoleRule> {
+        self.soles.get(self.sole.load(Ordering::Acquire))?.get()
     }
 
-    /// The rules in force.
+    /// The active rules.
     #[inline]
-    pub(super) fn load(&self) -> Used {
+    pub(super) fn load(&self) -> RulesGuard {
         let version = self.version.load(Ordering::Acquire);
-        // Taken out while it is used: whoever asks again from within reads the pointer.
-        match LAST.try_with(Cell::take).unwrap_or_default() {
-            Some(last) if last.version == version => Used(last),
+        // The cache is taken out during use: a nested call reads the shared pointer.
+        match CACHED.try_with(Cell::take).unwrap_or_default() {
+            Some(last) if last.version == version => RulesGuard(last),
             other => self.read(version, other),
         }
     }
 
-    /// Other rules from now on.
+    /// Replaces the rules.
     pub(super) fn replace(&self, rules: RuleSet, memory: Option<&MemoryStore>) {
         let before = Arc::clone(&self.prepared.lock().unwrap_or_else(PoisonError::into_inner));
         self.put(Prepared::new(rules, memory, Some(&before)));
@@ -171,45 +178,45 @@ impl Current {
 
     fn put(&self, new: Prepared) {
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        let plain = new.plain();
+        let sole = new.sole();
         *prepared = Arc::new(new);
-        // After the pointer: whoever sees the new version sees the new rules.
+        // Stored after the pointer: a thread that sees the new version sees the new rules.
         self.version.store(next_version(), Ordering::Release);
-        let place = plain.and_then(|plain| {
-            let same = |known: &OnceLock<Plain>| known.get().is_none_or(|known| known.is_same(&plain));
-            let place = self.plains.iter().position(same)?;
-            self.plains.get(place)?.get_or_init(|| plain);
-            Some(place)
+        let index = sole.and_then(|sole| {
+            let same = |known: &OnceLock<SoleRule>| known.get().is_none_or(|known| known.is_same(&sole));
+            let index = self.soles.iter().position(same)?;
+            self.soles.get(index)?.get_or_init(|| sole);
+            Some(index)
         });
-        self.plain.store(place.unwrap_or(PLAINS), Ordering::Release);
+        self.sole.store(index.unwrap_or(SOLE_RULES_MAX), Ordering::Release);
     }
 
     #[cold]
-    fn read(&self, version: u64, other: Option<Last>) -> Used {
+    fn read(&self, version: u64, other: Option<CachedRules>) -> RulesGuard {
         drop(other);
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        Used(Last { version, prepared: Arc::clone(&prepared) })
+        RulesGuard(CachedRules { version, prepared: Arc::clone(&prepared) })
     }
 }
 
-impl Plain {
+impl SoleRule {
     fn is_same(&self, other: &Self) -> bool {
-        self.by_client == other.by_client && self.aim.is_same(&other.aim)
+        self.by_client == other.by_client && self.lookup.is_same(&other.lookup)
     }
 }
 
-/// The rules in force, as a thread uses them.
-pub(super) struct Used(Last);
+/// The active rules, borrowed by a thread.
+pub(super) struct RulesGuard(CachedRules);
 
-impl Used {
-    /// Keeps them for the thread's next request.
+impl RulesGuard {
+    /// Caches the rules for the thread's next request.
     #[inline]
     pub(super) fn put_back(self) {
-        let _ = LAST.try_with(|kept| kept.set(Some(self.0)));
+        let _ = CACHED.try_with(|cached| cached.set(Some(self.0)));
     }
 }
 
-impl Deref for Used {
+impl Deref for RulesGuard {
     type Target = Prepared;
 
     #[inline]

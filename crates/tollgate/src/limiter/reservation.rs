@@ -1,4 +1,4 @@
-//! Reserve an estimated cost now, settle the actual cost later.
+//! Reservations: hold an estimated cost now, settle the actual cost later.
 
 use std::fmt;
 use std::future::Future;
@@ -7,16 +7,17 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::plan::{Line, Plan};
+use super::plan::{Plan, PlannedCharge};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
 use crate::store::{Answer, Applied, HoldId, Op, Store};
 use crate::{AsRequest, Decision, Error, Verdict};
 
-/// Units held for work whose cost is not known yet.
+/// A reservation: units held for work whose cost is not known yet.
 ///
-/// Dropped unsettled, it gives everything back: at once where the store answers at once, otherwise
-/// when it expires in the store. Made [firmly](Limiter::reserve_firmly), it stays charged instead.
+/// Dropping it unsettled gives all units back: at once if the store is synchronous, otherwise when
+/// the reservation expires in the store. A [firm](Limiter::reserve_firmly) reservation stays
+/// charged instead.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,33 +32,33 @@ use crate::{AsRequest, Decision, Error, Verdict};
 /// assert_eq!(limiter.check("alice")?.remaining(), 1_000_000 - 1_234 - 1);
 /// # Ok::<(), tollgate::Error>(())
 /// ```
-#[must_use = "a reservation that is dropped is given back"]
+#[must_use = "dropping a reservation gives its units back"]
 pub struct Reservation<S: Store> {
     limiter: Limiter<S>,
     plan: Plan,
     decision: Decision,
     /// The reservation in the store, until it is settled.
     hold: Option<HoldId>,
-    /// Whether the estimate was 0: then nothing is held, and all of the cost is taken later.
-    of_nothing: bool,
-    /// What is being settled, while it is on its way: should this be dropped then, it may have
-    /// arrived.
+    /// Whether the estimate was 0: nothing is held, and the whole cost is taken when settling.
+    is_zero: bool,
+    /// The cost of a settlement under way: if the reservation is dropped meanwhile, the store may
+    /// have settled it.
     settling: u64,
-    /// What it costs if it is dropped.
+    /// The cost to settle at when the reservation is dropped.
     if_dropped: u64,
 }
 
 /// How a reservation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// By how many units the actual cost exceeded what was reserved and what was left, at the limit
-    /// that lacked most.
+    /// Units by which the actual cost exceeded the reserved units and the units left, the largest
+    /// number of any limit.
     pub shortfall: u64,
 }
 
 impl<S: Store> Limiter<S> {
-    /// Takes the request's cost, an estimate, and holds it for at most `ttl`. Denied, it holds
-    /// nothing.
+    /// Takes the request's cost, an estimate, and holds it for at most `ttl`. A denied reservation
+    /// holds nothing.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
@@ -65,8 +66,8 @@ impl<S: Store> Limiter<S> {
         self.reserve_as(request, ttl, false).await
     }
 
-    /// The same, but what is not settled within `ttl`, or is dropped, stays charged: for work that
-    /// counts even if nobody waits for its end, such as an attempt to log in.
+    /// Makes a firm reservation: if it expires or is dropped unsettled, its units stay charged. For
+    /// work that counts even if it never finishes, such as a login attempt.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -91,10 +92,9 @@ impl<S: Store> Limiter<S> {
         Ok(reservation)
     }
 
-    /// Ends a reservation that was [left](Reservation::leave) in the store, by its id and the
-    /// request that it was made for, whose cost is now the actual one: 0 gives all back. By the
-    /// rules of now: one that came since is not charged, and what is held under one that went
-    /// comes back when it expires.
+    /// Settles a reservation [left](Reservation::leave) in the store, by its id and the request
+    /// that made it, with the actual cost: 0 gives all units back. The rules in force apply: a rule
+    /// added since is not charged, and units held under a removed rule come back when they expire.
     ///
     /// # Errors
     /// As [`Reservation::settle`].
@@ -104,7 +104,7 @@ impl<S: Store> Limiter<S> {
             return self.shared.settle_nothing(&plan, cost).await;
         }
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
-        let enforced = plan.once().zip(&applied.answers).filter(|(line, _)| !line.shadow);
+        let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
         let mut held = enforced.map(|(_, answer)| answer.held).peekable();
         if held.peek().is_some() && !held.any(|held| held) {
             return Err(Error::NotReserved);
@@ -122,15 +122,15 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
-        // Made before it is known to be held: if this is cancelled half-way, the drop gives back what may
-        // have been taken.
+        // Built before the store answers: if this is cancelled midway, the drop gives back any
+        // units taken.
         let pending = Decision::merge(now, Degraded::No, []);
         let mut reservation = Reservation {
             limiter: self.clone(),
             plan,
             decision: pending,
             hold: Some(hold),
-            of_nothing: cost == 0,
+            is_zero: cost == 0,
             settling: 0,
             if_dropped: if firm { cost } else { 0 },
         };
@@ -145,17 +145,17 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Reservation<S> {
-    /// Whether the estimate was admitted, with the numbers.
+    /// The decision on the estimate.
     pub const fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Ends the reservation at the actual cost: what was not needed is given back; what was lacking
-    /// is taken as far as it goes, and the rest reported.
+    /// Ends the reservation at the actual cost: the excess is given back; the shortfall is taken as
+    /// far as units are left, and the rest is reported.
     ///
     /// # Errors
-    /// [`Error::NotReserved`] if it has expired (all was given back then) or was never granted, and
-    /// whatever keeps the store from settling.
+    /// [`Error::NotReserved`] if it has expired (all units were given back then) or was never
+    /// granted, and any failure of the store.
     pub async fn settle(mut self, cost: u64) -> Result<Settlement, Error> {
         if cost > crate::MAX_COUNT {
             return Err(Error::InvalidCost { value: cost });
@@ -165,11 +165,11 @@ impl<S: Store> Reservation<S> {
             return Ok(Settlement { shortfall: 0 });
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
-        if self.of_nothing {
+        if self.is_zero {
             self.hold = None;
             return self.limiter.shared.settle_nothing(&self.plan, cost).await;
         }
-        // Should this be cancelled on its way, the drop settles the same.
+        // If this is cancelled midway, the drop settles at the same cost.
         self.if_dropped = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
         self.hold = None;
@@ -180,20 +180,19 @@ impl<S: Store> Reservation<S> {
         Ok(Settlement::of(&applied))
     }
 
-    /// Leaves it in the store, to be [settled](Limiter::settle) by its id, in another process if
-    /// need be. [`HoldId::NOTHING`] if the estimate was 0. `None` if it was denied, decided without
-    /// the store, or no rule covers it.
+    /// Leaves the reservation in the store, to be [settled](Limiter::settle) by its id, by any
+    /// process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was denied,
+    /// decided without the store, or covered by no rule.
     pub fn leave(mut self) -> Option<HoldId> {
-        let hold = if self.of_nothing { HoldId::NOTHING } else { self.hold? };
+        let hold = if self.is_zero { HoldId::NOTHING } else { self.hold? };
         self.hold.take().filter(|_| !self.plan.is_empty()).map(|_| hold)
     }
 
-    /// Keeps what was reserved, because the estimate was the cost: the decision, with the numbers
-    /// that are left when nothing is held. If the store does not confirm it, the units come back
-    /// when the reservation expires, and the decision says that it is degraded. `None` if it is
-    /// not held any more: then nothing was taken.
+    /// Settles at the estimate and returns the decision, with the numbers after settling. If the
+    /// store does not confirm, the units come back when the reservation expires, and the decision
+    /// is degraded. `None` if the reservation no longer exists: then nothing was taken.
     pub(super) async fn keep(mut self, cost: u64) -> Option<Decision> {
-        let Some(hold) = self.hold.filter(|_| !self.of_nothing) else {
+        let Some(hold) = self.hold.filter(|_| !self.is_zero) else {
             self.hold = None;
             return Some(self.decision.clone());
         };
@@ -210,10 +209,10 @@ impl<S: Store> Reservation<S> {
         }
     }
 
-    /// Whether a settlement found nothing held where something counts.
+    /// Whether a limit that enforces held nothing at settlement.
     fn is_lost(&self, applied: &Applied) -> bool {
-        let lost = |(line, answer): (&Line, &Answer)| !line.shadow && !answer.held;
-        self.plan.once().zip(&applied.answers).any(lost)
+        let lost = |(charge, answer): (&PlannedCharge, &Answer)| !charge.shadow && !answer.held;
+        self.plan.distinct().zip(&applied.answers).any(lost)
     }
 }
 
@@ -236,14 +235,14 @@ impl Settlement {
 
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
-        let Some(hold) = self.hold.take().filter(|_| !self.of_nothing) else { return };
+        let Some(hold) = self.hold.take().filter(|_| !self.is_zero) else { return };
         let Shared { store, clock, .. } = &*self.limiter.shared;
-        // A store that needs longer than one poll gives the units back when the reservation expires.
+        // A store that needs more than one poll gives the units back when the reservation expires.
         let charges = self.plan.charges(self.if_dropped);
         let released = poll_once(store.apply(Op::Settle { hold }, &charges, clock.now()));
         let settled_before = |applied: &Applied| !applied.answers.iter().any(|answer| answer.held);
         if self.settling > 0 && matches!(&released, Poll::Ready(Ok(applied)) if settled_before(applied)) {
-            // It had been settled already, but nobody was told.
+            // The store had settled it, but the caller never received the result.
             let _ = poll_once(store.apply(Op::Refund, &self.plan.charges(self.settling), clock.now()));
         }
     }
@@ -263,7 +262,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 impl HoldId {
-    /// A reservation that nobody else has: 128 bits out of the process's secret hash keys.
+    /// A unique id: 128 random bits from the standard library's hash keys.
     fn random() -> Self {
         let half = || u128::from(RandomState::new().hash_one(0));
         Self(half() << 64 | half())

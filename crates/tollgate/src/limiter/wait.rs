@@ -1,8 +1,8 @@
-//! Waiting instead of rejecting: first come, first served, up to a deadline.
+//! Waiting for admission: first come, first served, up to a deadline.
 //!
-//! Requests for the same budgets stand in one queue per process. Only the first of it asks the
-//! store, sleeps through the clock until the time that the store said, and asks again. The others
-//! wait for their turn. Whoever leaves, admitted, out of time or cancelled, wakes the next.
+//! Requests for the same budgets share one queue per process. Only the first in the queue asks the
+//! store, sleeps until the time that the store answered, and asks again. Leaving the queue
+//! (admitted, timed out or cancelled) wakes the next.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -14,11 +14,10 @@ use crate::store::Store;
 use crate::{AsRequest, Decision, Error, SECOND, Timestamp, Verdict};
 
 impl<S: Store> Limiter<S> {
-    /// Waits until the request is admitted, at the latest until `deadline`, in the order of arrival
-    /// among requests for the same budgets in this process. Denied, it has taken nothing:
-    /// because it could never fit, could not be admitted before the deadline, or others
-    /// were still before it. Dropping the future leaves the queue and gives back whatever it had
-    /// taken.
+    /// Waits until the request is admitted, at the latest until `deadline`, in order of arrival
+    /// among the requests of this process for the same budgets. A denial has taken nothing: the
+    /// request can never fit, could not be admitted before the deadline, or was not first in the
+    /// queue by then. Dropping the future leaves the queue and gives back the units it had taken.
     ///
     /// ```
     /// use tollgate::{Clock, Limit, Limiter, SECOND, SystemClock, block_on};
@@ -37,16 +36,16 @@ impl<S: Store> Limiter<S> {
         let (mut plan, cost) = self.plan(&request)?;
         let holder = request.with_request(|request| request.holder());
         let clock = &self.shared.clock;
-        let turn = self.shared.queues.join(plan.identity());
-        let mut out_of_time = clock.sleep_until(deadline);
-        let served = poll_fn(|context| match turn.poll(context.waker()) {
+        let ticket = self.shared.queues.join(plan.identity());
+        let mut timeout = clock.sleep_until(deadline);
+        let is_first = poll_fn(|context| match ticket.poll(context.waker()) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => out_of_time.as_mut().poll(context).map(|()| false),
+            Poll::Pending => timeout.as_mut().poll(context).map(|()| false),
         });
-        let decision = if served.await {
+        let decision = if is_first.await {
             loop {
-                // Should this be cancelled on the way to the store, what it took comes back when the hold
-                // expires.
+                // If this is cancelled during the store call, the units come back when the
+                // reservation expires.
                 let ttl = self.shared.deadline.saturating_add(SECOND);
                 let asked_at = clock.now();
                 let reservation = self.hold(plan.clone(), cost, ttl, false, holder).await?;
@@ -57,7 +56,7 @@ impl<S: Store> Limiter<S> {
                         None => continue,
                     }
                 };
-                // By this clock: the store may decide by another.
+                // On this limiter's clock: the store may have another.
                 let at = asked_at.saturating_add(retry_after);
                 if at > deadline || decision.degraded() {
                     break decision.clone();
@@ -75,7 +74,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The queues of a limiter, one for each set of budgets that anyone waits for.
+/// The queues of a limiter, one per set of budgets with waiting requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queues(Arc<Mutex<HashMap<Vec<u8>, Queue>>>);
 
@@ -85,21 +84,21 @@ struct Queue {
     waiting: VecDeque<(u64, Waker)>,
 }
 
-/// A place in a queue, left when dropped.
-struct Turn {
+/// A request's position in a queue. Dropping it leaves the queue.
+struct QueueTicket {
     queues: Queues,
     identity: Vec<u8>,
     ticket: u64,
 }
 
 impl Queues {
-    fn join(&self, identity: Vec<u8>) -> Turn {
+    fn join(&self, identity: Vec<u8>) -> QueueTicket {
         let mut queues = self.lock();
         let queue = queues.entry(identity.clone()).or_default();
         queue.tickets = queue.tickets.wrapping_add(1);
         let ticket = queue.tickets;
         queue.waiting.push_back((ticket, Waker::noop().clone()));
-        Turn { queues: self.clone(), identity, ticket }
+        QueueTicket { queues: self.clone(), identity, ticket }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Queue>> {
@@ -107,22 +106,22 @@ impl Queues {
     }
 }
 
-impl Turn {
-    /// Ready when this is the first in the queue.
+impl QueueTicket {
+    /// Ready when this ticket is the first in the queue.
     fn poll(&self, waker: &Waker) -> Poll<()> {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&self.identity) else { return Poll::Ready(()) };
         if queue.waiting.front().is_none_or(|(first, _)| *first == self.ticket) {
             return Poll::Ready(());
         }
-        if let Some((_, kept)) = queue.waiting.iter_mut().find(|(ticket, _)| *ticket == self.ticket) {
-            kept.clone_from(waker);
+        if let Some((_, registered)) = queue.waiting.iter_mut().find(|(ticket, _)| *ticket == self.ticket) {
+            registered.clone_from(waker);
         }
         Poll::Pending
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&self.identity) else { return };

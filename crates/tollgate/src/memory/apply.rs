@@ -1,12 +1,12 @@
-//! Everything else: any operation, on any number of keys, all or nothing.
+//! The general path: any operation on any number of keys, all or nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::room::Kept;
-use super::shard::{Cells, Found, Whole};
+use super::room::KeyCount;
+use super::shard::{Cells, Location, Unpacked};
 use super::take::{Locked, Slot};
 use super::{MemoryStore, OnFull, SHARDS};
 use crate::cell::{Cell, Transaction, transact};
@@ -15,49 +15,49 @@ use crate::store::{Answer, Applied, Cause, Charge, Op, StoreError, Until};
 use crate::sync::atomic::Ordering;
 use crate::{Limit, Outcome, Timestamp, Verdict};
 
-/// How long a new key is told to wait at least when every slot is busy.
+/// The shortest `retry_after` of a new key when every slot is busy.
 const FULL_RETRY: Duration = Duration::from_millis(1);
 
-/// One budget of a request, and which of the charges are its.
+/// One budget of a request, with its charges.
 #[derive(Clone)]
 struct Group<'a> {
     slot: Slot,
     tag: Tag,
-    kept: Arc<Kept>,
+    key_count: Arc<KeyCount>,
     charges: &'a [Charge<'a>],
-    /// The limit, if it came with the request.
+    /// The inline limit, if the request has one.
     inline: Option<&'a Limit>,
 }
 
-/// What a request that brings new keys gets if there is no room for them.
+/// What happens to a request with new keys when there is no room for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Full<'a> {
-    /// Nothing: it is tried otherwise.
-    Stop,
-    /// A denial, which says for each budget when there may be room.
+enum WhenFull<'a> {
+    /// The request is not applied; the caller tries another way.
+    Abort,
+    /// The request is denied until the given times, one per budget.
     Deny(&'a [Timestamp]),
-    /// Room all the same: they are pools, of which there are few.
-    Ignore,
+    /// The bound is exceeded: the new keys are pools, which are few.
+    Exceed,
 }
 
 impl MemoryStore {
-    /// What [`Store::apply`](crate::Store::apply) does, at once.
+    /// [`Store::apply`](crate::Store::apply), synchronously.
     ///
     /// # Errors
     /// [`StoreError::Full`] if a block or a penalty needs a new key and there is no room. Requests
     /// are denied or pooled instead.
     pub fn apply_now(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         if self.has_legacy() {
-            charges.iter().filter(|charge| charge.key.index() == 0).for_each(|charge| self.take_over(charge));
+            charges.iter().filter(|charge| charge.key.index() == 0).for_each(|charge| self.migrate(charge));
         }
         let pools = self.on_full == OnFull::Pool;
         if pools && op == Op::Refund {
             return self.apply_pooled(op, charges, now, |group| self.is_unknown(group));
         }
         let groups = self.groups(charges);
-        if let Some(mut applied) = self.apply_groups(op, &groups, now, Full::Stop) {
+        if let Some(mut applied) = self.apply_groups(op, &groups, now, WhenFull::Abort) {
             if pools && matches!(op, Op::Settle { .. }) && applied.answers.iter().any(|answer| !answer.held) {
-                // It may have been made in a pool, when there was no room.
+                // The reservation may have been made in a pool, when there was no room.
                 let pooled = self.apply_pooled(op, charges, now, |_| true)?;
                 for (answer, pooled) in applied.answers.iter_mut().zip(pooled.answers) {
                     *answer = if answer.held { *answer } else { pooled };
@@ -65,8 +65,8 @@ impl MemoryStore {
             }
             return Ok(applied);
         }
-        if groups.iter().all(|group| self.search(&group.kept, now))
-            && let Some(applied) = self.apply_groups(op, &groups, now, Full::Stop)
+        if groups.iter().all(|group| self.search(&group.key_count, now))
+            && let Some(applied) = self.apply_groups(op, &groups, now, WhenFull::Abort)
         {
             return Ok(applied);
         }
@@ -81,15 +81,15 @@ impl MemoryStore {
             }
             OnFull::Deny => {
                 count(&self.room.refused);
-                let room_at = |group: &Group<'_>| self.room_at(group.tag.rule, &group.kept, now);
+                let room_at = |group: &Group<'_>| self.room_at(group.tag.rule, &group.key_count, now);
                 let room_at: SmallVec<[Timestamp; 4]> = groups.iter().map(room_at).collect();
-                self.apply_groups(op, &groups, now, Full::Deny(&room_at)).ok_or(StoreError::Full)
+                self.apply_groups(op, &groups, now, WhenFull::Deny(&room_at)).ok_or(StoreError::Full)
             }
         }
     }
 
-    /// The same with some of the keys replaced by their rules' pools, each charged once, with the
-    /// largest cost of those that share it.
+    /// Applies `op` with the keys that `pools` selects replaced by their rules' pools. Each pool is
+    /// charged once, with the largest cost of the charges that share it.
     fn apply_pooled(
         &self,
         op: Op,
@@ -111,8 +111,8 @@ impl MemoryStore {
             let same = |other: &Group<'_>| other.slot.id == groups[index].slot.id;
             let first = groups.iter().position(same).unwrap_or(index);
             first_of[index] = first;
-            for (place, charge) in groups[index].charges.iter().enumerate() {
-                if let Some(into) = merged[first].get_mut(place) {
+            for (nth, charge) in groups[index].charges.iter().enumerate() {
+                if let Some(into) = merged[first].get_mut(nth) {
                     into.cost = into.cost.max(charge.cost);
                     into.shadow &= charge.shadow;
                 }
@@ -121,8 +121,8 @@ impl MemoryStore {
         let once = groups.iter().zip(&merged).enumerate().filter(|(index, _)| first_of[*index] == *index);
         let once: SmallVec<[Group<'_>; 4]> =
             once.map(|(_, (group, charges))| Group { charges, ..group.clone() }).collect();
-        let applied = self.apply_groups(op, &once, now, Full::Ignore).ok_or(StoreError::Full)?;
-        // An answer for each charge, of the pool that it became.
+        let applied = self.apply_groups(op, &once, now, WhenFull::Exceed).ok_or(StoreError::Full)?;
+        // One answer per charge: that of the pool it was merged into.
         let mut starts: SmallVec<[usize; 4]> = SmallVec::new();
         let mut start = 0_usize;
         for (index, group) in groups.iter().enumerate() {
@@ -139,55 +139,66 @@ impl MemoryStore {
 
     fn is_unknown(&self, group: &Group<'_>) -> bool {
         let shard = self.shards[group.slot.shard].0.lock();
-        shard.find(group.slot.id, group.tag.words()) == Found::Nowhere
+        shard.find(group.slot.id, group.tag.words()) == Location::Absent
     }
 
-    /// A request's budgets in the order of its charges.
+    /// The budgets of a request, in the order of its charges.
     fn groups<'a>(&self, charges: &'a [Charge<'a>]) -> SmallVec<[Group<'a>; 4]> {
-        let budgets = charges.chunk_by(|one, other| one.key.is_beside(&other.key));
+        let budgets = charges.chunk_by(|one, other| one.key.same_budget(&other.key));
         let groups = budgets.filter_map(|charges| {
             let first = charges.first()?;
             let inline = first.limit.inline_longest().is_some().then_some(first.limit);
-            let (slot, kept) = (self.slot_of(&first.key), self.room.of(first.key.rule()));
-            Some(Group { slot, tag: first.tag, kept, charges, inline })
+            let (slot, key_count) = (self.slot_of(&first.key), self.room.of(first.key.rule()));
+            Some(Group { slot, tag: first.tag, key_count, charges, inline })
         });
         groups.collect()
     }
 
-    /// Applies `op`, if there is room for the keys that are new.
-    fn apply_groups(&self, op: Op, groups: &[Group<'_>], now: Timestamp, full: Full<'_>) -> Option<Applied> {
+    /// Applies `op`, if there is room for the new keys.
+    fn apply_groups(
+        &self,
+        op: Op,
+        groups: &[Group<'_>],
+        now: Timestamp,
+        full: WhenFull<'_>,
+    ) -> Option<Applied> {
         let mut shards = Locked::new(self, groups.iter().map(|group| group.slot.shard));
-        let (reading, now) = (now, shards.arrive(self, now));
-        let found: SmallVec<[Found; 4]> = groups.iter().map(|group| find(&mut shards, group)).collect();
-        // The budgets of everyone are few, and never turned away: the table may be full of others.
-        let is_new = |index: usize| found[index] == Found::Nowhere;
+        let (reading, now) = (now, shards.observe_clock(self, now));
+        let found: SmallVec<[Location; 4]> = groups.iter().map(|group| find(&mut shards, group)).collect();
+        // Global budgets are few and exempt from the bound: a store full of clients still admits
+        // them.
+        let is_new = |index: usize| found[index] == Location::Absent;
         let needs_room = |index: usize| is_new(index) && groups[index].slot.shard < SHARDS;
-        let mut promised = Promised { store: self, rules: SmallVec::new() };
-        let without_room: SmallVec<[bool; 4]> = groups
+        let mut reserved = ReservedRoom { store: self, rules: SmallVec::new() };
+        let lacks_room: SmallVec<[bool; 4]> = groups
             .iter()
             .enumerate()
-            .map(|(index, group)| match keeps_new(op, now) {
+            .map(|(index, group)| match may_create(op, now) {
                 _ if !is_new(index) => false,
                 Some(false) => false,
-                Some(true) if full != Full::Ignore && needs_room(index) => !promised.take(&group.kept),
-                Some(true) => !promised.take_anyway(&group.kept),
-                None => full != Full::Ignore && needs_room(index) && !self.room.has_room(&group.kept),
+                Some(true) if full != WhenFull::Exceed && needs_room(index) => {
+                    !reserved.take(&group.key_count)
+                }
+                Some(true) => !reserved.take_unbounded(&group.key_count),
+                None => {
+                    full != WhenFull::Exceed && needs_room(index) && !self.room.has_room(&group.key_count)
+                }
             })
             .collect();
-        if full == Full::Stop && without_room.contains(&true) {
+        if full == WhenFull::Abort && lacks_room.contains(&true) {
             return None;
         }
-        // Without room a new key is denied, and nothing is taken from the others either. But one that
-        // is only watched denies nobody.
+        // A new key without room is denied, and nothing is drawn on the other keys either. A shadow
+        // charge denies nothing.
         let enforces = |group: &Group<'_>| group.charges.iter().any(|charge| !charge.shadow);
-        let denied = groups.iter().zip(&without_room).any(|(group, lacks)| *lacks && enforces(group));
+        let denied = groups.iter().zip(&lacks_room).any(|(group, lacks_room)| *lacks_room && enforces(group));
         let op = if denied { Op::Peek } else { op };
-        let mut all: SmallVec<[Whole; 4]> =
+        let mut all: SmallVec<[Unpacked; 4]> =
             groups.iter().zip(&found).map(|(group, found)| load(&mut shards, group, *found)).collect();
         let mut cells: SmallVec<[Cell; 4]> = SmallVec::new();
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
-        for (group, whole) in groups.iter().zip(&mut all) {
-            for (charge, cell) in group.charges.iter().zip(&mut whole.cells) {
+        for (group, unpacked) in groups.iter().zip(&mut all) {
+            for (charge, cell) in group.charges.iter().zip(&mut unpacked.cells) {
                 charges.push(*charge);
                 cells.push(std::mem::replace(cell, Cell::new(*charge.limit)));
             }
@@ -197,32 +208,32 @@ impl MemoryStore {
         shards.set_time(now);
         let (mut cells, mut changed, mut answers) =
             (cells.into_iter(), changed.into_iter(), applied.answers.iter_mut());
-        for (index, (group, mut whole)) in groups.iter().zip(all).enumerate() {
+        for (index, (group, mut unpacked)) in groups.iter().zip(all).enumerate() {
             let mut group_changed = false;
-            for (cell, _) in whole.cells.iter_mut().zip(group.charges) {
-                if let (Some(kept), Some(changed), Some(answer)) =
+            for (cell, _) in unpacked.cells.iter_mut().zip(group.charges) {
+                if let (Some(decided), Some(changed), Some(answer)) =
                     (cells.next(), changed.next(), answers.next())
                 {
-                    *cell = kept;
+                    *cell = decided;
                     group_changed |= changed;
-                    if let (true, Full::Deny(room_at)) = (without_room[index], full) {
+                    if let (true, WhenFull::Deny(room_at)) = (lacks_room[index], full) {
                         refuse(answer, now, room_at[index]);
                     }
                 }
             }
-            // Storing one key may move others of the same shard.
+            // Storing one key may move other keys of the same shard.
             let found = if groups.len() > 1 { find(&mut shards, group) } else { found[index] };
-            let found = if found == Found::Nowhere && !is_new(index) { Found::Whole } else { found };
-            if !group_changed || without_room[index] {
-                shards.of(group.slot.shard).put_back(found, group.slot.id, whole);
+            let found = if found == Location::Absent && !is_new(index) { Location::Unpacked } else { found };
+            if !group_changed || lacks_room[index] {
+                shards.of(group.slot.shard).put_back(found, group.slot.id, unpacked);
                 continue;
             }
-            whole.tag = group.tag;
-            shorten(&mut whole.cells, group.charges.len(), op, now);
-            let kept = shards.of(group.slot.shard).store(found, group.slot.id, whole, now);
+            unpacked.tag = group.tag;
+            drop_surplus_cells(&mut unpacked.cells, group.charges.len(), op, now);
+            let kept = shards.of(group.slot.shard).store(found, group.slot.id, unpacked, now);
             match (is_new(index), kept) {
-                (true, true) => promised.keep(&group.kept),
-                (false, false) => self.room.give(&group.kept),
+                (true, true) => reserved.keep(&group.key_count),
+                (false, false) => self.room.release(&group.key_count),
                 _ => {}
             }
         }
@@ -230,48 +241,49 @@ impl MemoryStore {
     }
 }
 
-/// Room that was taken for new keys, and is given back unless they are kept.
-struct Promised<'a> {
+/// Room reserved for new keys. It is released on drop, except for keys that are kept.
+struct ReservedRoom<'a> {
     store: &'a MemoryStore,
-    rules: SmallVec<[Arc<Kept>; 4]>,
+    rules: SmallVec<[Arc<KeyCount>; 4]>,
 }
 
-impl Promised<'_> {
-    fn take(&mut self, rule: &Arc<Kept>) -> bool {
+impl ReservedRoom<'_> {
+    fn take(&mut self, rule: &Arc<KeyCount>) -> bool {
         let taken = self.store.room.take(rule);
         self.rules.extend(taken.then(|| Arc::clone(rule)));
         taken
     }
 
-    fn take_anyway(&mut self, rule: &Arc<Kept>) -> bool {
-        self.store.room.take_anyway(rule);
+    fn take_unbounded(&mut self, rule: &Arc<KeyCount>) -> bool {
+        self.store.room.take_unbounded(rule);
         self.rules.push(Arc::clone(rule));
         true
     }
 
-    fn keep(&mut self, rule: &Arc<Kept>) {
-        if let Some(place) = self.rules.iter().position(|other| Arc::ptr_eq(other, rule)) {
-            self.rules.swap_remove(place);
+    fn keep(&mut self, rule: &Arc<KeyCount>) {
+        if let Some(index) = self.rules.iter().position(|other| Arc::ptr_eq(other, rule)) {
+            self.rules.swap_remove(index);
         }
     }
 }
 
-impl Drop for Promised<'_> {
+impl Drop for ReservedRoom<'_> {
     fn drop(&mut self) {
-        self.rules.iter().for_each(|rule| self.store.room.give(rule));
+        self.rules.iter().for_each(|rule| self.store.room.release(rule));
     }
 }
 
-/// A list may have become shorter, and longer again tomorrow: what is in use is not dropped.
-fn shorten(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) {
+/// Drops the idle cells beyond the current list of limits. A list may shrink and grow again, so
+/// cells with units in use stay.
+fn drop_surplus_cells(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) {
     let is_over = |cell: &Cell| op == Op::Reset || cell.is_idle(now);
     while cells.len() > limits && cells.last().is_some_and(is_over) {
         cells.pop();
     }
 }
 
-/// Whether a key that is new may be kept after this; `None` if it is only asked for.
-fn keeps_new(op: Op, now: Timestamp) -> Option<bool> {
+/// Whether `op` may create a key; `None` if it only reads.
+fn may_create(op: Op, now: Timestamp) -> Option<bool> {
     match op {
         Op::Peek => None,
         Op::Refund | Op::Reset | Op::Settle { .. } => Some(false),
@@ -280,7 +292,7 @@ fn keeps_new(op: Op, now: Timestamp) -> Option<bool> {
     }
 }
 
-/// A new key that finds every slot busy until `room_at`.
+/// Turns an answer into a denial because every slot is busy until `room_at`.
 fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
     if answer.outcome.verdict == Verdict::Never {
         return;
@@ -291,16 +303,16 @@ fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
     *answer = Answer { outcome, cause: Cause::StoreFull, ..*answer };
 }
 
-/// The cells of a budget, at least one for each of its limits.
-fn load(shards: &mut Locked<'_>, group: &Group<'_>, found: Found) -> Whole {
+/// The cells of a budget, at least one per charge.
+fn load(shards: &mut Locked<'_>, group: &Group<'_>, found: Location) -> Unpacked {
     let loaded = shards.of(group.slot.shard).load(found, group.slot.id, group.inline);
-    let mut whole = loaded.unwrap_or(Whole { tag: group.tag, cells: Cells::new() });
-    for charge in group.charges.iter().skip(whole.cells.len()) {
-        whole.cells.push(Cell::new(*charge.limit));
+    let mut unpacked = loaded.unwrap_or(Unpacked { tag: group.tag, cells: Cells::new() });
+    for charge in group.charges.iter().skip(unpacked.cells.len()) {
+        unpacked.cells.push(Cell::new(*charge.limit));
     }
-    whole
+    unpacked
 }
 
-fn find(shards: &mut Locked<'_>, group: &Group<'_>) -> Found {
+fn find(shards: &mut Locked<'_>, group: &Group<'_>) -> Location {
     shards.of(group.slot.shard).find(group.slot.id, group.tag.words())
 }

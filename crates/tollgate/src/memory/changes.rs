@@ -1,12 +1,13 @@
-//! What has changed since it was last asked, for whoever keeps a copy elsewhere.
+//! Change tracking: which pages have changed since the last copy.
 //!
-//! A shard is 128 pages, by the bits that also say where in a table a key's probing starts, so a page is
-//! a stretch of each table. A page that changed is one bit, set under the lock that is held anyway:
-//! that is all that following costs a request. What does not pack is noted key by key.
+//! A shard has 128 pages. The page of a key is given by the bits of its home that also give its
+//! first probe, so a page is a contiguous range of each table. A changed page is one bit, set under
+//! the lock that is held anyway: that is the whole cost of tracking for a request. Unpacked keys
+//! are tracked one by one.
 //!
-//! Which shards to ask at all is noted outside the locks. A flag is set before the lock under which
-//! something changed is given back, and taken before the lock under which it is asked for: nothing is
-//! missed.
+//! A flag per shard, outside the locks, says which shards to visit. A flag is raised before the
+//! lock under which the change was made is released, and lowered before the lock under which the
+//! change is copied is taken: no change is missed.
 
 use std::collections::HashSet;
 
@@ -15,57 +16,57 @@ use super::hash::Id;
 use super::shard::Shard;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Which pages of a shard have changed. Every request looks at this.
+/// The changed pages of a shard. Every request reads this.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// A bit for each page.
+    /// One bit per page.
     pages: u128,
-    /// Whether anyone asks.
-    pub(super) followed: bool,
+    /// Whether changes are tracked.
+    pub(super) tracked: bool,
 }
 
 impl Shard {
-    /// Whether anyone asks for changes from now on. What was noted is forgotten.
-    pub(super) fn follow(&mut self, followed: bool) {
-        self.changes = Changes { pages: 0, followed };
-        self.changed_whole.clear();
+    /// Turns tracking on or off, and discards the changes noted so far.
+    pub(super) fn track_changes(&mut self, tracked: bool) {
+        self.changes = Changes { pages: 0, tracked };
+        self.changed_unpacked.clear();
     }
 
-    /// The pages that changed, and the keys by themselves. From now on nothing has.
+    /// Takes the changed pages and the changed unpacked keys, and leaves none.
     pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
         let pages = std::mem::take(&mut self.changes.pages);
-        ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), std::mem::take(&mut self.changed_whole))
+        ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), std::mem::take(&mut self.changed_unpacked))
     }
 
-    /// Takes note that the page of a key has changed.
+    /// Marks the page of a key as changed.
     #[inline]
     pub(super) fn note(&mut self, home: u64) {
-        if self.changes.followed {
+        if self.changes.tracked {
             self.note_pages(page_bit(home));
         }
     }
 
     pub(super) fn note_pages(&mut self, pages: u128) {
-        if self.changes.followed && pages != 0 {
+        if self.changes.tracked && pages != 0 {
             self.raise_flag();
             self.changes.pages |= pages;
         }
     }
 
-    /// The same for a key that does not pack.
-    pub(super) fn note_whole(&mut self, id: Id) {
-        if self.changes.followed {
+    /// Marks an unpacked key as changed.
+    pub(super) fn note_unpacked(&mut self, id: Id) {
+        if self.changes.tracked {
             self.raise_flag();
-            self.changed_whole.insert(id);
+            self.changed_unpacked.insert(id);
         }
     }
 
-    /// Everything has changed.
+    /// Marks everything as changed.
     pub(super) fn note_all(&mut self) {
         self.note_pages(u128::MAX);
-        if self.changes.followed {
-            // What has left is noted already.
-            self.changed_whole.extend(self.whole.keys());
+        if self.changes.tracked {
+            // Removed keys are marked already.
+            self.changed_unpacked.extend(self.unpacked.keys());
         }
     }
 
@@ -77,7 +78,7 @@ impl Shard {
     }
 }
 
-/// Which shards have changed.
+/// The shards that have changed.
 #[derive(Debug, Default)]
 pub(super) struct Flags([AtomicU64; ALL_SHARDS.div_ceil(64)]);
 
@@ -91,7 +92,7 @@ impl Flags {
         self.0.iter().any(|flags| flags.load(Ordering::SeqCst) != 0)
     }
 
-    /// The shards whose flags were up, which are now down.
+    /// Lowers all flags and returns the shards whose flags were raised.
     pub(super) fn lower(&self) -> impl Iterator<Item = usize> {
         self.0.iter().enumerate().flat_map(|(word, flags)| {
             let raised = flags.swap(0, Ordering::SeqCst);
@@ -100,7 +101,7 @@ impl Flags {
     }
 }
 
-/// The page of a key, of 128: the bits that its probing starts by.
+/// The page of a key: seven bits of its home, the topmost of those that give its first probe.
 #[inline]
 pub(super) const fn page_of(home: u64) -> u64 {
     home >> 25 & 127

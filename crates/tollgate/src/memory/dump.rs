@@ -1,4 +1,4 @@
-//! Handing over: the whole state of a store as lines of JSON, and a store out of them.
+//! Dump and restore: the whole state of a store as JSON lines.
 //!
 //! ```json
 //! {"tollgate":"state","version":2,"seed":["…","…"]}
@@ -7,12 +7,12 @@
 //! {"end":1}
 //! ```
 //!
-//! (The second and third are one line.) The first line says the version and the seed that
-//! identities are made with, a line each what is kept of a key, and the last how many there were, so
-//! that a part of a dump is not taken for the whole. Times are epoch nanoseconds and limits are
-//! written in their notation: what one process dumps, another, newer one can restore. State is text
-//! of digits, so that no tool rounds it. Keys themselves are not in it, but with the seed anyone can
-//! look for one: a dump is as secret as the keys.
+//! (The second and third lines above are one.) The first line has the format version and the seed
+//! of key identities. Then comes one line per key. The last line has the number of keys, so that a
+//! truncated dump is detected. Times are epoch nanoseconds and limits are in their notation, so a
+//! newer process can restore the dump of an older one. Numbers of a state are strings, so that no
+//! JSON tool rounds them. A dump contains no keys, but the seed lets anyone test whether a key is
+//! in it: it is as secret as the keys.
 
 use std::io::{self, BufRead, Write};
 
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::hash::Id;
 use super::legacy::cell_of_v1;
 use super::pages::{tag_of, written_limits};
-use super::shard::{Cells, WIDEST, Whole};
+use super::shard::{Cells, Unpacked, WIDEST};
 use super::take::shard_of;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
@@ -31,8 +31,8 @@ use crate::{Error, Limit, Timestamp};
 const VERSION: u64 = 2;
 
 impl MemoryStore {
-    /// Writes everything that is kept as lines of JSON, a shard at a time while requests go on, and says
-    /// how many keys there were.
+    /// Writes the state of every key as JSON lines, a shard at a time while requests go on, and
+    /// returns the number of keys.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, MemoryStore, Rule, RuleSet};
@@ -50,7 +50,7 @@ impl MemoryStore {
     /// ```
     ///
     /// # Errors
-    /// What `out` fails with.
+    /// The errors of `out`.
     pub fn dump(&self, mut out: impl Write) -> io::Result<u64> {
         let seed = self.seed().map(|half| format!("{half:016x}"));
         writeln!(out, "{}", json!({ "tollgate": "state", "version": VERSION, "seed": seed }))?;
@@ -58,7 +58,7 @@ impl MemoryStore {
         for (index, shard) in self.shards.iter().enumerate() {
             let mut lines = String::new();
             let shard = shard.0.lock();
-            shard.each(|Id { high, low }, Whole { tag, cells }| {
+            shard.each(|Id { high, low }, Unpacked { tag, cells }| {
                 count = count.saturating_add(1);
                 let digits = |cell: &Cell| cell.to_numbers().iter().map(u64::to_string).collect::<Vec<_>>();
                 let line = json!({
@@ -80,15 +80,15 @@ impl MemoryStore {
         Ok(count)
     }
 
-    /// The store that was dumped, with the usual settings.
+    /// The dumped store, with default settings.
     ///
     /// # Errors
-    /// [`Error::InvalidDump`] names the line that is not what a dump has there.
+    /// [`Error::InvalidDump`] names the invalid line.
     pub fn restore(input: impl BufRead) -> Result<Self, Error> {
         Self::new().restored(input)
     }
 
-    /// This store with what was dumped, for one that nothing was asked of yet.
+    /// Restores a dump into this store. Call it before the first request.
     ///
     /// # Errors
     /// As [`restore`](Self::restore).
@@ -101,13 +101,16 @@ impl MemoryStore {
         });
         let first = lines.next().transpose()?.map(|(_, line)| line).unwrap_or_default();
         if first["tollgate"] != "state" {
-            return Err(invalid(1, "not the beginning of a dump; that is {\"tollgate\":\"state\",…"));
+            return Err(invalid(
+                1,
+                "not the first line of a dump, which begins with {\"tollgate\":\"state\",…",
+            ));
         }
         let version = first["version"].as_u64().unwrap_or(0);
         if !(1..=VERSION).contains(&version) {
             return Err(invalid(
                 1,
-                "of another version; restore it with the tollgate that dumped it, or a newer one",
+                "of an unknown version; restore it with the tollgate that dumped it, or a newer one",
             ));
         }
         self = self.seeded(seed_of(&first["seed"]).ok_or(invalid(1, "without its seed"))?);
@@ -115,19 +118,19 @@ impl MemoryStore {
         for line in lines {
             let (number, line) = line?;
             if let Some(end) = line["end"].as_u64() {
-                let whole = end == count;
-                return whole
+                let complete = end == count;
+                return complete
                     .then_some(self)
-                    .ok_or(invalid(number, "of another number of keys than came before"));
+                    .ok_or(invalid(number, "wrong: its number of keys differs from the lines before"));
             }
             let key = if version == 1 { self.key_of_v1(&line) } else { key_of(&line) };
-            let (shard, id, whole) = key.ok_or(invalid(number, "not a key and its state"))?;
+            let (shard, id, unpacked) = key.ok_or(invalid(number, "not a key and its state"))?;
             if shard < SHARDS && shard != shard_of(self.secrets.home(id)) {
-                return Err(invalid(number, "a key that belongs elsewhere"));
+                return Err(invalid(number, "a key that belongs to another shard"));
             }
-            let plain = whole.cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
-            let packed = plain && whole.tag.words().is_some_and(|width| width <= WIDEST);
-            self.put(shard, id, whole, packed).map_err(|reason| invalid(number, reason))?;
+            let plain = unpacked.cells.iter().all(|cell| cell.is_plain(Timestamp::EPOCH));
+            let packed = plain && unpacked.tag.words().is_some_and(|width| width <= WIDEST);
+            self.put(shard, id, unpacked, packed).map_err(|reason| invalid(number, reason))?;
             count = count.saturating_add(1);
         }
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))
@@ -135,14 +138,14 @@ impl MemoryStore {
 }
 
 impl MemoryStore {
-    /// What version 1 wrote of a key: not which rule it belongs to.
-    fn key_of_v1(&self, line: &Value) -> Option<(usize, Id, Whole)> {
+    /// A key of a version 1 dump, which does not name the key's rule.
+    fn key_of_v1(&self, line: &Value) -> Option<(usize, Id, Unpacked)> {
         let id = id_of(line)?;
         let limits = line["limits"].as_array()?.iter();
         let limits: Vec<Limit> = limits.map(|limit| limit.as_str()?.parse().ok()).collect::<Option<_>>()?;
         let tag = self.legacy_tag((!limits.is_empty()).then(|| limits.into())?);
         let cells = cells_of(tag, line, cell_of_v1)?;
-        Some((shard_of(self.secrets.home(id)), id, Whole { tag, cells }))
+        Some((shard_of(self.secrets.home(id)), id, Unpacked { tag, cells }))
     }
 }
 
@@ -157,16 +160,16 @@ fn id_of(line: &Value) -> Option<Id> {
     Some(Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? })
 }
 
-fn key_of(line: &Value) -> Option<(usize, Id, Whole)> {
+fn key_of(line: &Value) -> Option<(usize, Id, Unpacked)> {
     let shard = usize::try_from(line["shard"].as_u64()?).ok().filter(|shard| *shard < ALL_SHARDS)?;
     let limits: Vec<&str> = line["limits"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
     let (rule, budget) = (line["rule"].as_str()?, line["budget"].as_str()?);
     let tag = tag_of(rule, budget, &limits, line["unitCost"].as_u64()?)?;
     let cells = cells_of(tag, line, |limit, numbers| Cell::from_numbers(*limit, numbers))?;
-    Some((shard, id_of(line)?, Whole { tag, cells }))
+    Some((shard, id_of(line)?, Unpacked { tag, cells }))
 }
 
-/// The cells of a line, one for each limit of its tag.
+/// The cells of a line, one per limit of its tag.
 fn cells_of(tag: Tag, line: &Value, cell: impl Fn(&Limit, &[u64]) -> Option<Cell>) -> Option<Cells> {
     let states = line["state"].as_array().filter(|states| states.len() == tag.limits.len())?;
     let cell = |(limit, state): (&Limit, &Value)| {
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_store_decides_as_the_dumped_one_would_have() {
+    fn a_restored_store_decides_like_the_dumped_store() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);
         for client in 0..20 {
@@ -225,24 +228,24 @@ mod tests {
     }
 
     #[test]
-    fn a_global_budget_is_dumped_wherever_its_state_is() {
+    fn a_global_budget_is_dumped_and_restored() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let limiter = |store| {
             let rules = RuleSet::new([Rule::new("global", Limit::per_hour(100))]).unwrap();
             Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap()
         };
         let old = limiter(MemoryStore::new());
-        assert!((0..40).all(|_| old.check("anyone").unwrap().allowed()));
+        assert!((0..40).all(|_| old.check("alice").unwrap().allowed()));
         let mut dump = Vec::new();
         old.store().dump(&mut dump).unwrap();
         let new = limiter(MemoryStore::restore(&*dump).unwrap());
-        assert_eq!([&new, &old].map(|limiter| limiter.check("anyone").unwrap().remaining()), [59, 59]);
+        assert_eq!([&new, &old].map(|limiter| limiter.check("alice").unwrap().remaining()), [59, 59]);
         old.store().reclaim(Timestamp::from_secs(1_800_000_000));
-        assert_eq!((old.stats().live_keys, old.check("anyone").unwrap().remaining()), (Some(1), 58));
+        assert_eq!((old.stats().live_keys, old.check("alice").unwrap().remaining()), (Some(1), 58));
     }
 
     #[test]
-    fn b11_a_limit_that_is_gone_is_kept_while_it_is_in_use_and_no_longer() {
+    fn b11_a_removed_limit_is_kept_only_while_it_has_units_in_use() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let (minute, hour) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(20, HOUR));
         let rules =
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_whole_dump_is_refused_with_its_line() {
+    fn an_invalid_or_truncated_dump_is_refused_with_its_line_number() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);
         assert!(old.check("a").unwrap().allowed());
@@ -283,10 +286,10 @@ mod tests {
         assert!(complaint("").contains("line 1"));
         assert!(complaint("{}").contains("line 1"));
         assert!(complaint("tollgate memory 1").contains("not JSON"));
-        assert!(complaint(&dump.replace("\"version\":2", "\"version\":3")).contains("another version"));
+        assert!(complaint(&dump.replace("\"version\":2", "\"version\":3")).contains("unknown version"));
         let cut: String = dump.lines().take(3).map(|line| format!("{line}\n")).collect();
         assert!(complaint(&cut).contains("cut short"), "{}", complaint(&cut));
         assert!(complaint(&dump.replacen("/hour", "/hur", 1)).contains("not a key"));
-        assert!(complaint(&dump.replace("\"end\":4", "\"end\":5")).contains("another number"));
+        assert!(complaint(&dump.replace("\"end\":4", "\"end\":5")).contains("number of keys differs"));
     }
 }

@@ -1,22 +1,21 @@
-//! Who a key is: 96 bits that nobody outside the process can aim at.
+//! Key identities: 96 bits that an attacker cannot aim at.
 //!
 //! Multilinear hashing, twice: each 64-bit word of the key is multiplied by two secret 128-bit
-//! numbers of its own, and of each of the two sums modulo 2^128 the upper 64 bits count. Over the
-//! choice of the secrets each half is strongly universal: two different keys have the same identity
-//! (64 bits of one sum and 32 of the other) with a probability of 2^-96, whoever chose them and
-//! however (Lemire and Kaser, "Strongly universal string hashing is fast"). Ten million keys
-//! collide anywhere with a probability below 2^-49. It costs four multiplications for each eight
-//! bytes. SipHash costs several times that on short keys, and fast hashes without such a bound can
-//! be aimed at.
+//! numbers, and the upper 64 bits of each of the two sums modulo 2^128 are kept. Over the choice of
+//! the secrets each half is strongly universal: two different keys share an identity (64 bits of
+//! one sum and 32 of the other) with a probability of 2^-96, however an attacker chose them (Lemire
+//! and Kaser, "Strongly universal string hashing is fast"). Among ten million keys any collision
+//! has a probability below 2^-49. The cost is four multiplications per eight bytes. SipHash costs
+//! several times that on short keys, and fast hashes without such a bound can be attacked.
 //!
-//! The words of a key are its budget's number and, for each value, either its length and its bytes
-//! or, if it is a canonical decimal number, a mark that is no length and the number: `42` and
-//! `"42"` are one client, and nobody writes digits. A sum is linear, so a budget's part of it is
-//! worked out once ([`Prefix`]).
+//! The words of a key are its budget's digest and, for each value, its length and its bytes. A
+//! canonical decimal number is instead a marker, which is no valid length, and the number: `42` and
+//! `"42"` are one client, and no digits have to be formatted. A sum is linear, so a budget's part
+//! of it is computed once ([`Prefix`]).
 //!
-//! For the same reason where a key lives is not read off the identity but mixed from it with two
-//! more secrets: who finds out, by timing, that two keys are neighbours learns nothing about a
-//! third.
+//! Linear sums leak structure, so a key's home (its position in the tables) is not read off the
+//! identity but mixed from it with two more secrets: an attacker that learns by timing that two
+//! keys are neighbours learns nothing about a third.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,14 +25,14 @@ use crate::request::Client;
 use crate::rule::MAX_KEY_ATTRIBUTES;
 use crate::time::nanos_of;
 
-/// Words of the longest subject there can be: for each value its length and its bytes.
+/// Words of the longest subject: for each value its length and its bytes.
 const WORDS: usize = MAX_KEY_ATTRIBUTES * (1 + MAX_VALUE_BYTES.div_ceil(8));
 
-/// The length of a value that is a number.
-const NUMBER: u64 = u64::MAX;
+/// Marker in place of a length: the value is a number.
+const NUMBER_MARKER: u64 = u64::MAX;
 
-/// What a subject's encoding never is: the one budget of all new keys of a rule when the table is
-/// full.
+/// The subject of a pool, the budget that new keys share when the store is full. No encoded subject
+/// is equal to it.
 pub(super) const POOLED: &[u8] = &[0xff, 0xff];
 
 /// The identity of a key.
@@ -43,10 +42,10 @@ pub(super) struct Id {
     pub(super) low: u32,
 }
 
-/// What one word is multiplied by, for each of the sums.
+/// The multipliers of one word, one for each sum.
 type Secret = [u128; 2];
 
-/// The secrets of one store. As secret as the keys: whoever has them can aim.
+/// The hash secrets of one store. As secret as the keys: they let an attacker construct collisions.
 pub(super) struct Secrets {
     seed: [u64; 2],
     for_budget: Secret,
@@ -65,7 +64,7 @@ impl fmt::Debug for Secrets {
 #[derive(Clone, Copy)]
 pub(crate) struct Prefix {
     sums: Secret,
-    /// The sums if the first value is a number.
+    /// The sums with the number marker added.
     numbered: Secret,
 }
 
@@ -76,12 +75,12 @@ impl fmt::Debug for Prefix {
 }
 
 impl Secrets {
-    /// Secrets that nobody knows, out of the random keys that the standard library gives its maps.
+    /// Random secrets, from the hash keys that the standard library gives its maps.
     pub(super) fn random() -> Self {
         Self::from_seed([RandomState::new().hash_one(0), RandomState::new().hash_one(1)])
     }
 
-    /// The secrets that belong to a seed: SipHash of 0, 1, 2, … under it.
+    /// The secrets of a seed: SipHash of 0, 1, 2, … under it.
     pub(super) fn from_seed(seed: [u64; 2]) -> Self {
         let mut counter = 0_u64;
         let mut word = || {
@@ -101,12 +100,12 @@ impl Secrets {
         self.seed
     }
 
-    /// The part of a budget with this [number](Budget::digest).
+    /// The sums of a budget with this [digest](Budget::digest).
     pub(super) fn prefix(&self, digest: u64) -> Prefix {
         let mut sums = Sums { sums: [0; 2], secrets: self.for_words.iter() };
         sums.add(digest, &self.for_budget);
         let before = sums.sums;
-        sums.add_next(NUMBER);
+        sums.add_next(NUMBER_MARKER);
         Prefix { sums: before, numbered: sums.sums }
     }
 
@@ -142,7 +141,7 @@ impl Secrets {
                     sums.add_value(value);
                     rest = tail;
                 }
-                // What is not a value is a mark, and no value is as long as a mark says.
+                // Not a value but the marker of a pool: it claims a length that no value has.
                 None => {
                     sums.add_next(u64::try_from(length).unwrap_or(0));
                     rest = &[];
@@ -152,7 +151,7 @@ impl Secrets {
         sums.finish()
     }
 
-    /// The identity of the budget of a key.
+    /// The identity of a key's budget.
     pub(super) fn identify_key(&self, key: &Key<'_>) -> Id {
         let mut prefix = self.prefix(key.budget().digest(key.rule()));
         if let Budget::InlineCount(period) = key.budget() {
@@ -161,7 +160,7 @@ impl Secrets {
         self.identify(&prefix, key.subject())
     }
 
-    /// The identity of a subject as version 1 made it, to which a number was its digits.
+    /// The version 1 identity of a subject, which hashed a number as its digits.
     pub(super) fn identify_v1(&self, digest: u64, subject: &[u8]) -> Id {
         let mut sums = Sums { sums: self.prefix(digest).sums, secrets: self.for_words.iter() };
         let mut rest = subject;
@@ -174,7 +173,7 @@ impl Secrets {
         sums.finish()
     }
 
-    /// The part of a budget whose period is part of its key.
+    /// The sums of a budget whose period is part of its identity.
     #[inline]
     pub(super) fn with_period(&self, prefix: &Prefix, period: u64) -> Prefix {
         let add = |[one, other]: Secret| {
@@ -185,7 +184,8 @@ impl Secrets {
         Prefix { sums: add(prefix.sums), numbered: add(prefix.numbered) }
     }
 
-    /// Where an identity lives: all bits of this depend on all bits of that and on the secrets.
+    /// The home of an identity. Each of its bits depends on all bits of the identity and on the
+    /// secrets.
     #[inline]
     pub(super) fn home(&self, id: Id) -> u64 {
         let [one, other] = self.mix;
@@ -195,18 +195,18 @@ impl Secrets {
     }
 }
 
-/// The two sums on their way.
+/// The two running sums.
 struct Sums<'a> {
     sums: Secret,
     secrets: std::slice::Iter<'a, Secret>,
 }
 
 impl Sums<'_> {
-    /// Adds a value: its number, or its length and its bytes with zeroes up to a whole word.
+    /// Adds a value: its number, or its length and its bytes, zero-padded to a whole word.
     #[inline]
     fn add_value(&mut self, value: &[u8]) {
         if let Some(number) = canonical_number(value) {
-            self.add_next(NUMBER);
+            self.add_next(NUMBER_MARKER);
             return self.add_next(number);
         }
         self.add_text(value);
@@ -239,14 +239,14 @@ impl Sums<'_> {
     }
 
     #[inline]
-    #[expect(clippy::as_conversions, reason = "32 bits are left of it")]
+    #[expect(clippy::as_conversions, reason = "the shift leaves 32 bits")]
     fn finish(&self) -> Id {
         let [one, other] = self.sums;
         Id { high: truncated(one >> 64), low: (other >> 96) as u32 }
     }
 }
 
-/// The number that these decimal digits are, if it has no other spelling and fits 64 bits.
+/// The number with these decimal digits, if it has no other spelling and fits 64 bits.
 #[inline]
 fn canonical_number(text: &[u8]) -> Option<u64> {
     match text {
@@ -259,23 +259,19 @@ fn canonical_number(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// One to seven bytes as a word, in two reads instead of one for each byte.
+/// One to seven bytes as a word, in two reads instead of one per byte.
 #[inline]
 fn part_of_word(bytes: &[u8]) -> u64 {
     let length = bytes.len();
     if let (Some(start), Some(end)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two overlap where there are fewer than eight.
+        // The two reads overlap, since there are fewer than eight bytes.
         let shift = length.saturating_sub(4).saturating_mul(8);
         return u64::from(u32::from_le_bytes(*start)) | (u64::from(u32::from_le_bytes(*end)) << shift);
     }
     bytes.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::as_conversions,
-    reason = "the lower half is what is wanted"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "the lower half is wanted")]
 const fn truncated(wide: u128) -> u64 {
     wide as u64
 }
@@ -312,7 +308,7 @@ mod tests {
         let mut subjects: Vec<Vec<u8>> = values.iter().map(|value| encode(value)).collect();
         let pairs = values.iter().flat_map(|one| values.map(|other| [encode(one), encode(other)].concat()));
         subjects.extend(pairs.collect::<Vec<_>>());
-        // Nothing, and the mark of a pool.
+        // The empty subject, and the marker of a pool.
         subjects.extend([vec![], vec![0xff, 0xff]]);
         let ids: HashSet<Id> = subjects
             .iter()
@@ -324,16 +320,16 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_word_are_its_bytes_however_few() {
+    fn a_partial_word_has_the_same_bytes_as_its_input() {
         let bytes = [1_u8, 2, 3, 4, 5, 6, 7];
         for length in 1..=7 {
-            let expected = (0..length).fold(0, |word, place| word | (u64::from(bytes[place]) << (8 * place)));
+            let expected = (0..length).fold(0, |word, index| word | (u64::from(bytes[index]) << (8 * index)));
             assert_eq!(part_of_word(&bytes[..length]), expected, "{length}");
         }
     }
 
     #[test]
-    fn a_client_by_itself_has_the_identity_of_its_encoding() {
+    fn a_client_has_the_identity_of_its_encoding() {
         let secrets = Secrets::random();
         let prefix = secrets.prefix(7);
         let encoded = |value: &str| {

@@ -1,12 +1,12 @@
-//! State that version 1 wrote: the first format of the disk store and of dumps.
+//! State in the version 1 format of the disk store and of dumps.
 //!
-//! It did not say which rule a key belongs to, and a client that is a number had another identity.
-//! What it wrote is loaded as it is, under a rule without a name, and each key is taken over when
-//! its owner first comes. When the last of them is gone, so is all of this.
+//! Version 1 did not name the rule of a key, and gave a client that is a number another identity.
+//! Its keys are loaded under a rule with an empty name. Each key is migrated by the first request
+//! that draws on its budget. When the last key is migrated or forgotten, migration ends.
 
 use super::MemoryStore;
 use super::hash::Id;
-use super::shard::{Cells, Found, Whole};
+use super::shard::{Cells, Location, Unpacked};
 use super::take::shard_of;
 use crate::cell::Cell;
 use crate::key::Budget;
@@ -16,21 +16,21 @@ use crate::sync::atomic::Ordering;
 use crate::{Algorithm, Limit, Limits, Meter, RuleName};
 
 impl MemoryStore {
-    /// The tag of a state that version 1 wrote under these limits.
+    /// The tag of a version 1 state under these limits.
     pub(super) fn legacy_tag(&self, limits: Limits) -> Tag {
         self.has_legacy.store(true, Ordering::Relaxed);
         Tag::new(RuleName::intern(""), Budget::Rule, limits, 1)
     }
 
-    /// Whether there may be keys that version 1 wrote.
+    /// Whether any version 1 keys may be left.
     #[inline]
     pub(super) fn has_legacy(&self) -> bool {
         self.has_legacy.load(Ordering::Relaxed)
     }
 
-    /// Takes over what version 1 wrote for the budget of this charge, if there is anything.
+    /// Migrates the version 1 state of this charge's budget, if there is any.
     #[cold]
-    pub(super) fn take_over(&self, charge: &Charge<'_>) {
+    pub(super) fn migrate(&self, charge: &Charge<'_>) {
         let unnamed = self.room.of(RuleName::intern(""));
         if unnamed.live() == 0 {
             self.has_legacy.store(false, Ordering::Relaxed);
@@ -49,25 +49,25 @@ impl MemoryStore {
         if old.tag(found, id).is_none_or(|tag| !tag.rule.is_empty()) {
             return;
         }
-        let Some(whole) = old.load(found, id, None) else { return };
+        let Some(unpacked) = old.load(found, id, None) else { return };
         old.forget(found, id);
         let now = old.latest;
         let new = new.unwrap_or(old);
-        self.room.give(&unnamed);
-        if new.find(to.id, charge.tag.words()) == Found::Nowhere {
-            let Some(cells) = carried_over(whole.cells, charge) else { return };
+        self.room.release(&unnamed);
+        if new.find(to.id, charge.tag.words()) == Location::Absent {
+            let Some(cells) = migrated(unpacked.cells, charge) else { return };
             let limits = Limits::from(cells.iter().map(Cell::limit).collect::<Vec<_>>());
             let tag = if charge.tag.is_inline() { charge.tag } else { charge.tag.under(limits) };
-            if new.store(Found::Nowhere, to.id, Whole { tag, cells }, now) {
-                self.room.take_anyway(&self.room.of(charge.key.rule()));
+            if new.store(Location::Absent, to.id, Unpacked { tag, cells }, now) {
+                self.room.take_unbounded(&self.room.of(charge.key.rule()));
             }
         }
     }
 }
 
-/// The cells of a budget as version 1 wrote them. A limit that came with a request was one that was
-/// replaced by the next; now its time, or its count, is.
-fn carried_over(cells: Cells, charge: &Charge<'_>) -> Option<Cells> {
+/// The migrated cells of a version 1 budget. In version 1 each inline limit replaced the one
+/// before; now the budget keeps its time or its count.
+fn migrated(cells: Cells, charge: &Charge<'_>) -> Option<Cells> {
     let state: &[u64] = match (charge.key.budget(), cells.first()) {
         (Budget::Rule, _) => return Some(cells),
         (Budget::InlineTime, Some(cell)) => &[cell.meter().idle_at(), 0, 0],
@@ -82,8 +82,8 @@ fn carried_over(cells: Cells, charge: &Charge<'_>) -> Option<Cells> {
     Some(std::iter::once(Cell::plain(Meter::load(*charge.limit, state))).collect())
 }
 
-/// The cells of a key as version 1 wrote them: their block, how many reservations, six numbers for
-/// each, and the state.
+/// A version 1 cell: its block, the number of reservations, six numbers per reservation, and the
+/// state.
 pub(super) fn cell_of_v1(limit: &Limit, numbers: &[u64]) -> Option<Cell> {
     const HOLD_NUMBERS: usize = 6;
     let ([blocked_until, holds], rest) = numbers.split_first_chunk()?;
@@ -91,14 +91,14 @@ pub(super) fn cell_of_v1(limit: &Limit, numbers: &[u64]) -> Option<Cell> {
     let (held, state) = rest.split_at_checked(length)?;
     let mut now = vec![0, *blocked_until, *holds];
     for [low, high, units, expires_at, lapses_at, firm] in held.as_chunks::<HOLD_NUMBERS>().0 {
-        // Nobody knows any more who made it, or when.
+        // Version 1 did not record the holder and the time of a reservation.
         now.extend([*low, *high, 0, *units, 0, *expires_at, *lapses_at, *firm]);
     }
     now.extend(state);
     Cell::from_numbers(*limit, &now)
 }
 
-/// The name of a page in version 1 had one byte for the shard; the same page has two now.
+/// The shard of a version 1 page name, which has one byte for the shard instead of two.
 pub(super) fn shard_of_v1(name: &[u8], id: Id, store: &MemoryStore) -> Option<usize> {
     let shard = shard_of(store.secrets.home(id));
     (usize::from(*name.first()?) == shard).then_some(shard)
@@ -110,10 +110,10 @@ mod tests {
     use crate::store::HoldId;
     use crate::{HOUR, Limiter, ManualClock, Request, Rule, RuleSet, Timestamp, block_on};
 
-    /// What version 1 wrote, in hexadecimal: the id of a reservation, then names and contents of
-    /// pages. Each of alice (cost 3) and 42 (cost 5) had been checked, bob had reserved 6, eve was
-    /// blocked for ten minutes, and alice had brought 60 an hour along for 10, and a window of 9 an
-    /// hour for 4.
+    /// Version 1 state in hexadecimal: the id of a reservation, then names and contents of pages.
+    /// Clients alice (cost 3) and 42 (cost 5) had been checked, bob had reserved 6, eve was blocked
+    /// for ten minutes. Alice had also drawn 10 under an inline limit of 60 an hour, and 4 under an
+    /// inline window of 9 an hour.
     const WRITTEN: &str = include_str!("legacy/v1.txt");
 
     fn bytes(hex: &str) -> Vec<u8> {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_version_1_wrote_is_taken_over_when_its_owner_comes() {
+    fn version_1_state_is_migrated_by_the_client_s_next_request() {
         let (limiter, hold) = limiter();
         assert_eq!(limiter.stats().live_keys, Some(11));
         let left = |request: Request<'_>| -> Vec<u64> {
@@ -151,7 +151,7 @@ mod tests {
             decision.limits().iter().map(|report| report.outcome.remaining).collect()
         };
         assert_eq!(left(Request::client("alice")), [97, 37, 17, 56]);
-        assert_eq!(left(Request::client("42")), [95, 35, 15, 56], "a number is another identity now");
+        assert_eq!(left(Request::client("42")), [95, 35, 15, 56], "a number has another identity now");
         assert_eq!(left(Request::client("new")), [100, 40, 20, 56]);
         let (bucket, window) = (
             limiter.inline(Limit::per_hour(60)).unwrap(),
@@ -165,12 +165,12 @@ mod tests {
         assert_eq!(left(Request::client("42")), [90, 30, 10, 51]);
         block_on(limiter.settle(hold, Request::client("bob").cost(1))).unwrap();
         assert_eq!(left(Request::client("bob")), [99, 39, 19, 56]);
-        assert!(!limiter.store().has_legacy(), "nothing is left of it");
+        assert!(!limiter.store().has_legacy(), "all of it is migrated");
         assert_eq!(limiter.stats().live_keys, Some(11));
     }
 
     #[test]
-    fn what_version_1_wrote_and_nobody_came_for_is_kept_as_such() {
+    fn version_1_state_that_no_request_migrated_is_kept_in_pages() {
         let (limiter, _) = limiter();
         limiter.store().follow(true);
         limiter.store().all_pages_changed();

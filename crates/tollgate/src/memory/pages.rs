@@ -1,15 +1,15 @@
-//! The state in pages: how it is kept elsewhere, a piece at a time.
+//! Pages: the state in pieces, as a durable store writes it.
 //!
 //! ```text
 //! page:   u16 tags
 //!         u32 keys, each: identity 12 bytes, u16 which of the tags, state 8 bytes for each word
-//! alone:  a tag; for each of its limits: u32 numbers, each 8 bytes
+//! single: a tag; for each of its limits: u32 numbers, each 8 bytes
 //! tag:    rule, budget, u64 unit cost, u16 limits, each in its notation
 //! ```
 //!
-//! A page says itself which budgets its states belong to and which limits wrote them, in their
-//! notation: it means the same to every process that knows the seed. Numbers are little-endian, and
-//! texts are preceded by a u16 that says how many bytes they have.
+//! A page names the budgets of its states and the limits that wrote them, in their notation, so it
+//! means the same to every process that knows the seed. Numbers are little-endian. A text is
+//! preceded by its length in bytes, a u16.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::changes::page_of;
 use super::hash::Id;
 use super::legacy::{cell_of_v1, shard_of_v1};
-use super::shard::{Cells, Found, Shard, WIDEST, Whole, pack};
+use super::shard::{Cells, Location, Shard, WIDEST, Unpacked, pack};
 use super::take::shard_of;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
@@ -26,44 +26,44 @@ use crate::key::Budget;
 use crate::rule::Tag;
 use crate::{Error, Limit, Meter, RuleName};
 
-/// How long the name of a page is: its shard, two bytes, and its place there.
+/// Length of a page's name: two bytes for the shard, one for the page.
 const NAME: usize = 3;
 
-/// How long the name of a key by itself is: its page's, and its identity.
-const NAME_ALONE: usize = NAME + ID;
+/// Length of a single-key page's name: the page's name and the key's identity.
+const NAME_SINGLE: usize = NAME + ID;
 
-/// The same in version 1, when there were fewer shards.
+/// Length of a version 1 page's name, with one byte for the shard.
 const NAME_V1: usize = 2;
-const NAME_ALONE_V1: usize = NAME_V1 + ID;
+const NAME_SINGLE_V1: usize = NAME_V1 + ID;
 
 const ID: usize = 12;
 
-const THERE_BEFORE: &str = "with a key that was there before";
+const DUPLICATE_KEY: &str = "invalid: it repeats a key of another page";
 
 impl MemoryStore {
-    /// What identities are made with. As secret as the keys: who knows it can aim for collisions.
+    /// The seed of key identities. As secret as the keys: it lets an attacker construct collisions.
     #[must_use]
     pub fn seed(&self) -> [u64; 2] {
         self.secrets.seed()
     }
 
-    /// From now on takes note of what changes, for [`changed_pages`](Self::changed_pages), or no longer
-    /// does: then what was noted is forgotten.
-    pub fn follow(&self, followed: bool) {
-        self.shards.iter().for_each(|shard| shard.0.lock().follow(followed));
+    /// Turns change tracking on or off, for [`changed_pages`](Self::changed_pages). Changes noted
+    /// so far are discarded.
+    pub fn follow(&self, tracked: bool) {
+        self.shards.iter().for_each(|shard| shard.0.lock().track_changes(tracked));
     }
 
-    /// Whether there may be anything for [`changed_pages`](Self::changed_pages) to hand out.
+    /// Whether [`changed_pages`](Self::changed_pages) may have a page to hand out.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.views.flags.any()
     }
 
-    /// Hands out every page that has changed since the last call: its name, and its content, which is
-    /// empty if there is nothing on it any more. All pages together, each as it was last handed out,
-    /// are the state as of some moment since this call began, key by key.
+    /// Calls `each` with the name and the content of every page that has changed since the last
+    /// call. The content is empty if the page has no keys left. All pages together, each as last
+    /// handed out, are the state of every key as of some moment since this call began.
     ///
-    /// A shard's lock is held while its pages are copied; `each` is called without it.
+    /// A shard's lock is held while its pages are copied, but not while `each` is called.
     pub fn changed_pages(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let (mut pages, mut content) = (Vec::new(), Vec::new());
         for index in self.views.flags.lower() {
@@ -79,83 +79,84 @@ impl MemoryStore {
         }
     }
 
-    /// Has everything count as changed: the next [`changed_pages`](Self::changed_pages) hands out all
-    /// there is, for whoever begins anew. (It then also names pages with nothing on them.)
+    /// Marks every page as changed: the next [`changed_pages`](Self::changed_pages) hands out the
+    /// whole state, including empty pages.
     pub fn all_pages_changed(&self) {
         self.shards.iter().for_each(|shard| shard.0.lock().note_all());
     }
 
-    /// Takes pages back in, into a store that nothing was asked of yet.
+    /// Loads pages. Call it before the first request.
     #[must_use]
     pub fn loader(&self) -> Loader<'_> {
         Loader { store: self, known: HashMap::new() }
     }
 
-    /// Keeps the cells of a key that there is nothing of yet, just as they are: packed, or by
-    /// themselves.
-    pub(super) fn put(&self, shard: usize, id: Id, whole: Whole, packed: bool) -> Result<(), &'static str> {
-        let tag = whole.tag;
+    /// Adds the cells of a new key as they are, packed into a table or unpacked.
+    pub(super) fn put(&self, shard: usize, id: Id, unpacked: Unpacked, packed: bool) -> Result<(), &'static str> {
+        let tag = unpacked.tag;
         let mut shard = self.shards[shard % ALL_SHARDS].0.lock();
-        if shard.find(id, tag.words()) != Found::Nowhere {
-            return Err(THERE_BEFORE);
+        if shard.find(id, tag.words()) != Location::Absent {
+            return Err(DUPLICATE_KEY);
         }
         shard.next_idle = 0;
         match packed {
-            true => pack(&whole.cells, shard.insert(id, tag)),
-            false => drop(shard.whole.insert(id, whole)),
+            true => pack(&unpacked.cells, shard.insert(id, tag)),
+            false => drop(shard.unpacked.insert(id, unpacked)),
         }
-        self.room.take_anyway(&self.room.of(tag.rule));
+        self.room.take_unbounded(&self.room.of(tag.rule));
         Ok(())
     }
 }
 
-/// Takes pages back in. Made by [`MemoryStore::loader`].
+/// Loads pages. Made by [`MemoryStore::loader`].
 #[derive(Debug)]
 pub struct Loader<'a> {
     store: &'a MemoryStore,
-    /// Tags that were read before, by how they are written: pages have them in common.
+    /// Tags read before, by their bytes: most pages share them.
     known: HashMap<Vec<u8>, Tag>,
 }
 
 impl Loader<'_> {
-    /// Keeps what is on a page, just as it was, and says how many keys that were. As of the beginning
-    /// of time nothing has lapsed; what has since is found out when it is next touched.
+    /// Loads the keys of a page as they were written, and returns their number. Nothing expires
+    /// during loading; a key that has expired since is noticed when it is next touched.
     ///
     /// # Errors
-    /// [`Error::InvalidPage`] if it is none of this store's. Then the store is good for nothing more.
+    /// [`Error::InvalidPage`] if the page is damaged or check_page to another store. The store must
+    /// not be used then.
     pub fn load(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
-        if name.len() == NAME_V1 || name.len() == NAME_ALONE_V1 {
+        if name.len() == NAME_V1 || name.len() == NAME_SINGLE_V1 {
             return self.load_v1(name, content);
         }
         let invalid = |reason| Error::InvalidPage { reason };
         let shard = usize::from(u16::from_be_bytes(*name.first_chunk().ok_or(invalid("without a name"))?));
         if shard >= ALL_SHARDS {
-            return Err(invalid("of a shard that there is not"));
+            return Err(invalid("of a shard that does not exist"));
         }
-        if name.len() == NAME_ALONE {
+        if name.len() == NAME_SINGLE {
             let id = id_of(&name[NAME..]).ok_or(invalid("without an identity"))?;
-            let whole = self.read_alone(content).ok_or(invalid("not a key and its state"))?;
-            self.belongs(name, shard, id)?;
-            // By itself here too, even if it would pack by now: else it would be in two places there.
-            self.store.put(shard, id, whole, false).map_err(invalid)?;
+            let unpacked = self.read_single(content).ok_or(invalid("not a key and its state"))?;
+            self.check_page(name, shard, id)?;
+            // Unpacked here too, even if the key would pack by now: otherwise its old page would
+            // stay, and it would be stored twice.
+            self.store.put(shard, id, unpacked, false).map_err(invalid)?;
             return Ok(1);
         }
         let keys = self.read_page(content).ok_or(invalid("not a list of keys and their states"))?;
-        keys.iter().try_for_each(|(id, _, _)| self.belongs(name, shard, *id))?;
+        keys.iter().try_for_each(|(id, _, _)| self.check_page(name, shard, *id))?;
         let mut shard = self.store.shards[shard].0.lock();
         shard.next_idle = 0;
         for (id, tag, words) in &keys {
-            if shard.find(*id, tag.words()) != Found::Nowhere {
-                return Err(invalid(THERE_BEFORE));
+            if shard.find(*id, tag.words()) != Location::Absent {
+                return Err(invalid(DUPLICATE_KEY));
             }
             let width = tag.words().unwrap_or(0);
             shard.insert(*id, *tag).copy_from_slice(&words[..width]);
-            self.store.room.take_anyway(&self.store.room.of(tag.rule));
+            self.store.room.take_unbounded(&self.store.room.of(tag.rule));
         }
         Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
     }
 
-    /// The same for a page that version 1 wrote.
+    /// Loads a version 1 page.
     fn load_v1(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
         let invalid = |reason| Error::InvalidPage { reason };
         let mut rest = content;
@@ -165,19 +166,19 @@ impl Loader<'_> {
             let limits: Option<Vec<Limit>> = limits?.iter().map(|limit| limit.parse().ok()).collect();
             limits.filter(|limits| !limits.is_empty()).map(|limits| self.store.legacy_tag(limits.into()))
         };
-        let mut keys: Vec<(Id, Whole, bool)> = Vec::new();
+        let mut keys: Vec<(Id, Unpacked, bool)> = Vec::new();
         let mut read = || {
             let numbers = |rest: &mut &[u8], count: u32| -> Option<Vec<u64>> {
                 (0..count).map(|_| bytes(rest).map(u64::from_le_bytes)).collect()
             };
-            if name.len() == NAME_ALONE_V1 {
+            if name.len() == NAME_SINGLE_V1 {
                 let (id, tag) = (id_of(&name[NAME_V1..])?, limits(&mut rest)?);
                 let cell = |limit: &Limit| {
                     let count = u32::from_le_bytes(bytes(&mut rest)?);
                     cell_of_v1(limit, &numbers(&mut rest, count)?)
                 };
                 let cells = tag.limits.into_iter().map(cell).collect::<Option<Cells>>()?;
-                keys.push((id, Whole { tag, cells }, false));
+                keys.push((id, Unpacked { tag, cells }, false));
                 return rest.is_empty().then_some(());
             }
             let tags: Option<Vec<Tag>> =
@@ -193,26 +194,26 @@ impl Loader<'_> {
                     cells.push(Cell::plain(Meter::load(*limit, state)));
                     words = others;
                 }
-                keys.push((id, Whole { tag, cells }, true));
+                keys.push((id, Unpacked { tag, cells }, true));
             }
             rest.is_empty().then_some(())
         };
         read().ok_or(invalid("not a list of keys and their states"))?;
         let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
-        for (id, whole, packed) in keys {
-            let elsewhere = invalid("of another store: its keys belong elsewhere");
+        for (id, unpacked, packed) in keys {
+            let elsewhere = invalid("of another store: its keys belong to other pages");
             let shard = shard_of_v1(name, id, self.store).ok_or(elsewhere)?;
-            self.store.put(shard, id, whole, packed).map_err(invalid)?;
+            self.store.put(shard, id, unpacked, packed).map_err(invalid)?;
         }
         Ok(count)
     }
 
-    /// Whether a key is one of this page.
-    fn belongs(&self, name: &[u8], shard: usize, id: Id) -> Result<(), Error> {
+    /// Checks that a key check_page to the page of this name.
+    fn check_page(&self, name: &[u8], shard: usize, id: Id) -> Result<(), Error> {
         let home = self.store.secrets.home(id);
         let here = name.starts_with(&page_name(shard, page_of(home)))
             && (shard >= SHARDS || shard == shard_of(home));
-        let elsewhere = Error::InvalidPage { reason: "of another store: its keys belong elsewhere" };
+        let elsewhere = Error::InvalidPage { reason: "of another store: its keys belong to other pages" };
         here.then_some(()).ok_or(elsewhere)
     }
 
@@ -234,8 +235,8 @@ impl Loader<'_> {
         rest.is_empty().then_some(keys)
     }
 
-    /// The cells of a key by itself.
-    fn read_alone(&mut self, content: &[u8]) -> Option<Whole> {
+    /// The cells of a single-key page.
+    fn read_single(&mut self, content: &[u8]) -> Option<Unpacked> {
         let mut rest = content;
         let tag = self.read_tag(&mut rest)?;
         let cell = |limit: &Limit| {
@@ -245,7 +246,7 @@ impl Loader<'_> {
             Cell::from_numbers(*limit, &numbers?)
         };
         let cells = tag.limits.into_iter().map(cell).collect::<Option<Cells>>()?;
-        rest.is_empty().then_some(Whole { tag, cells })
+        rest.is_empty().then_some(Unpacked { tag, cells })
     }
 
     fn read_tag(&mut self, rest: &mut &[u8]) -> Option<Tag> {
@@ -259,7 +260,7 @@ impl Loader<'_> {
             return Some(*tag);
         }
         let tag = match rule {
-            // What version 1 wrote, and nobody has come for yet.
+            // Version 1 state that no request has migrated yet.
             "" => {
                 let limits: Option<Vec<Limit>> = limits.iter().map(|limit| limit.parse().ok()).collect();
                 self.store.legacy_tag(limits?.into())
@@ -271,7 +272,7 @@ impl Loader<'_> {
     }
 }
 
-/// The tag that these texts are.
+/// The tag with this content.
 pub(super) fn tag_of(rule: &str, budget: &str, limits: &[&str], unit_cost: u64) -> Option<Tag> {
     let (rule, budget) = (RuleName::intern(rule), Budget::parse(budget)?);
     if matches!(budget, Budget::InlineTime | Budget::InlineCount(_)) {
@@ -281,31 +282,31 @@ pub(super) fn tag_of(rule: &str, budget: &str, limits: &[&str], unit_cost: u64) 
     (!limits.is_empty()).then(|| Tag::new(rule, budget, limits.into(), unit_cost))
 }
 
-/// The limits of a tag, as they are written down: none if they come with requests.
+/// The limits of a tag in their notation; none if they come with requests.
 pub(super) fn written_limits(tag: Tag) -> Vec<String> {
     let limits = if tag.is_inline() { &[] } else { tag.limits.as_slice() };
     limits.iter().map(Limit::to_string).collect()
 }
 
-/// What a page is called.
+/// The name of a page.
 #[derive(Clone, Copy, Debug)]
 struct Name {
-    bytes: [u8; NAME_ALONE],
+    bytes: [u8; NAME_SINGLE],
     length: usize,
 }
 
 impl Name {
     fn of_page(shard: usize, page: u64) -> Self {
-        let mut bytes = [0; NAME_ALONE];
+        let mut bytes = [0; NAME_SINGLE];
         bytes[..NAME].copy_from_slice(&page_name(shard, page));
         Self { bytes, length: NAME }
     }
 
     fn of_key(shard: usize, home: u64, id: Id) -> Self {
-        let mut bytes = [0; NAME_ALONE];
+        let mut bytes = [0; NAME_SINGLE];
         bytes[..NAME].copy_from_slice(&page_name(shard, page_of(home)));
         bytes[NAME..].copy_from_slice(&id_bytes(id));
-        Self { bytes, length: NAME_ALONE }
+        Self { bytes, length: NAME_SINGLE }
     }
 
     fn as_bytes(&self) -> &[u8] {
@@ -313,37 +314,37 @@ impl Name {
     }
 }
 
-/// A shard, and a page there with its bits in reverse. So in the order of their names pages are
-/// spread over the whole of a shard, and may be loaded into a table that is still growing: in the
-/// order of their places each would fall on top of the one before.
+/// The shard, and the page with its bits reversed. In name order, pages are then spread over the
+/// whole of a shard, so they can be loaded into a table that is still growing. In page order each
+/// would land on top of the one before.
 fn page_name(shard: usize, page: u64) -> [u8; NAME] {
     let [high, low] = u16::try_from(shard).unwrap_or(u16::MAX).to_be_bytes();
     [high, low, u8::try_from(page).unwrap_or(0).reverse_bits()]
 }
 
 impl Shard {
-    /// Appends the content of everything that changed, and says where each ends.
+    /// Appends the content of every changed page to `content`, and its name and end to `pages`.
     fn collect(&mut self, pages: &mut Vec<(Name, usize)>, content: &mut Vec<u8>) {
-        let (changed, alone) = self.take_changes();
+        let (changed, single) = self.take_changes();
         for page in changed {
             self.write_page(page, content);
             pages.push((Name::of_page(self.index, page.into()), content.len()));
         }
-        for id in alone {
-            if let Some(whole) = self.whole.get(&id) {
-                write_alone(whole, content);
+        for id in single {
+            if let Some(unpacked) = self.unpacked.get(&id) {
+                write_single(unpacked, content);
             }
             pages.push((Name::of_key(self.index, self.secrets.home(id), id), content.len()));
         }
     }
 
-    /// Appends the keys of one page: nothing if there are none.
+    /// Appends the keys of one page, or nothing if it has none.
     fn write_page(&self, page: u32, content: &mut Vec<u8>) {
         let (mut tags, mut keys, mut count): (Vec<u32>, Vec<u8>, u32) = Default::default();
         for width in 1..=WIDEST {
             let table = self.table(width);
-            for place in table.stretch(page) {
-                let (id, number) = (table.id(place), table.number(place));
+            for index in table.page_range(page) {
+                let (id, number) = (table.id(index), table.number(index));
                 if page_of(self.secrets.home(id)) != u64::from(page) {
                     continue;
                 }
@@ -353,7 +354,7 @@ impl Shard {
                 });
                 keys.extend(id_bytes(id));
                 keys.extend(u16::try_from(tag).unwrap_or(u16::MAX).to_le_bytes());
-                table.state(place).iter().for_each(|word| keys.extend(word.to_le_bytes()));
+                table.state(index).iter().for_each(|word| keys.extend(word.to_le_bytes()));
                 count += 1;
             }
         }
@@ -382,16 +383,16 @@ fn write_tag(tag: Tag, content: &mut Vec<u8>) {
     }
 }
 
-fn write_alone(whole: &Whole, content: &mut Vec<u8>) {
-    write_tag(whole.tag, content);
-    for cell in &whole.cells {
+fn write_single(unpacked: &Unpacked, content: &mut Vec<u8>) {
+    write_tag(unpacked.tag, content);
+    for cell in &unpacked.cells {
         let numbers = cell.to_numbers();
         content.extend(u32::try_from(numbers.len()).unwrap_or(u32::MAX).to_le_bytes());
         numbers.iter().for_each(|number| content.extend(number.to_le_bytes()));
     }
 }
 
-/// The next text.
+/// Reads a text.
 fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = usize::from(u16::from_le_bytes(bytes(rest)?));
     let text;
@@ -399,7 +400,7 @@ fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(text).ok()
 }
 
-/// The next few bytes.
+/// Reads `N` bytes.
 fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let next;
     (next, *rest) = rest.split_first_chunk()?;

@@ -1,9 +1,9 @@
-//! Forgetting: what has turned idle is removed, a few slots at a time or all at once.
+//! Reclaiming idle keys, a few slots at a time or a whole shard at once.
 
 use super::changes::page_bit;
 use super::room::Freed;
 use super::shard::{Shard, WIDEST, pack};
-use super::table::Place;
+use super::table::SlotIndex;
 use crate::cell::Cell;
 use crate::meter::packed;
 use crate::rule::Tag;
@@ -15,165 +15,167 @@ impl Shard {
         now >= self.sweep_due
     }
 
-    /// Goes on, from wherever it got last time, to forget what is idle in a few slots of one table.
+    /// Forgets idle keys in the next few slots of one table, continuing where the last call
+    /// stopped.
     pub(super) fn reclaim_some(&mut self, width: usize, slots: usize, since: u64, freed: &mut Freed) {
-        let place = if self.cursor < self.table(width).slots() { self.cursor } else { 0 };
-        self.cursor = self.sweep_slots(width, place, slots, since, freed);
+        let index = if self.cursor < self.table(width).slots() { self.cursor } else { 0 };
+        self.cursor = self.sweep_slots(width, index, slots, since, freed);
     }
 
-    /// Forgets everything idle.
+    /// Forgets every idle key.
     pub(super) fn reclaim(&mut self, now: Timestamp, freed: &mut Freed) {
         if now < self.latest {
             self.set_time(now);
         }
         if std::mem::take(&mut self.went_back) {
-            self.heal(now);
+            self.rebase_wild(now);
         }
         if now.as_nanos() >= self.next_idle {
             self.next_idle = u64::MAX;
             for width in 1..=WIDEST {
                 self.sweep_slots(width, 0, usize::MAX, now.as_nanos(), freed);
             }
-            self.reclaim_whole(now.as_nanos(), freed);
+            self.reclaim_unpacked(now.as_nanos(), freed);
         }
     }
 
-    /// Forgets every key of a rule, whatever it has in use.
+    /// Forgets every key of a rule, idle or busy.
     pub(super) fn clear(&mut self, rule: RuleName, freed: &mut Freed) {
         for width in 1..=WIDEST {
-            let mut place = 0;
-            while place < self.table(width).slots() {
-                let tag = Tag::of_number(self.table(width).number(place)).filter(|tag| tag.rule == rule);
+            let mut index = 0;
+            while index < self.table(width).slots() {
+                let tag = Tag::of_number(self.table(width).number(index)).filter(|tag| tag.rule == rule);
                 match tag {
                     Some(tag) => {
                         freed.add(tag);
-                        self.remove(width, place);
+                        self.remove(width, index);
                     }
-                    None => place += 1,
+                    None => index += 1,
                 }
             }
         }
-        let gone = self.whole.iter().filter(|(_, whole)| whole.tag.rule == rule);
-        for (id, tag) in gone.map(|(id, whole)| (*id, whole.tag)).collect::<Vec<_>>() {
+        let gone = self.unpacked.iter().filter(|(_, unpacked)| unpacked.tag.rule == rule);
+        for (id, tag) in gone.map(|(id, unpacked)| (*id, unpacked.tag)).collect::<Vec<_>>() {
             freed.add(tag);
-            self.note_whole(id);
-            self.whole.remove(&id);
+            self.note_unpacked(id);
+            self.unpacked.remove(&id);
         }
     }
 
-    /// When a key, or a key of this rule, turns idle first.
+    /// The earliest time at which any key (of `rule`, if given) turns idle.
     pub(super) fn next_idle_of(&self, rule: Option<RuleName>) -> u64 {
         let (mut next, is_of) = (u64::MAX, |tag: &Tag| rule.is_none_or(|rule| tag.rule == rule));
         for width in 1..=WIDEST {
             let table = self.table(width);
-            for place in table.places() {
-                let tag = Tag::of_number(table.number(place)).filter(is_of);
-                next = tag.map_or(next, |tag| packed::idle_at(&tag.limits, table.state(place)).min(next));
+            for index in table.occupied() {
+                let tag = Tag::of_number(table.number(index)).filter(is_of);
+                next = tag.map_or(next, |tag| packed::idle_at(&tag.limits, table.state(index)).min(next));
             }
         }
-        let of_rule = self.whole.values().filter(|whole| is_of(&whole.tag));
-        of_rule.flat_map(|whole| whole.cells.iter().map(Cell::idle_at).max()).fold(next, u64::min)
+        let of_rule = self.unpacked.values().filter(|unpacked| is_of(&unpacked.tag));
+        of_rule.flat_map(|unpacked| unpacked.cells.iter().map(Cell::idle_at).max()).fold(next, u64::min)
     }
 
-    /// The clock has gone back: what a wild reading wrote is exactly empty as of now, and not only
-    /// when its owner comes next.
-    fn heal(&mut self, now: Timestamp) {
+    /// Re-bases, after the clock has gone back, every state that a wild reading wrote: it is
+    /// exactly empty as of now, even if its client never returns.
+    fn rebase_wild(&mut self, now: Timestamp) {
         self.note_all();
         for width in 1..=WIDEST {
-            for place in 0..self.table(width).slots() {
-                let whole = self.unpack(width, place, None).filter(|whole| !whole.tag.is_inline());
-                if let Some(mut whole) = whole {
-                    whole.cells.iter_mut().for_each(|cell| cell.heal(now));
-                    pack(&whole.cells, self.table_mut(width).state_mut(place));
+            for index in 0..self.table(width).slots() {
+                let unpacked = self.unpack(width, index, None).filter(|unpacked| !unpacked.tag.is_inline());
+                if let Some(mut unpacked) = unpacked {
+                    unpacked.cells.iter_mut().for_each(|cell| cell.rebase_wild(now));
+                    pack(&unpacked.cells, self.table_mut(width).state_mut(index));
                 }
             }
         }
-        self.whole.values_mut().flat_map(|whole| &mut whole.cells).for_each(|cell| cell.heal(now));
+        self.unpacked.values_mut().flat_map(|unpacked| &mut unpacked.cells).for_each(|cell| cell.rebase_wild(now));
     }
 
-    /// Forgets what does not pack and had turned idle by `since`.
-    fn reclaim_whole(&mut self, since: u64, freed: &mut Freed) {
+    /// Forgets unpacked keys that had turned idle by `since`.
+    fn reclaim_unpacked(&mut self, since: u64, freed: &mut Freed) {
         let since = Timestamp::from_nanos(since);
         let (mut next_idle, mut gone) = (self.next_idle, Vec::new());
-        self.whole.retain(|id, whole| {
-            let busy = whole.cells.iter().any(|cell| !cell.is_idle(since));
+        self.unpacked.retain(|id, unpacked| {
+            let busy = unpacked.cells.iter().any(|cell| !cell.is_idle(since));
             if busy {
-                next_idle = whole.cells.iter().map(Cell::idle_at).max().unwrap_or(0).min(next_idle);
+                next_idle = unpacked.cells.iter().map(Cell::idle_at).max().unwrap_or(0).min(next_idle);
             } else {
-                freed.add(whole.tag);
+                freed.add(unpacked.tag);
                 gone.push(*id);
             }
             busy
         });
         self.next_idle = next_idle;
-        gone.into_iter().for_each(|id| self.note_whole(id));
+        gone.into_iter().for_each(|id| self.note_unpacked(id));
     }
 
-    /// Goes on with a sweep that is due: a few slots, forgetting what had turned idle by `since`.
+    /// Continues a sweep that is due: forgets keys in a few slots that had turned idle by `since`.
     pub(super) fn sweep_some(&mut self, slots: usize, since: u64, next: Timestamp, freed: &mut Freed) {
-        let (mut width, mut place) = self.sweep_at.unwrap_or((1, 0));
+        let (mut width, mut index) = self.sweep_at.unwrap_or((1, 0));
         while width <= WIDEST && self.table(width).len() == 0 {
-            (width, place) = (width + 1, 0);
+            (width, index) = (width + 1, 0);
         }
         if width <= WIDEST {
-            place = self.sweep_slots(width, place, slots, since, freed);
-            if place >= self.table(width).slots() {
+            index = self.sweep_slots(width, index, slots, since, freed);
+            if index >= self.table(width).slots() {
                 let secrets = std::sync::Arc::clone(&self.secrets);
                 self.table_mut(width).shrink(&secrets);
-                self.show(width);
-                (width, place) = (width + 1, 0);
+                self.publish(width);
+                (width, index) = (width + 1, 0);
             }
         }
-        self.sweep_at = (width <= WIDEST).then_some((width, place));
+        self.sweep_at = (width <= WIDEST).then_some((width, index));
         self.sweep_due = Timestamp::EPOCH;
         if self.sweep_at.is_none() {
             self.sweep_due = next;
-            self.reclaim_whole(since, freed);
+            self.reclaim_unpacked(since, freed);
         }
     }
 
-    /// Sweeps up to `count` slots of one table from `place` on, and says where it stopped.
+    /// Sweeps up to `count` slots of one table from `index` on, and returns the index where it
+    /// stopped.
     fn sweep_slots(
         &mut self,
         width: usize,
-        mut place: Place,
+        mut index: SlotIndex,
         count: usize,
         since: u64,
         freed: &mut Freed,
-    ) -> Place {
+    ) -> SlotIndex {
         let (mut known, mut next_idle) = (None, self.next_idle);
-        let end = place.saturating_add(count).min(self.table(width).slots());
-        while place < end {
+        let end = index.saturating_add(count).min(self.table(width).slots());
+        while index < end {
             let table = self.table(width);
-            let number = table.number(place);
+            let number = table.number(index);
             if number == 0 {
-                place += 1;
+                index += 1;
                 continue;
             }
             if known.is_none_or(|tag: Tag| tag.number() != number) {
                 known = Tag::of_number(number);
             }
-            let idle_at = known.map_or(u64::MAX, |tag| packed::idle_at(&tag.limits, table.state(place)));
+            let idle_at = known.map_or(u64::MAX, |tag| packed::idle_at(&tag.limits, table.state(index)));
             match known.filter(|_| idle_at <= since) {
-                // What shifts into this place is looked at next.
+                // Removal shifts another key into this slot: it is examined next.
                 Some(tag) => {
                     freed.add(tag);
-                    self.remove(width, place);
+                    self.remove(width, index);
                 }
                 None => {
                     next_idle = next_idle.min(idle_at);
-                    place += 1;
+                    index += 1;
                 }
             }
         }
         self.next_idle = next_idle;
-        place
+        index
     }
 
-    fn remove(&mut self, width: usize, place: Place) {
+    fn remove(&mut self, width: usize, index: SlotIndex) {
         let secrets = std::sync::Arc::clone(&self.secrets);
-        let home = secrets.home(self.table(width).id(place));
+        let home = secrets.home(self.table(width).id(index));
         self.note_pages(page_bit(home));
-        self.table_mut(width).remove(place, &secrets);
+        self.table_mut(width).remove(index, &secrets);
     }
 }

@@ -4,40 +4,41 @@
 //! slot:  | identity, upper 64 bits | lower 32 bits : tag's number | state word | … |
 //! ```
 //!
-//! Sixteen bytes say whose the state is and which tag wrote it, and the state follows in the same
-//! cache line or the next. A slot whose number is 0 is empty. Removing shifts back what probed past
-//! the hole, so a table does not age. Its size need not be a power of two: a small table doubles, a
-//! large one grows by a quarter or less, at different fillings in different shards, so that all
-//! shards together waste little at any time.
+//! The 16-byte header names the key's identity and the tag that wrote the state, which follows in
+//! the same cache line or the next. A slot whose tag number is 0 is empty. Removal shifts back the
+//! slots that probed past the hole, so a table does not degrade. Its size need not be a power of
+//! two: a small table doubles, a large one grows by a quarter or less, at different load factors in
+//! different shards, so that all shards together waste little memory at any time.
 
 use super::hash::{Id, Secrets};
-// Not `shuttle`'s: views are hints, and the more interleavings of them the fewer of what counts.
+// Not `shuttle`'s: views are only hints, and exploring them would crowd out interleavings that
+// matter.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Slots of the smallest table.
+/// Slots in the smallest table.
 const SMALLEST: usize = 16;
 
-/// Words before the state.
+/// Words in a slot's header.
 const HEADER: usize = 2;
 
-/// The bits of the second word that hold the tag's number.
+/// Mask of the tag number in the header's second word.
 const NUMBER: u64 = 0xffff_ffff;
 
-/// A table whose slots have a fixed number of state words.
+/// A table whose slots hold a fixed number of state words.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Words of a slot.
+    /// Words per slot.
     stride: usize,
     words: Vec<u64>,
     slots: usize,
     used: usize,
 }
 
-/// The index of a slot; good until the table changes.
-pub(super) type Place = usize;
+/// The index of a slot, valid until the table changes.
+pub(super) type SlotIndex = usize;
 
 impl Table {
-    /// An empty table for states of this many words.
+    /// An empty table for states of `width` words.
     pub(super) const fn new(width: usize) -> Self {
         Self { stride: HEADER + width, words: Vec::new(), slots: 0, used: 0 }
     }
@@ -50,30 +51,30 @@ impl Table {
         self.slots
     }
 
-    /// Where its memory is, for a [`View`].
+    /// The table's address and slot count, for a [`TableView`].
     pub(super) fn view(&self) -> (usize, usize) {
         (self.words.as_ptr().addr(), self.slots)
     }
 
-    pub(super) fn find(&self, id: Id, home: u64) -> Option<Place> {
-        let mut place = start(home, self.slots);
-        while let Some([high, low, ..]) = self.words.get(place * self.stride..) {
+    pub(super) fn find(&self, id: Id, home: u64) -> Option<SlotIndex> {
+        let mut index = first_probe(home, self.slots);
+        while let Some([high, low, ..]) = self.words.get(index * self.stride..) {
             if low & NUMBER == 0 {
                 return None;
             }
             if *high == id.high && low >> 32 == u64::from(id.low) {
-                return Some(place);
+                return Some(index);
             }
-            place = self.after(place);
+            index = self.after(index);
         }
         None
     }
 
-    /// The state of an identity that this tag, and no other, wrote.
+    /// The state of `id`, if the tag with this number wrote it.
     #[inline(always)]
     pub(super) fn written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut [u64]> {
         let wanted = header(id, number);
-        let mut at = start(home, self.slots) * self.stride;
+        let mut at = first_probe(home, self.slots) * self.stride;
         loop {
             let [high, low, ..] = *self.words.get(at..at + self.stride)? else { return None };
             if [high, low] == wanted {
@@ -89,68 +90,68 @@ impl Table {
         }
     }
 
-    /// The same in a table of states of one word.
+    /// [`written_by`](Self::written_by) for a table of one-word states.
     #[inline(always)]
     pub(super) fn word_written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut u64> {
         let wanted = header(id, number);
         let (slots, _) = self.words.as_chunks_mut::<{ HEADER + 1 }>();
-        let mut place = start(home, slots.len());
+        let mut index = first_probe(home, slots.len());
         loop {
-            let [high, low, _] = *slots.get(place)?;
+            let [high, low, _] = *slots.get(index)?;
             if [high, low] == wanted {
-                return slots.get_mut(place).map(|[_, _, word]| word);
+                return slots.get_mut(index).map(|[_, _, word]| word);
             }
             if low & NUMBER == 0 {
                 return None;
             }
-            place = if place + 1 < slots.len() { place + 1 } else { 0 };
+            index = if index + 1 < slots.len() { index + 1 } else { 0 };
         }
     }
 
-    /// The number of the tag that wrote a slot; 0 if it is empty.
+    /// The number of the tag that wrote a slot; 0 if the slot is empty.
     #[inline]
-    pub(super) fn number(&self, place: Place) -> u32 {
-        let low = self.words.get(place * self.stride + 1).copied().unwrap_or(0);
+    pub(super) fn number(&self, index: SlotIndex) -> u32 {
+        let low = self.words.get(index * self.stride + 1).copied().unwrap_or(0);
         u32::try_from(low & NUMBER).unwrap_or(0)
     }
 
     #[inline]
-    pub(super) fn state(&self, place: Place) -> &[u64] {
-        self.words.get(place * self.stride + HEADER..(place + 1) * self.stride).unwrap_or_default()
+    pub(super) fn state(&self, index: SlotIndex) -> &[u64] {
+        self.words.get(index * self.stride + HEADER..(index + 1) * self.stride).unwrap_or_default()
     }
 
     #[inline]
-    pub(super) fn state_mut(&mut self, place: Place) -> &mut [u64] {
-        self.words.get_mut(place * self.stride + HEADER..(place + 1) * self.stride).unwrap_or_default()
+    pub(super) fn state_mut(&mut self, index: SlotIndex) -> &mut [u64] {
+        self.words.get_mut(index * self.stride + HEADER..(index + 1) * self.stride).unwrap_or_default()
     }
 
-    pub(super) fn id(&self, place: Place) -> Id {
-        match self.words.get(place * self.stride..) {
+    pub(super) fn id(&self, index: SlotIndex) -> Id {
+        match self.words.get(index * self.stride..) {
             Some([high, low, ..]) => Id { high: *high, low: u32::try_from(low >> 32).unwrap_or(0) },
             _ => Id { high: 0, low: 0 },
         }
     }
 
-    pub(super) fn set_number(&mut self, place: Place, number: u32) {
-        if let Some(low) = self.words.get_mut(place * self.stride + 1) {
+    pub(super) fn set_number(&mut self, index: SlotIndex, number: u32) {
+        if let Some(low) = self.words.get_mut(index * self.stride + 1) {
             *low = (*low & !NUMBER) | u64::from(number);
         }
     }
 
-    /// The slots in use.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
-        (0..self.slots).filter(|place| self.number(*place) != 0)
+    /// The occupied slots.
+    pub(super) fn occupied(&self) -> impl Iterator<Item = SlotIndex> {
+        (0..self.slots).filter(|index| self.number(*index) != 0)
     }
 
-    /// Whether one more slot would make it grow.
+    /// Whether one more key would make the table grow.
     #[inline]
     pub(super) const fn is_filled(&self) -> bool {
-        let (most, of) = self.fullest();
+        let (most, of) = self.max_load();
         (self.used + 1) * of > self.slots * most
     }
 
-    /// Adds a slot, all zeroes, for an identity that has none. `stagger` of 256 is where in its
-    /// growth this shard is.
+    /// Adds a zeroed slot for a new identity. `stagger`, of 256, offsets this shard's sizes from
+    /// those of the others.
     pub(super) fn insert(&mut self, id: Id, number: u32, secrets: &Secrets, stagger: usize) -> &mut [u64] {
         if self.is_filled() {
             let larger = match self.slots {
@@ -160,17 +161,17 @@ impl Table {
             self.resize(larger, secrets);
         }
         self.used += 1;
-        let place = self.place_new(id, number, secrets);
-        self.state_mut(place)
+        let index = self.insert_header(id, number, secrets);
+        self.state_mut(index)
     }
 
-    /// Removes a slot, and shifts back those that had probed past it.
-    pub(super) fn remove(&mut self, place: Place, secrets: &Secrets) {
+    /// Removes a slot, and shifts back the slots that probed past it.
+    pub(super) fn remove(&mut self, index: SlotIndex, secrets: &Secrets) {
         let stride = self.stride;
-        let (mut hole, mut next) = (place, self.after(place));
+        let (mut hole, mut next) = (index, self.after(index));
         while self.number(next) != 0 {
-            let start = start(secrets.home(self.id(next)), self.slots);
-            // It may move into the hole unless its own start lies behind the hole.
+            let start = first_probe(secrets.home(self.id(next)), self.slots);
+            // A slot may move into the hole unless its first probe lies behind the hole.
             if self.distance(start, next) >= self.distance(hole, next) {
                 self.words.copy_within(next * stride..(next + 1) * stride, hole * stride);
                 hole = next;
@@ -183,7 +184,7 @@ impl Table {
         self.used -= 1;
     }
 
-    /// Gives back room that a flood needed and nobody needs now.
+    /// Frees memory that a flood of keys needed and that is no longer used.
     pub(super) fn shrink(&mut self, secrets: &Secrets) {
         if self.slots > 4 * SMALLEST && self.used * 4 < self.slots {
             self.resize((self.used * 2).max(SMALLEST), secrets);
@@ -198,57 +199,58 @@ impl Table {
             let number = u32::try_from(low & NUMBER).unwrap_or(0);
             if number != 0 {
                 let id = Id { high: *high, low: u32::try_from(low >> 32).unwrap_or(0) };
-                let place = self.place_new(id, number, secrets);
-                self.state_mut(place).copy_from_slice(state);
+                let index = self.insert_header(id, number, secrets);
+                self.state_mut(index).copy_from_slice(state);
             }
         }
     }
 
-    /// Writes the header of a new slot into the first hole from its start on.
-    fn place_new(&mut self, id: Id, number: u32, secrets: &Secrets) -> Place {
-        let mut place = start(secrets.home(id), self.slots);
-        while self.number(place) != 0 {
-            place = self.after(place);
+    /// Writes the header of a new slot into the first empty slot from its first probe on.
+    fn insert_header(&mut self, id: Id, number: u32, secrets: &Secrets) -> SlotIndex {
+        let mut index = first_probe(secrets.home(id), self.slots);
+        while self.number(index) != 0 {
+            index = self.after(index);
         }
-        let slot = self.words.get_mut(place * self.stride..).and_then(|slot| slot.first_chunk_mut());
+        let slot = self.words.get_mut(index * self.stride..).and_then(|slot| slot.first_chunk_mut());
         if let Some(slot) = slot {
             *slot = header(id, number);
         }
-        place
+        index
     }
 
-    /// The slots in use of the stretch that holds, among others, every identity of one of 128 pages:
-    /// from the page's first start on to the first hole after its last.
-    pub(super) fn stretch(&self, page: u32) -> impl Iterator<Item = Place> {
+    /// The occupied slots of the range that holds every identity of a page, among others: from the
+    /// page's first probe to the first empty slot after its last.
+    pub(super) fn page_range(&self, page: u32) -> impl Iterator<Item = SlotIndex> {
         let home = u64::from(page) << 25;
-        let (first, last) = (start(home, self.slots), start(home | ((1 << 25) - 1), self.slots));
+        let (first, last) = (first_probe(home, self.slots), first_probe(home | ((1 << 25) - 1), self.slots));
         (0..self.slots)
             .map(move |step| {
                 (step, if first + step < self.slots { first + step } else { first + step - self.slots })
             })
-            .map(move |(step, place)| (first + step <= last, place, self.number(place) != 0))
+            .map(move |(step, index)| (first + step <= last, index, self.number(index) != 0))
             .take_while(|(within, _, used)| *within || *used)
-            .filter_map(|(_, place, used)| used.then_some(place))
+            .filter_map(|(_, index, used)| used.then_some(index))
     }
 
     #[inline]
-    const fn after(&self, place: Place) -> Place {
-        if place + 1 >= self.slots { 0 } else { place + 1 }
+    const fn after(&self, index: SlotIndex) -> SlotIndex {
+        if index + 1 >= self.slots { 0 } else { index + 1 }
     }
 
-    /// How many slots from one to another, going forward.
-    const fn distance(&self, from: Place, to: Place) -> usize {
+    /// Slots between two indexes, going forward.
+    const fn distance(&self, from: SlotIndex, to: SlotIndex) -> usize {
         if to >= from { to - from } else { to + self.slots - from }
     }
 
-    /// How full it may get, as a fraction. Wide slots are dearer, and their probes longer anyway.
+    /// The highest load factor, as a fraction. Wide slots cost more memory, and their probes are
+    /// longer anyway.
     #[inline]
-    const fn fullest(&self) -> (usize, usize) {
+    const fn max_load(&self) -> (usize, usize) {
         if self.stride < HEADER + 3 { (5, 6) } else { (9, 10) }
     }
 
-    /// It grows by one in this many of its slots: by more while it is small and growing is
-    /// frequent, by less when the room that is not used yet begins to weigh.
+    /// The divisor of a growth step: the table grows by a whole while it is small and growth is
+    /// frequent, and by a smaller part once unused memory matters.
     const fn growth(&self) -> usize {
         match (self.slots < 2048, self.stride < HEADER + 3) {
             (true, _) => 1,
@@ -258,44 +260,44 @@ impl Table {
     }
 }
 
-/// What stands before the state.
+/// The header of a slot.
 #[inline]
 fn header(id: Id, number: u32) -> [u64; HEADER] {
     [id.high, (u64::from(id.low) << 32) | u64::from(number)]
 }
 
-/// The slot that an identity's probing starts at: its home's lower half, scaled to the table.
+/// The first slot that is probed: the lower half of the home, scaled to the table.
 #[inline]
-fn start(home: u64, slots: usize) -> Place {
+fn first_probe(home: u64, slots: usize) -> SlotIndex {
     let slots = u64::try_from(slots).unwrap_or(0);
     usize::try_from(((home & NUMBER) * slots) >> 32).unwrap_or(0)
 }
 
-/// Where a table's memory is, for whoever wants it fetched before taking the lock. It may be out of
-/// date: then something else is fetched, which costs time and nothing else.
+/// The address and size of a table, readable without the lock, so that a slot can be prefetched. It
+/// may be out of date: then the wrong line is fetched, which costs time and nothing else.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct TableView {
     address: AtomicUsize,
     slots: AtomicUsize,
 }
 
-impl View {
+impl TableView {
     pub(super) const fn new() -> Self {
         Self { address: AtomicUsize::new(0), slots: AtomicUsize::new(0) }
     }
 
-    /// Has the slot of a state of this many words fetched.
+    /// Prefetches the slot of a state of `width` words.
     #[inline]
     pub(super) fn prefetch(&self, width: usize, home: u64) {
-        let place = start(home, self.slots.load(Ordering::Relaxed));
-        let offset = place * (HEADER + width) * size_of::<u64>();
+        let index = first_probe(home, self.slots.load(Ordering::Relaxed));
+        let offset = index * (HEADER + width) * size_of::<u64>();
         let slot = self.address.load(Ordering::Relaxed).wrapping_add(offset);
         prefetch(slot);
-        // The slot may reach into the next line, or the key may be in the slot after.
+        // The slot may reach into the next cache line, or the key may be in the next slot.
         prefetch(slot.wrapping_add(64));
     }
 
-    pub(super) fn show(&self, (address, slots): (usize, usize)) {
+    pub(super) fn publish(&self, (address, slots): (usize, usize)) {
         if self.address.load(Ordering::Relaxed) != address || self.slots.load(Ordering::Relaxed) != slots {
             self.address.store(address, Ordering::Relaxed);
             self.slots.store(slots, Ordering::Relaxed);
@@ -303,14 +305,14 @@ impl View {
     }
 }
 
-/// Has the processor fetch a line of memory, whatever is there, to write to it: another processor
-/// that has it gives it up now and not when it is written.
+/// Prefetches a cache line for writing: another processor that holds the line gives it up now, not
+/// at the write.
 #[inline]
 pub(super) fn prefetch(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    #[expect(unsafe_code, reason = "there is no intrinsic that fetches for writing")]
-    // SAFETY: prefetching is a hint. It reads nothing that the program sees, and does not fault, wherever
-    // the address points. A processor that does not know it does nothing.
+    #[expect(unsafe_code, reason = "no intrinsic prefetches for writing")]
+    // SAFETY: a prefetch is a hint. It reads nothing that the program sees, and it does not fault,
+    // wherever the address points. A processor without the instruction does nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -325,7 +327,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn a_table_agrees_with_a_map_whatever_is_inserted_and_removed() {
+    fn a_table_agrees_with_a_map_under_random_inserts_and_removals() {
         let secrets = Secrets::from_seed([1, 2]);
         for width in 1..=4 {
             let (mut table, mut map) = (Table::new(width), HashMap::new());
@@ -337,11 +339,11 @@ mod tests {
                 let id = secrets.identify_client(&secrets.prefix(0), client);
                 let home = secrets.home(id);
                 match (table.find(id, home), random >> 63) {
-                    (Some(place), 0) => {
-                        assert_eq!(map.remove(&id), Some(table.state(place)[0]));
-                        table.remove(place, &secrets);
+                    (Some(index), 0) => {
+                        assert_eq!(map.remove(&id), Some(table.state(index)[0]));
+                        table.remove(index, &secrets);
                     }
-                    (Some(place), _) => assert_eq!(map[&id], table.state(place)[0]),
+                    (Some(index), _) => assert_eq!(map[&id], table.state(index)[0]),
                     (None, _) => {
                         table.insert(id, 9, &secrets, 77).fill(step);
                         assert_eq!(map.insert(id, step), None);
@@ -353,8 +355,8 @@ mod tests {
                 }
             }
             for (id, step) in &map {
-                let place = table.find(*id, secrets.home(*id)).unwrap();
-                assert_eq!((table.state(place)[0], table.id(place)), (*step, *id));
+                let index = table.find(*id, secrets.home(*id)).unwrap();
+                assert_eq!((table.state(index)[0], table.id(index)), (*step, *id));
             }
         }
     }

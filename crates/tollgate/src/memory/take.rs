@@ -1,19 +1,19 @@
-//! The usual request: it takes from a few budgets whose states are packed, all or nothing.
+//! The fast path of a check: take from a few budgets whose states are packed, all or nothing.
 //!
-//! *Aim*: find out who the budgets are, and have their slots fetched. What is done in between,
-//! reading the clock or aiming at the other requests of a batch, hides the time that memory takes.
-//! Then *lock* the shards, *admit* if all states have room, *write*, and *answer* with the states
-//! that are left. A budget of everyone is a budget like any other, in a shard with few others.
+//! First *locate*: hash the budgets' keys and prefetch their slots. Reading the clock, or locating
+//! the other requests of a batch, then hides the memory latency. Then *lock* the shards, *admit* if
+//! every state has enough left, *write*, and *answer* with the new states. A global budget is
+//! handled like any other; its shard just has few others.
 //!
-//! One budget whose state is there takes one lock and no loop ([`MemoryStore::take_one`]). Several,
-//! or one that is new, go the same steps over several locks ([`MemoryStore::take_all`]). Whatever is
-//! out of the ordinary (a limit that was replaced, a denial that counts, a block, a reservation, a
-//! log, a state ahead of the clock, a full table) is left to [`apply`](super::apply), which can do
-//! everything.
+//! One budget with an existing state takes one lock and no loop ([`MemoryStore::take_one`]).
+//! Several budgets, or a new one, take the same steps over several locks
+//! ([`MemoryStore::take_all`]). Everything else (a replaced limit, a denial that counts, a block, a
+//! reservation, a log, a state ahead of the clock, a full store) is left to
+//! [`apply`](super::apply).
 
 use super::hash::{Id, POOLED, Prefix};
-use super::room::{Freed, Kept};
-use super::shard::{Found, Shard, WIDEST, in_order};
+use super::room::{Freed, KeyCount};
+use super::shard::{Location, Shard, WIDEST, monotonic};
 use super::table::prefetch;
 use super::{GLOBALS, MemoryStore, SHARDS};
 use crate::decision::{TAGS_MAX, WORDS_MAX};
@@ -30,32 +30,31 @@ use crate::{Decision, Limit, Timestamp};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// How many slots each request goes through while a sweep is under way.
-pub(super) const SWEPT_BY_EACH: usize = 8;
+/// Slots that each request sweeps while a sweep is under way.
+pub(super) const SWEEP_PER_REQUEST: usize = 8;
 
-/// How many slots the arrival of a new key looks at for ones that turned idle, before a table
-/// grows.
-const SWEPT_BY_NEW: usize = 16;
+/// Slots that a new key searches for idle ones before a table grows.
+const SWEEP_PER_NEW_KEY: usize = 16;
 
-/// What is known of a budget before any request for it: made when rules are set.
+/// What the store precomputes to find a budget's states: made when rules are set.
 #[derive(Clone, Debug)]
-pub(crate) struct Aim {
+pub(crate) struct Lookup {
     tag: Tag,
     prefix: Prefix,
     limits: &'static [Limit],
-    /// How many words its states have; none if they do not pack.
+    /// Words of the packed state; 0 if it does not pack.
     width: usize,
     unit_cost: u64,
-    /// Its limits, if they are one bucket whose state is one word.
+    /// The limit, if it is one token bucket with a one-word state.
     word: Option<Word>,
-    kept: Arc<Kept>,
-    /// The counts of its rule.
+    key_count: Arc<KeyCount>,
+    /// The rule's decision counts.
     tally: Arc<Tally>,
-    /// The one slot, of a budget of everyone.
+    /// The slot of the global budget.
     global: Slot,
 }
 
-/// Where a state is looked for.
+/// Where a state is kept: its identity, its home and its shard.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) id: Id,
@@ -66,64 +65,64 @@ pub(super) struct Slot {
 /// A budget that a request draws on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    aim: &'a Aim,
+    lookup: &'a Lookup,
     slot: Slot,
     cost: u64,
     charge: u64,
 }
 
-/// Whose budget it is.
+/// The subject of a budget.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subject<'a> {
     Client(Client<'a>),
-    /// Values, encoded; none for everyone's.
+    /// Encoded attribute values; empty for a global budget.
     Values(&'a [u8]),
 }
 
 impl MemoryStore {
-    /// Gets ready for requests under a tag.
-    pub(crate) fn aim(&self, tag: Tag, tally: Arc<Tally>) -> Aim {
+    /// Precomputes the lookup of a tag's budgets.
+    pub(crate) fn lookup(&self, tag: Tag, tally: Arc<Tally>) -> Lookup {
         let digest = tag.budget.digest(tag.rule);
         let prefix = self.secrets.prefix(digest);
         let global = self.global_slot(self.secrets.identify(&prefix, &[]), digest);
         let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
-        let (limits, kept) = (tag.limits.as_slice(), self.room.of(tag.rule));
+        let (limits, key_count) = (tag.limits.as_slice(), self.room.of(tag.rule));
         let word = match limits {
             [Limit(Kind::TokenBucket(bucket))] => bucket.word(),
             _ => None,
         };
-        Aim { tag, prefix, limits, width, unit_cost: tag.unit_cost, word, kept, tally, global }
+        Lookup { tag, prefix, limits, width, unit_cost: tag.unit_cost, word, key_count, tally, global }
     }
 
-    /// Finds out where a budget's state is, and has it fetched. `None` if it does not pack.
+    /// Locates a budget's state and prefetches it. `None` if it does not pack.
     #[inline(always)]
     pub(crate) fn target<'a>(
         &self,
-        aim: &'a Aim,
+        lookup: &'a Lookup,
         subject: Subject<'_>,
         inline: Option<&Limit>,
         cost: u64,
     ) -> Option<Target<'a>> {
-        if aim.width == 0 {
+        if lookup.width == 0 {
             return None;
         }
-        let mut prefix = &aim.prefix;
+        let mut prefix = &lookup.prefix;
         let with_period;
         if let Some(Limit(Kind::InlineWindow(window))) = inline {
             with_period = self.secrets.with_period(prefix, window.period);
             prefix = &with_period;
         }
         let slot = match subject {
-            Subject::Values([]) => aim.global,
+            Subject::Values([]) => lookup.global,
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
             Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
         };
         prefetch(std::ptr::from_ref(&self.shards[slot.shard]).addr());
-        match aim.word {
+        match lookup.word {
             Some(_) => self.views.prefetch(1, slot.shard, slot.home),
-            None => self.views.prefetch(aim.width, slot.shard, slot.home),
+            None => self.views.prefetch(lookup.width, slot.shard, slot.home),
         }
-        Some(Target { aim, slot, cost, charge: cost.saturating_mul(aim.unit_cost) })
+        Some(Target { lookup, slot, cost, charge: cost.saturating_mul(lookup.unit_cost) })
     }
 
     #[inline]
@@ -137,8 +136,8 @@ impl MemoryStore {
         Slot { id, home: self.secrets.home(id), shard: SHARDS + usize::from(byte) % GLOBALS }
     }
 
-    /// The slot of the pool of all new keys of a budget, under the same limits, when the table is
-    /// full.
+    /// The slot of the pool that new keys of a budget share when the store is full; one pool per
+    /// list of limits.
     pub(super) fn pool_slot(&self, tag: Tag) -> Slot {
         let limits = tag.limits.iter().flat_map(|limit| limit.to_string().into_bytes());
         let digest = digest([tag.budget.digest(tag.rule).to_le_bytes().to_vec(), limits.collect()].concat());
@@ -154,27 +153,28 @@ impl MemoryStore {
         }
     }
 
-    /// Takes what a request costs from its one budget, if that is one word that is there and has it.
-    /// `None` is for [`take_all`](Self::take_all): nothing has been done.
+    /// Takes the cost from a request's only budget, if its one-word state exists. `None` leaves the
+    /// request to [`take_all`](Self::take_all): nothing has been done.
     #[inline(always)]
     pub(crate) fn take_one(&self, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
-        let Target { aim, slot, cost, charge } = *target;
-        let bucket = aim.word.as_ref()?;
+        let Target { lookup, slot, cost, charge } = *target;
+        let bucket = lookup.word.as_ref()?;
         let shard = &mut *self.shards[slot.shard].0.lock();
-        let now = self.arrive(shard, now);
-        let (word, next_idle) = shard.word_of(aim, &slot)?;
+        let now = self.observe_clock(shard, now);
+        let (word, next_idle) = shard.word_of(lookup, &slot)?;
         let Some(full_at) = bucket.take(*word, now.as_nanos(), charge)? else {
-            return Some(Taken { tag: aim.tag, now, cost, allowed: false, left: *word });
+            return Some(Taken { tag: lookup.tag, now, cost, allowed: false, left: *word });
         };
-        // A cost of nothing leaves even a full bucket as it is.
+        // A cost of 0 leaves the state unchanged, even a full bucket's.
         let left = if charge == 0 { *word } else { full_at };
         *word = left;
         *next_idle = left.min(*next_idle);
         shard.note(slot.home);
-        Some(Taken { tag: aim.tag, now, cost, allowed: true, left })
+        Some(Taken { tag: lookup.tag, now, cost, allowed: true, left })
     }
 
-    /// The same whatever its limits are. `inline` is the one that came with the request.
+    /// Takes the cost from a request's only budget, under any limits, if its state exists. `inline`
+    /// is the limit that came with the request. `None`: nothing has been done.
     pub(crate) fn take_known(
         &self,
         target: &Target<'_>,
@@ -182,12 +182,12 @@ impl MemoryStore {
         now: Timestamp,
         denied: &mut u32,
     ) -> Option<Decision> {
-        let Target { aim, slot, cost, charge } = *target;
+        let Target { lookup, slot, cost, charge } = *target;
         let shard = &mut *self.shards[slot.shard].0.lock();
-        let now = self.arrive(shard, now);
-        let (state, next_idle) = shard.state_of(aim, &slot)?;
+        let now = self.observe_clock(shard, now);
+        let (state, next_idle) = shard.state_of(lookup, &slot)?;
         let mut left = [0; WORDS_MAX];
-        let (words, rest) = left.split_at_mut_checked(aim.width)?;
+        let (words, rest) = left.split_at_mut_checked(lookup.width)?;
         copy(words, state);
         let taken = packed::take(target.limits(inline), words, now.as_nanos(), charge)?;
         match taken {
@@ -196,16 +196,17 @@ impl MemoryStore {
                 *next_idle = idle_at.min(*next_idle);
                 shard.note(slot.home);
             }
-            None if cost > 0 && aim.tag.counts_denied => return None,
+            None if cost > 0 && lookup.tag.counts_denied => return None,
             _ => copy(words, state),
         }
-        tell_inline(inline, rest);
+        write_inline(inline, rest);
         *denied = u32::from(taken.is_none());
-        Some(Decision::of_states(now, cost, taken.is_some(), [Some(aim.tag), None, None, None], left))
+        Some(Decision::of_states(now, cost, taken.is_some(), [Some(lookup.tag), None, None, None], left))
     }
 
-    /// Takes what a request costs from all of its budgets if all have it. `denied` is told which have
-    /// too little, a bit for each. `None` is for [`apply`](Self::apply): nothing has been done.
+    /// Takes the cost from all budgets of a request if every one has enough. Sets a bit of `denied`
+    /// for each budget that has too little. `None` leaves the request to [`apply`](Self::apply):
+    /// nothing has been done.
     #[inline(never)]
     pub(crate) fn take_all(
         &self,
@@ -219,29 +220,29 @@ impl MemoryStore {
             return None;
         }
         let mut shards = Locked::new(self, targets.iter().map(|target| target.slot.shard));
-        let now = shards.arrive(self, now);
+        let now = shards.observe_clock(self, now);
         let (mut tags, mut left, mut is_new) = ([None; TAGS_MAX], [0; WORDS_MAX], [false; TAGS_MAX]);
         let mut rest = left.as_mut_slice();
-        let (mut not_fitting, mut place) = (0, 1);
+        let (mut too_little, mut bit) = (0, 1);
         for ((target, tag), is_new) in targets.iter().zip(&mut tags).zip(&mut is_new) {
-            let (aim, shard) = (target.aim, shards.of(target.slot.shard));
-            let (words, after) = rest.split_at_mut_checked(aim.width)?;
-            if let Some((state, _)) = shard.state_of(aim, &target.slot) {
+            let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
+            let (words, after) = rest.split_at_mut_checked(lookup.width)?;
+            if let Some((state, _)) = shard.state_of(lookup, &target.slot) {
                 copy(words, state);
-            } else if self.has_legacy() || shard.find(target.slot.id, Some(aim.width)) != Found::Nowhere {
+            } else if self.has_legacy() || shard.find(target.slot.id, Some(lookup.width)) != Location::Absent {
                 return None;
             } else {
                 *is_new = true;
             }
             if packed::take(target.limits(inline), words, now.as_nanos(), target.charge)?.is_none() {
-                not_fitting |= place;
+                too_little |= bit;
             }
-            (*tag, place) = (Some(aim.tag), place << 1);
-            let told = tell_inline(inline, after);
-            rest = after.get_mut(told..)?;
+            (*tag, bit) = (Some(lookup.tag), bit << 1);
+            let written = write_inline(inline, after);
+            rest = after.get_mut(written..)?;
         }
-        let takes = not_fitting == 0 && cost > 0;
-        if not_fitting != 0 && cost > 0 && targets.iter().any(|target| target.aim.tag.counts_denied) {
+        let takes = too_little == 0 && cost > 0;
+        if too_little != 0 && cost > 0 && targets.iter().any(|target| target.lookup.tag.counts_denied) {
             return None;
         }
         if is_new.contains(&true) {
@@ -249,13 +250,13 @@ impl MemoryStore {
         }
         let mut rest = left.as_mut_slice();
         for (target, is_new) in targets.iter().zip(is_new) {
-            let (aim, shard) = (target.aim, shards.of(target.slot.shard));
-            let (words, after) = rest.split_at_mut_checked(aim.width)?;
-            rest = after.get_mut(target.words() - aim.width..)?;
+            let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
+            let (words, after) = rest.split_at_mut_checked(lookup.width)?;
+            rest = after.get_mut(target.words() - lookup.width..)?;
             if takes && is_new {
-                self.first_seen(shard, target, now);
+                self.add_slot(shard, target, now);
             }
-            let Some((state, next_idle)) = shard.state_of(aim, &target.slot) else {
+            let Some((state, next_idle)) = shard.state_of(lookup, &target.slot) else {
                 words.fill(0);
                 continue;
             };
@@ -267,53 +268,54 @@ impl MemoryStore {
                 copy(words, state);
             }
         }
-        *denied = not_fitting;
-        Some(Decision::of_states(now, cost, not_fitting == 0, tags, left))
+        *denied = too_little;
+        Some(Decision::of_states(now, cost, too_little == 0, tags, left))
     }
 
-    /// The time that a request is decided at. Goes on with a sweep that is due.
+    /// Advances the shard's clock, continues a sweep that is due, and returns the time to decide
+    /// at.
     #[inline(always)]
-    fn arrive(&self, shard: &mut Shard, now: Timestamp) -> Timestamp {
-        let now = shard.arrive(now);
+    fn observe_clock(&self, shard: &mut Shard, now: Timestamp) -> Timestamp {
+        let now = shard.observe_clock(now);
         if shard.sweep_is_due(now) {
-            self.go_on_sweeping(shard, SWEPT_BY_EACH, now);
+            self.continue_sweep(shard, SWEEP_PER_REQUEST, now);
         }
         now
     }
 
-    /// Takes room for those of a request's keys that are new, if they are to be kept. `None` if there
-    /// is not enough: whoever only asks is told the same.
-    fn make_room(&self, targets: &[Target<'_>], is_new: &[bool], kept: bool) -> Option<()> {
+    /// Reserves room for the new keys of a request if they are to be kept. `None` if there is not
+    /// enough; a request that keeps nothing gets the same answer.
+    fn make_room(&self, targets: &[Target<'_>], is_new: &[bool], keeps: bool) -> Option<()> {
         let new = || targets.iter().zip(is_new).filter(|(_, is_new)| **is_new).map(|(target, _)| target);
         for (index, target) in new().enumerate() {
-            if !kept {
-                let has_room = target.slot.shard >= SHARDS || self.room.has_room(&target.aim.kept);
+            if !keeps {
+                let has_room = target.slot.shard >= SHARDS || self.room.has_room(&target.lookup.key_count);
                 has_room.then_some(())?;
             } else if target.slot.shard >= SHARDS {
-                self.room.take_anyway(&target.aim.kept);
-            } else if !self.room.take(&target.aim.kept) {
-                new().take(index).for_each(|target| self.room.give(&target.aim.kept));
+                self.room.take_unbounded(&target.lookup.key_count);
+            } else if !self.room.take(&target.lookup.key_count) {
+                new().take(index).for_each(|target| self.room.release(&target.lookup.key_count));
                 return None;
             }
         }
         Some(())
     }
 
-    /// A slot for a key that is new.
-    fn first_seen(&self, shard: &mut Shard, target: &Target<'_>, now: Timestamp) {
-        let width = target.aim.width;
+    /// Adds a slot for a new key.
+    fn add_slot(&self, shard: &mut Shard, target: &Target<'_>, now: Timestamp) {
+        let width = target.lookup.width;
         if shard.table(width).is_filled() {
-            // Rather than grow, make use of what has been idle for long. Who was here a moment ago is
-            // likely to come back, and a place is cheaper to keep than to make again.
+            // Reuse a slot that has long been idle rather than grow. A key idle for a short time is
+            // likely to return, and its slot is cheaper to keep than to make again.
             let (since, mut freed) = (now.saturating_sub(self.idle_for).as_nanos(), Freed::default());
-            shard.reclaim_some(width, SWEPT_BY_NEW, since, &mut freed);
+            shard.reclaim_some(width, SWEEP_PER_NEW_KEY, since, &mut freed);
             self.room.reclaim(&freed);
         }
-        shard.insert(target.slot.id, target.aim.tag);
+        shard.insert(target.slot.id, target.lookup.tag);
     }
 
     #[cold]
-    pub(super) fn go_on_sweeping(&self, shard: &mut Shard, slots: usize, now: Timestamp) -> u64 {
+    pub(super) fn continue_sweep(&self, shard: &mut Shard, slots: usize, now: Timestamp) -> u64 {
         let since = now.saturating_sub(self.idle_for).as_nanos();
         let mut freed = Freed::default();
         shard.sweep_some(slots, since, now.saturating_add(self.sweep_interval), &mut freed);
@@ -322,7 +324,7 @@ impl MemoryStore {
     }
 }
 
-/// What became of a request on the shortest way.
+/// The result of [`MemoryStore::take_one`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     tag: Tag,
@@ -342,52 +344,52 @@ impl Taken {
 }
 
 impl Target<'_> {
-    /// Counts what its rule said.
+    /// Counts the verdict of the target's rule.
     #[inline(always)]
     pub(crate) fn count(&self, stripe: usize, allowed: bool) {
-        self.aim.tally.count_at(stripe, allowed);
+        self.lookup.tally.count_at(stripe, allowed);
     }
 
     #[inline]
     fn limits<'a>(&self, inline: Option<&'a Limit>) -> &'a [Limit] {
         match inline {
-            None => self.aim.limits,
+            None => self.lookup.limits,
             Some(limit) => std::slice::from_ref(limit),
         }
     }
 
-    /// How many words a decision needs for it.
+    /// Words that a decision needs for this budget.
     pub(crate) fn words(&self) -> usize {
-        match self.aim.tag.budget {
+        match self.lookup.tag.budget {
             Budget::InlineTime => 6,
             Budget::InlineCount(_) => 4,
-            Budget::Rule | Budget::Override(_) => self.aim.width,
+            Budget::Rule | Budget::Override(_) => self.lookup.width,
         }
     }
 }
 
-impl Aim {
-    /// Whether it is ready for the same, and counts in the same place.
+impl Lookup {
+    /// Whether both are for the same tag and the same counts.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.tag == other.tag && Arc::ptr_eq(&self.tally, &other.tally)
     }
 
-    /// How many words its states have.
+    /// Words of the packed state.
     #[inline]
     pub(super) const fn width(&self) -> usize {
         self.width
     }
 
-    /// The number of its tag.
+    /// The number of the tag.
     #[inline]
     pub(super) const fn number(&self) -> u32 {
         self.tag.number()
     }
 }
 
-/// Writes down a limit that came with a request, and says how many words that takes.
+/// Writes an inline limit into `words`, and returns how many words that takes.
 #[inline]
-fn tell_inline(limit: Option<&Limit>, words: &mut [u64]) -> usize {
+fn write_inline(limit: Option<&Limit>, words: &mut [u64]) -> usize {
     match limit.map(|limit| &limit.0) {
         Some(Kind::InlineBucket(inline)) => {
             let (token, parts) = inline.bucket.token();
@@ -409,8 +411,7 @@ fn copy(to: &mut [u64], from: &[u64]) {
     }
 }
 
-/// The shards of one request, locked in ascending order: this is what keeps opposite requests from
-/// deadlock.
+/// The locked shards of one request. Locking in ascending order rules out deadlock.
 pub(super) struct Locked<'a>(SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>);
 
 impl<'a> Locked<'a> {
@@ -423,20 +424,20 @@ impl<'a> Locked<'a> {
         Self(locked)
     }
 
-    /// One of the shards that it was made of.
+    /// One of the locked shards.
     pub(super) fn of(&mut self, shard: usize) -> &mut Shard {
-        let place = self.0.iter().position(|(index, _)| *index == shard).unwrap_or(0);
-        &mut self.0[place].1
+        let position = self.0.iter().position(|(index, _)| *index == shard).unwrap_or(0);
+        &mut self.0[position].1
     }
 
-    /// The reading to decide by: the newest, if this one merely came late. Goes on with sweeps that
-    /// are due.
-    pub(super) fn arrive(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
+    /// Advances the clocks of all locked shards, continues sweeps that are due, and returns the
+    /// time to decide at.
+    pub(super) fn observe_clock(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
         let newest = self.0.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
-        let now = in_order(newest, now);
+        let now = monotonic(newest, now);
         self.set_time(now);
         for (_, shard) in self.0.iter_mut().filter(|(_, shard)| shard.sweep_is_due(now)) {
-            store.go_on_sweeping(shard, SWEPT_BY_EACH, now);
+            store.continue_sweep(shard, SWEEP_PER_REQUEST, now);
         }
         now
     }
@@ -446,7 +447,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// The top bits: the tables use the lower half.
+/// The shard of a home: its top bits, since the tables use the lower half.
 #[inline]
 pub(super) fn shard_of(home: u64) -> usize {
     usize::try_from(home >> 56).unwrap_or(0) % SHARDS

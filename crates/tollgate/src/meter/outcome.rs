@@ -1,17 +1,17 @@
-//! What a limit answers: a verdict and the numbers afterwards.
+//! The outcome of a limit: a verdict and the numbers afterwards.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// What a limit says to a request.
+/// A limit's verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There was enough left.
+    /// Enough units were left.
     Allowed,
-    /// There was not, but there will be.
+    /// Too few units were left, but enough will be.
     Denied {
-        /// How long until the same request is admitted, if nothing else happens: to the nanosecond.
+        /// How long until the same request is admitted if no other arrives, to the nanosecond.
         retry_after: Duration,
     },
     /// The request costs more than the whole limit. It never fits.
@@ -19,8 +19,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// How long until the same request is admitted, if nothing else happens: zero if it was, `None`
-    /// if it never will be.
+    /// How long until the same request is admitted if no other arrives: zero if it was allowed,
+    /// `None` if it never will be.
     #[must_use]
     pub const fn retry_after(self) -> Option<Duration> {
         match self {
@@ -31,20 +31,20 @@ impl Verdict {
     }
 }
 
-/// A limit's answer and its numbers afterwards.
+/// A limit's verdict and its numbers afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The time that it was decided at: the reading of the clock, or the state's own time if the
-    /// reading came late.
+    /// The time of the decision: the reading of the clock, or the time of the state if the reading
+    /// came late.
     pub now: Timestamp,
     /// Allowed or denied.
     pub verdict: Verdict,
-    /// How many units are left.
+    /// Units left.
     pub remaining: u64,
-    /// When the whole limit is available again if nothing more arrives.
+    /// When the whole limit is available again if no more requests arrive.
     pub reset_at: Timestamp,
-    /// When `remaining` next grows if nothing more arrives: the decision's time if nothing is in
-    /// use.
+    /// When `remaining` next grows if no more requests arrive: the time of the decision if no unit
+    /// is in use.
     pub grows_at: Timestamp,
 }
 
@@ -56,21 +56,21 @@ impl Outcome {
     }
 }
 
-/// An outcome in plain words, which stay in registers on their way.
+/// An outcome as plain integers, which stay in registers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct RawOutcome {
     now: u64,
-    /// How long until the request is admitted: 0 if it was, [`u64::MAX`] if it never will be.
+    /// Nanoseconds until the request is admitted: 0 if it was, [`u64::MAX`] if it never will be.
     wait: u64,
     remaining: u64,
     pub(crate) reset_at: u64,
     grows_at: u64,
 }
 
-impl Numbers {
-    /// The answer to a request of `cost` that was `allowed` or not, with the numbers of a budget
-    /// that has `available` of `capacity` left and gets back to any number of units at the time
-    /// that `available_at` says.
+impl RawOutcome {
+    /// The outcome of a request of `cost` that was `allowed` or not, for a limit that has
+    /// `available` of `capacity` units left. `available_at` gives the time at which a number of
+    /// units is available.
     #[inline(always)]
     pub(crate) fn new(
         now: Timestamp,
@@ -92,19 +92,19 @@ impl Numbers {
     }
 }
 
-impl From<Numbers> for Outcome {
+impl From<RawOutcome> for Outcome {
     #[inline(always)]
-    fn from(numbers: Numbers) -> Self {
+    fn from(raw: RawOutcome) -> Self {
         Self {
-            now: Timestamp::from_nanos(numbers.now),
-            verdict: match numbers.wait {
+            now: Timestamp::from_nanos(raw.now),
+            verdict: match raw.wait {
                 0 => Verdict::Allowed,
                 u64::MAX => Verdict::Never,
                 wait => Verdict::Denied { retry_after: Duration::from_nanos(wait) },
             },
-            remaining: numbers.remaining,
-            reset_at: Timestamp::from_nanos(numbers.reset_at),
-            grows_at: Timestamp::from_nanos(numbers.grows_at),
+            remaining: raw.remaining,
+            reset_at: Timestamp::from_nanos(raw.reset_at),
+            grows_at: Timestamp::from_nanos(raw.grows_at),
         }
     }
 }

@@ -1,29 +1,28 @@
-//! States as words: how stores that keep many of them keep them, and how a request is decided in
-//! place.
+//! Packed states: a state as a fixed number of words, and taking from it in place.
 
-use super::{Drawn, Meter};
+use super::{AlgorithmState, Meter};
 use crate::Limit;
 use crate::algorithm::{Arithmetic, sliding_log};
 use crate::limit::Kind;
 
-/// Asks whatever algorithm a limit has, about a state that is packed.
+/// Evaluates an expression for the algorithm of a limit.
 macro_rules! packed {
-    ($limit:expr, |$algorithm:ident| $answer:expr) => {
+    ($limit:expr, |$algorithm:ident| $result:expr) => {
         match &$limit.0 {
-            Kind::TokenBucket($algorithm) => $answer,
-            Kind::FixedWindow($algorithm) => $answer,
-            Kind::SlidingWindow($algorithm) => $answer,
-            Kind::FractionalBucket($algorithm) => $answer,
-            Kind::Reserve($algorithm) => $answer,
-            Kind::SlidingLog($algorithm) => $answer,
-            Kind::InlineBucket($algorithm) => $answer,
-            Kind::InlineWindow($algorithm) => $answer,
+            Kind::TokenBucket($algorithm) => $result,
+            Kind::FixedWindow($algorithm) => $result,
+            Kind::SlidingWindow($algorithm) => $result,
+            Kind::FractionalBucket($algorithm) => $result,
+            Kind::Reserve($algorithm) => $result,
+            Kind::SlidingLog($algorithm) => $result,
+            Kind::InlineBucket($algorithm) => $result,
+            Kind::InlineWindow($algorithm) => $result,
         }
     };
 }
 
 impl Meter {
-    /// How many words the state packs into; none if it does not.
+    /// Words of the packed state; `None` if the state does not pack.
     pub(crate) fn words(limit: &Limit) -> Option<usize> {
         const fn words<A: Arithmetic>(_: &A) -> usize {
             A::WORDS
@@ -32,18 +31,18 @@ impl Meter {
         Some(words).filter(|words| *words > 0)
     }
 
-    /// Packs the state into as many words as it needs.
+    /// Packs the state into `words`.
     pub(crate) fn save(&self, words: &mut [u64]) {
         fn save<A: Arithmetic>(_: &A, state: &A::State, words: &mut [u64]) {
             A::save(state, words);
         }
-        ask!(&self.0, |algorithm, state| save(algorithm, state, words));
+        dispatch!(&self.0, |algorithm, state| save(algorithm, state, words));
     }
 
-    /// The state as numbers, however many it takes.
+    /// The state as numbers, packed or not.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         match &self.0 {
-            Drawn::SlidingLog(_, state) => state.numbers(),
+            AlgorithmState::SlidingLog(_, state) => state.numbers(),
             _ => {
                 let mut words = vec![0; Self::words(&self.limit()).unwrap_or(0)];
                 self.save(&mut words);
@@ -52,29 +51,30 @@ impl Meter {
         }
     }
 
-    /// The meter whose state these numbers are, if the limit can have written them.
+    /// The meter with the state that these numbers encode. `None` if the limit cannot have written
+    /// them.
     pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
         let mut meter = Self::new(limit);
         match (&mut meter.0, Self::words(&limit)) {
-            (Drawn::SlidingLog(_, state), _) => *state = sliding_log::State::from_numbers(numbers)?,
+            (AlgorithmState::SlidingLog(_, state), _) => *state = sliding_log::State::from_numbers(numbers)?,
             (_, Some(words)) if words == numbers.len() => meter = Self::load(limit, numbers),
             _ => return None,
         }
-        ask!(&meter.0, |algorithm, state| algorithm.can_write(state)).then_some(meter)
+        dispatch!(&meter.0, |algorithm, state| algorithm.can_write(state)).then_some(meter)
     }
 
-    /// The meter whose state was packed into `words`.
+    /// The meter with the state that was packed into `words`.
     pub(crate) fn load(limit: Limit, words: &[u64]) -> Self {
         fn load<A: Arithmetic>(_: &A, words: &[u64]) -> A::State {
             A::load(words)
         }
         let mut meter = Self::new(limit);
-        ask!(&mut meter.0, |algorithm, state| *state = load(algorithm, words));
+        dispatch!(&mut meter.0, |algorithm, state| *state = load(algorithm, words));
         meter
     }
 }
 
-/// When the packed states of one budget have nothing in use any more.
+/// When no unit of a budget's packed states is in use any more.
 pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
     fn idle_at<A: Arithmetic>(algorithm: &A, words: &[u64]) -> u64 {
         algorithm.idle_at(&A::load(words))
@@ -84,9 +84,9 @@ pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
         .fold(0, u64::max)
 }
 
-/// Takes `cost` from the packed states of one budget, and says when nothing will be in use any more:
-/// at no time if one has too little. No answer if one is ahead of `now`. Either way some may have
-/// been taken from: this is for copies.
+/// Takes `cost` from the packed states of one budget, and returns when no unit will be in use any
+/// more: `Some(None)` if a state has too few units left, `None` if one is ahead of `now`. Either
+/// way some states may already be changed: call it on a copy.
 pub(crate) fn take(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> Option<Option<u64>> {
     let mut idle_at = Some(0);
     for limit in limits {
@@ -99,7 +99,7 @@ pub(crate) fn take(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64)
     Some(idle_at)
 }
 
-/// The same for the first of them.
+/// Takes `cost` from the first packed state in `words`, and advances `words` past it.
 #[inline(always)]
 fn take_next<A: Arithmetic>(
     algorithm: &A,

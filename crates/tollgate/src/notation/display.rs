@@ -1,4 +1,4 @@
-//! Limits into text.
+//! Formatting limits.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Text into limits.
+//! Parsing limits.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const EXAMPLES: &str =
 struct Token<'a> {
     text: &'a str,
     column: usize,
-    /// Whether it stands right behind the one before, with no space.
+    /// Whether no space separates it from the token before.
     joined: bool,
 }
 
@@ -32,8 +32,8 @@ fn tokenize(text: &str) -> Result<Vec<Token<'_>>, Error> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let mut chars = text.char_indices().enumerate().peekable();
     let mut joined = false;
-    while let Some((place, (start, c))) = chars.next() {
-        let column = place.saturating_add(1);
+    while let Some((index, (start, c))) = chars.next() {
+        let column = index.saturating_add(1);
         if c.is_whitespace() {
             joined = false;
             continue;
@@ -52,12 +52,12 @@ fn tokenize(text: &str) -> Result<Vec<Token<'_>>, Error> {
     Ok(tokens)
 }
 
-/// A limit's text, read from left to right.
+/// A recursive-descent parser for limits.
 pub(super) struct Parser<'a> {
     text: &'a str,
     tokens: Vec<Token<'a>>,
     next: usize,
-    /// Whether it has read a count and a period so far, and nothing else.
+    /// Whether only a count and a period have been read.
     plain: bool,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
         Ok(Self { text, tokens: tokenize(text)?, next: 0, plain: false })
     }
 
-    /// Complains, with a hint, if anything is left.
+    /// Returns an error with a hint if any token is left.
     pub(super) fn finish(&self, hint: impl Fn(&Self) -> String) -> Result<(), Error> {
         match self.peek() {
             None => Ok(()),
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
         self.checked(algorithm)
     }
 
-    /// After `100 refill`: a bucket, perhaps with a reserve.
+    /// The part after `100 refill`: a bucket, perhaps with a reserve.
     fn refilled(&mut self, capacity: u64) -> Result<Limit, Error> {
         let sustained = self.bucket(capacity)?;
         if !self.word("reserve") {
@@ -120,7 +120,7 @@ impl<'a> Parser<'a> {
         self.checked(Algorithm::Reserve { sustained, reserve })
     }
 
-    /// After `refill`: `10/s`, smooth, or `10 every 100ms`, stepped.
+    /// The part after `refill`: `10/s`, smooth, or `10 every 100ms`, stepped.
     fn bucket(&mut self, capacity: u64) -> Result<Bucket, Error> {
         let amount = self.count()?;
         let stepped = self.word("every");
@@ -278,14 +278,14 @@ impl<'a> Parser<'a> {
 
 /// `did you mean "minute"?`, if one of the known words is close enough.
 fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    // A word that is known, but not here, is not what was meant.
+    // The word itself is known in another context, so it is no suggestion.
     let others = known.into_iter().filter(|known| *known != word);
     let closest = others.map(|known| (distance(word, known), known)).min()?;
     let close_enough = closest.0 <= 2 && closest.0 < word.len();
     close_enough.then(|| format!("did you mean {:?}?", closest.1))
 }
 
-/// Edit distance.
+/// The edit distance of two words.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

@@ -1,4 +1,4 @@
-//! A rule's limits, as one value that is cheap to copy and to compare.
+//! A list of limits as one value that is cheap to copy and to compare.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,8 +10,8 @@ use crate::{Limit, Meter};
 
 /// One limit or several: `limit.into()`, `[one, another].into()`.
 ///
-/// Lists are kept for the life of the process, each distinct one once. They come from
-/// configuration, never from clients.
+/// Lists are interned for the life of the process. They come from configuration, never from
+/// clients.
 #[derive(Clone, Copy)]
 pub struct Limits(&'static List);
 
@@ -21,13 +21,13 @@ struct List {
 }
 
 impl Limits {
-    /// How many words the states of all the limits pack into, if all do.
+    /// Words of the packed states of all limits, if all of them pack.
     #[inline]
     pub(crate) fn words(self) -> Option<usize> {
         self.0.words
     }
 
-    /// The limits, for as long as the process lives.
+    /// The limits.
     #[must_use]
     #[inline]
     pub fn as_slice(self) -> &'static [Limit] {
@@ -43,9 +43,9 @@ impl From<Vec<Limit>> for Limits {
             return *known;
         }
         let words = limits.iter().map(Meter::words).try_fold(0, |sum: usize, words| sum.checked_add(words?));
-        let kept = Self(Box::leak(Box::new(List { limits: limits.into(), words })));
-        lists.insert(kept.as_slice(), kept);
-        kept
+        let interned = Self(Box::leak(Box::new(List { limits: limits.into(), words })));
+        lists.insert(interned.as_slice(), interned);
+        interned
     }
 }
 

@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::key::digest;
 
-/// The name of a rule, cheap to copy: decisions carry it without counting references.
+/// The name of a rule, cheap to copy.
 ///
-/// Names are kept for the life of the process, each distinct one once. They come from
-/// configuration, never from clients.
+/// Names are interned for the life of the process. They come from configuration, never from
+/// clients.
 #[derive(Clone, Copy)]
 pub struct RuleName(&'static Interned);
 
@@ -29,13 +29,13 @@ impl RuleName {
         if let Some(known) = names.get(name) {
             return *known;
         }
-        let kept = Self(Box::leak(Box::new(Interned { name: name.into(), digest: digest(name.bytes()) })));
-        names.insert(kept.as_str(), kept);
-        kept
+        let interned =
+            Self(Box::leak(Box::new(Interned { name: name.into(), digest: digest(name.bytes()) })));
+        names.insert(interned.as_str(), interned);
+        interned
     }
 
-    /// The name as a number: the same in every process, and different for different names that
-    /// anyone would write.
+    /// The digest of the name: the same in every process.
     pub(crate) const fn digest(&self) -> u64 {
         self.0.digest
     }

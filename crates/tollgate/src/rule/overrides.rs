@@ -1,26 +1,26 @@
-//! Other limits for some of the requests that a rule covers, and the budgets that they draw on.
+//! Overrides: other limits for some of the requests that a rule covers.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::{Limits, Match, RuleName, all_match, check_limits, check_matches};
+use super::{Condition, Limits, RuleName, all_match, check_limits, check_matches};
 use crate::key::Budget;
 use crate::{Error, Request};
 
-/// Other limits for some of the requests that a rule covers: a plan, a tier, a partner.
+/// Other limits for some of the requests that a rule covers: for a plan, a tier, a partner.
 ///
 /// An override that matches only on attributes of its rule's key replaces the limits of that key:
-/// what is in use stays in use. One that matches on anything else (a path, a plan that comes with
-/// the request) is a budget of its own, because the next request may match differently.
+/// units in use stay in use. An override that matches on another attribute (a path, a plan that
+/// comes with the request) has a separate budget, because the next request may match differently.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Override {
     rule: RuleName,
-    matches: Vec<Match>,
+    matches: Vec<Condition>,
     limits: Limits,
 }
 
 impl Override {
-    /// Other limits for the rule of this name.
+    /// Other limits for the rule with this name.
     #[must_use]
     pub fn new(rule: &str, limits: impl Into<Limits>) -> Self {
         Self { rule: RuleName::intern(rule), matches: Vec::new(), limits: limits.into() }
@@ -30,36 +30,36 @@ impl Override {
     /// `*`.
     #[must_use]
     pub fn matching(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Match::new(attribute, value));
+        self.matches.push(Condition::new(attribute, value));
         self
     }
 
     /// Applies only to requests whose `attribute` is exactly `value`, even if that ends in `*`.
     #[must_use]
     pub fn exactly(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Match { attribute: attribute.into(), value: value.into(), prefix: false });
+        self.matches.push(Condition { attribute: attribute.into(), value: value.into(), prefix: false });
         self
     }
 
-    /// The rule whose limits it replaces.
+    /// The name of the rule.
     #[must_use]
     pub const fn rule(&self) -> RuleName {
         self.rule
     }
 
-    /// What it matches on, as of a [`Rule`](crate::Rule).
+    /// The conditions, as of [`Rule::matches`](crate::Rule::matches).
     pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
-        self.matches.iter().map(Match::written)
+        self.matches.iter().map(Condition::written)
     }
 
-    /// The limits that apply instead.
+    /// The limits that apply instead of the rule's.
     #[must_use]
     pub const fn limits(&self) -> Limits {
         self.limits
     }
 
     pub(super) fn attributes(&self) -> impl Iterator<Item = &String> {
-        self.matches.iter().map(|wanted| &wanted.attribute)
+        self.matches.iter().map(|condition| &condition.attribute)
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
@@ -67,29 +67,31 @@ impl Override {
         if self.matches.is_empty() {
             return invalid(
                 "override",
-                "it matches everything; say which requests, or change the rule itself".into(),
+                "it matches every request; add a condition, or change the rule itself".into(),
             );
         }
         check_limits(&self.limits).or_else(|reason| invalid("override", reason))?;
         check_matches(&self.matches).or_else(|reason| invalid("override", reason))
     }
 
-    /// The budget that it is: the rule's own, or one that is named by what it matches.
+    /// The budget of the override: the rule's, or one named by the conditions.
     fn budget(&self, key: &[String]) -> Budget {
         if self.attributes().all(|attribute| key.contains(attribute)) {
             return Budget::Rule;
         }
-        let mut conditions: Vec<String> = self.matches.iter().map(condition).collect();
+        let mut conditions: Vec<String> = self.matches.iter().map(condition_text).collect();
         conditions.sort_unstable();
         conditions.dedup();
         Budget::Override(RuleName::intern(&conditions.join(",")).as_str())
     }
 }
 
-/// A condition as text: different ones have different texts, whatever is in them.
-fn condition(wanted: &Match) -> String {
+/// A condition as text. Different conditions have different texts.
+fn condition_text(condition: &Condition) -> String {
     let mut text = String::new();
-    for (part, end) in [(&wanted.attribute, "="), (&wanted.value, if wanted.prefix { "*" } else { "" })] {
+    for (part, end) in
+        [(&condition.attribute, "="), (&condition.value, if condition.prefix { "*" } else { "" })]
+    {
         for byte in part.bytes() {
             match byte {
                 b'%' | b',' | b'=' | b'*' | b'[' | b']' => {
@@ -106,8 +108,8 @@ fn condition(wanted: &Match) -> String {
     text
 }
 
-/// A rule's overrides in their order. Those for one exact value, of which there may be one for each
-/// customer, are found by hash.
+/// The overrides of a rule, in order. Those for one exact value, possibly one per customer, are
+/// found by hash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
     pub(super) all: Vec<(Override, Budget)>,
@@ -120,7 +122,7 @@ impl Overrides {
     pub(super) fn push(&mut self, replacement: Override, key: &[String]) {
         let index = self.all.len();
         match replacement.matches.as_slice() {
-            [Match { attribute, value, prefix: false }] => {
+            [Condition { attribute, value, prefix: false }] => {
                 self.exact.entry(attribute.clone()).or_default().entry(value.clone()).or_insert(index);
             }
             _ => self.patterns.push(index),
@@ -129,7 +131,7 @@ impl Overrides {
         self.all.push((replacement, budget));
     }
 
-    /// The first that matches a request.
+    /// The index of the first override that matches a request.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
         if self.all.is_empty() {
             return None;
@@ -144,13 +146,14 @@ impl Overrides {
         pattern.or(exact).copied()
     }
 
-    /// All that may apply to a request of which only these attributes are known, in order: those with
-    /// budgets of their own, and the first that replaces the rule's.
+    /// The indexes of all overrides that may apply to a request with only the key's attributes
+    /// known, in order: those with a separate budget, and the first that replaces the rule's
+    /// limits.
     pub(super) fn all_of(&self, request: &Request<'_>, key: &[String]) -> Vec<usize> {
         let mut found = Vec::new();
         for (index, (candidate, budget)) in self.all.iter().enumerate() {
-            let known = candidate.matches.iter().filter(|wanted| key.contains(&wanted.attribute));
-            if known.into_iter().all(|wanted| wanted.matches(request)) {
+            let known = candidate.matches.iter().filter(|condition| key.contains(&condition.attribute));
+            if known.into_iter().all(|condition| condition.matches(request)) {
                 found.push(index);
                 if *budget == Budget::Rule {
                     break;
@@ -171,15 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn b12_an_override_on_the_key_replaces_and_any_other_is_named_by_what_it_matches() {
+    fn b12_an_override_on_the_key_replaces_the_limits_and_any_other_is_named_by_its_conditions() {
         let new = || Override::new("r", Limit::per_second(1));
         assert_eq!(budget(new().matching("client", "gold-*")), "");
         assert_eq!(budget(new().matching("path", "/login")), "path=/login");
         let one = new().matching("path", "/a*").matching("client", "x").matching("method", "POST");
         let other = new().matching("method", "POST").matching("path", "/a*").matching("client", "x");
         assert_eq!(budget(one), "client=x,method=POST,path=/a*");
-        assert_eq!(budget(other), "client=x,method=POST,path=/a*", "in whatever order");
-        // What looks alike is told apart.
+        assert_eq!(budget(other), "client=x,method=POST,path=/a*", "in any order");
+        // Similar conditions have different names.
         let alike = [
             new().matching("path", "/a").matching("b", "c"),
             new().matching("path", "/a,b=c"),

@@ -1,4 +1,4 @@
-//! Rules that work together, and the overrides that change their limits.
+//! Rule sets, with the overrides of their limits.
 
 use std::collections::BTreeSet;
 
@@ -9,38 +9,38 @@ use super::{Limits, Override, Rule};
 use crate::key::Budget;
 use crate::{Error, Limit, Request};
 
-/// Rules that work together: all that cover a request have to admit it.
+/// A set of rules. All rules that cover a request have to admit it.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
-    /// Those that cover requests unasked first.
+    /// The rules, those on demand last.
     rules: Vec<Rule>,
-    /// How many those are.
-    unasked: usize,
-    /// Where each name is, sorted by name.
+    /// The number of rules that are not on demand.
+    automatic: usize,
+    /// The index of each rule, sorted by name.
     by_name: Vec<(&'static str, usize)>,
-    /// Each rule's, in the order of the rules.
+    /// The overrides of each rule, in the order of the rules.
     overrides: Vec<Overrides>,
-    /// Whether there is one rule that covers requests unasked, which enforces and covers everyone
-    /// alike: worth knowing without looking closer.
-    plain: bool,
-    /// The names of all attributes that any of it looks at, sorted.
+    /// Whether there is exactly one rule that is not on demand, and it enforces and covers every
+    /// request: cached.
+    has_sole_rule: bool,
+    /// The names of all attributes that the rules and overrides read, sorted.
     attributes: Vec<String>,
 }
 
-/// A rule that covers a request, and which of its limits apply.
+/// A rule that covers a request, and the limits that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covered {
     /// The rule's index in the set.
     pub(crate) rule: usize,
-    /// The index of the override among the rule's, if one applies.
+    /// The index of the rule's override, if one applies.
     pub(crate) replacement: Option<usize>,
 }
 
 impl RuleSet {
-    /// Checks the rules and puts them together. With none, everything is admitted.
+    /// Checks the rules and builds a set. An empty set admits everything.
     ///
     /// # Errors
-    /// [`Error::InvalidRule`] names the rule and the field.
+    /// [`Error::InvalidRule`] names the invalid rule and field.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let mut rules: Vec<Rule> = rules.into_iter().collect();
         rules.sort_by_key(Rule::is_on_demand);
@@ -48,44 +48,45 @@ impl RuleSet {
         for rule in &rules {
             rule.check()?;
             if !names.insert(rule.name) {
-                let reason = "another rule has the same name; names tell their counts apart".into();
+                let reason = "another rule has the same name; give each rule a unique one".into();
                 return Err(Error::InvalidRule { rule: rule.name.to_string(), field: "name", reason });
             }
         }
-        Ok(Self::plain_or_not(rules))
+        Ok(Self::from_checked(rules))
     }
 
     /// One rule, `per-client`, with this limit for each client.
     #[must_use]
     pub fn per_client(limit: Limit) -> Self {
         let rules = vec![Rule::new("per-client", limit).key([crate::request::CLIENT])];
-        Self::plain_or_not(rules)
+        Self::from_checked(rules)
     }
 
-    fn plain_or_not(rules: Vec<Rule>) -> Self {
-        let unasked = rules.partition_point(|rule| !rule.on_demand);
-        let plain = unasked == 1 && rules.first().is_some_and(|rule| !rule.shadow && rule.matches.is_empty());
+    fn from_checked(rules: Vec<Rule>) -> Self {
+        let automatic = rules.partition_point(|rule| !rule.on_demand);
+        let has_sole_rule =
+            automatic == 1 && rules.first().is_some_and(|rule| !rule.shadow && rule.matches.is_empty());
         let mut by_name: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).zip(0..).collect();
         by_name.sort_unstable();
         let overrides = vec![Overrides::default(); rules.len()];
-        let mut set = Self { rules, unasked, by_name, overrides, plain, attributes: Vec::new() };
+        let mut set = Self { rules, automatic, by_name, overrides, has_sole_rule, attributes: Vec::new() };
         set.collect_attributes();
         set
     }
 
     fn collect_attributes(&mut self) {
-        let rules = self.rules.get(..self.unasked).unwrap_or_default();
+        let rules = self.rules.get(..self.automatic).unwrap_or_default();
         let overrides = rules.iter().zip(&self.overrides).flat_map(|(_, overrides)| &overrides.all);
-        let matched = rules.iter().flat_map(|rule| &rule.matches).map(|wanted| &wanted.attribute);
+        let matched = rules.iter().flat_map(|rule| &rule.matches).map(|condition| &condition.attribute);
         let matched = matched.chain(overrides.flat_map(|(other, _)| other.attributes()));
         let names: BTreeSet<&String> = rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
         self.attributes = names.into_iter().cloned().collect();
     }
 
-    /// Adds overrides. Where several match a request, the first counts.
+    /// Adds overrides. Of several that match a request, the first applies.
     ///
     /// # Errors
-    /// [`Error::InvalidRule`] or [`Error::UnknownRule`] says which override cannot work.
+    /// [`Error::InvalidRule`] or [`Error::UnknownRule`] names the invalid override's rule.
     pub fn with_overrides(mut self, overrides: impl IntoIterator<Item = Override>) -> Result<Self, Error> {
         for replacement in overrides {
             replacement.check()?;
@@ -94,13 +95,13 @@ impl RuleSet {
                 return Err(Error::UnknownRule { rule: replacement.rule().to_string() });
             };
             overrides.push(replacement, &rule.key);
-            self.plain = false;
+            self.has_sole_rule = false;
         }
         self.collect_attributes();
         Ok(self)
     }
 
-    /// The rules, in order; those on demand after the others.
+    /// The rules, in order; those on demand last.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -112,35 +113,35 @@ impl RuleSet {
     }
 
     /// The names of all attributes that a rule counts by or matches on, or an override matches on,
-    /// each once, sorted: what a request has to tell. (Whoever names a rule on demand knows what it
-    /// counts by.)
+    /// each once, sorted: the attributes a request should have. (Rules on demand are left out: a
+    /// caller that names one knows its key.)
     #[must_use]
     pub fn attributes(&self) -> &[String] {
         &self.attributes
     }
 
-    /// The budgets that a rule has and their limits: its own, and its overrides' in their order.
-    pub(crate) fn limited(&self, rule: &Rule) -> impl Iterator<Item = (Budget, Limits)> {
+    /// The budgets of a rule and their limits: the rule's first, then its overrides' in order.
+    pub(crate) fn budgets(&self, rule: &Rule) -> impl Iterator<Item = (Budget, Limits)> {
         let overrides = self.index(&rule.name).and_then(|index| self.overrides.get(index));
         let overrides = overrides.map(|overrides| overrides.all.as_slice()).unwrap_or_default().iter();
-        let own = if rule.inline { Budget::InlineTime } else { Budget::Rule };
-        std::iter::once((own, rule.limits)).chain(overrides.map(|(other, budget)| (*budget, other.limits())))
+        let first = if rule.inline { Budget::InlineTime } else { Budget::Rule };
+        std::iter::once((first, rule.limits))
+            .chain(overrides.map(|(other, budget)| (*budget, other.limits())))
     }
 
-    /// The one rule of the set, if it covers every request that asks for nothing in particular, and
-    /// has no overrides: then there is nothing to look for.
+    /// The sole rule of the set, if it covers every unscoped request and has no overrides.
     #[inline]
-    pub(crate) fn plain(&self) -> Option<&Rule> {
-        if self.plain { self.rules.first() } else { None }
+    pub(crate) fn sole_rule(&self) -> Option<&Rule> {
+        if self.has_sole_rule { self.rules.first() } else { None }
     }
 
     /// The rules that cover a request, each with the limits that apply.
     pub(crate) fn cover(&self, request: &Request<'_>, covered: &mut SmallVec<[Covered; 4]>) {
-        let looked_at = match request.only_rule() {
+        let candidates = match request.only_rule() {
             Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
-            None => 0..self.unasked,
+            None => 0..self.automatic,
         };
-        for index in looked_at {
+        for index in candidates {
             let (Some(rule), Some(overrides)) = (self.rules.get(index), self.overrides.get(index)) else {
                 continue;
             };
@@ -151,7 +152,7 @@ impl RuleSet {
                 covered.push(Covered { rule: index, replacement: overrides.find(request) });
                 continue;
             }
-            // All budgets of the client, of which the rule's own has the limits of one override at most.
+            // All budgets of the client. The rule's budget has the limits of one override at most.
             let found = overrides.all_of(request, &rule.key);
             let replaces =
                 |at: &usize| overrides.all.get(*at).is_some_and(|(_, budget)| *budget == Budget::Rule);
@@ -162,10 +163,10 @@ impl RuleSet {
         }
     }
 
-    /// Where the rule of a name is.
+    /// The index of the rule with this name.
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
-        let place = self.by_name.binary_search_by_key(&name, |(known, _)| known).ok()?;
-        self.by_name.get(place).map(|(_, index)| *index)
+        let position = self.by_name.binary_search_by_key(&name, |(known, _)| known).ok()?;
+        self.by_name.get(position).map(|(_, index)| *index)
     }
 }
 
@@ -185,15 +186,15 @@ mod tests {
         rules.cover(&request, &mut covered);
         let limits = |covered: &Covered| {
             let rule = &rules.rules[covered.rule];
-            let place = covered.replacement.map_or(0, |index| index + 1);
-            let (budget, limits) = rules.limited(rule).nth(place).unwrap();
+            let nth = covered.replacement.map_or(0, |index| index + 1);
+            let (budget, limits) = rules.budgets(rule).nth(nth).unwrap();
             (format!("{}{budget}", rule.name), limits[0].capacity())
         };
         covered.iter().map(limits).collect()
     }
 
     #[test]
-    fn c2_the_attributes_of_a_set_are_all_that_anything_in_it_looks_at() {
+    fn c2_the_attributes_of_a_set_are_those_of_all_its_rules_and_overrides() {
         let rules = RuleSet::new([
             Rule::new("global", LIMIT),
             Rule::new("login", LIMIT).matching("path", "/login").key(["client"]),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn c2_a_rule_covers_what_it_matches_if_every_attribute_of_its_key_is_there() {
+    fn c2_a_rule_covers_a_matching_request_that_has_every_attribute_of_its_key() {
         let rules = RuleSet::new([
             Rule::new("global", LIMIT),
             Rule::new("login", LIMIT).matching("path", "/login").key(["client"]),
@@ -219,12 +220,12 @@ mod tests {
         assert_eq!(names(&[]), ["global"]);
         assert_eq!(names(&[("client", "a"), ("path", "/login")]), ["global", "login"]);
         assert_eq!(names(&[("client", "a"), ("path", "/login/x")]), ["global"]);
-        assert_eq!(names(&[("path", "/login")]), ["global"], "whose budget?");
+        assert_eq!(names(&[("path", "/login")]), ["global"], "the key is incomplete");
         assert_eq!(names(&[("client", "a"), ("tenant", "t"), ("path", "/api/x")]), ["global", "api"]);
     }
 
     #[test]
-    fn c2_a_client_s_own_budgets_are_those_that_count_by_nothing_else() {
+    fn c2_an_own_request_covers_the_budgets_keyed_by_its_attributes_alone() {
         let rules = RuleSet::new([
             Rule::new("global", LIMIT),
             Rule::new("per-client", LIMIT).key(["client"]),
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn b12_a_client_s_own_budgets_are_all_that_an_override_may_give_it() {
+    fn b12_an_own_request_covers_every_override_that_may_apply_to_the_client() {
         let rules = RuleSet::new([Rule::new("r", LIMIT).key(["client"])]).unwrap();
         let limit = |capacity| Limit::per(capacity, SECOND);
         let rules = rules
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_an_override_for_exactly_one_value_takes_an_asterisk_for_what_it_is() {
+    fn c4_an_override_for_an_exact_value_takes_an_asterisk_literally() {
         let rules = RuleSet::new([Rule::new("r", LIMIT).key(["client"])]).unwrap();
         let rules =
             rules.with_overrides([Override::new("r", Limit::per_second(9)).exactly("client", "a*")]).unwrap();
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_the_first_override_that_matches_counts() {
+    fn c4_the_first_matching_override_applies() {
         let rules = RuleSet::new([Rule::new("r", LIMIT).key(["client"])]).unwrap();
         let limit = |capacity| Limit::per(capacity, SECOND);
         let rules = rules
@@ -286,14 +287,16 @@ mod tests {
     }
 
     #[test]
-    fn d3_a_rule_that_cannot_work_is_rejected_with_its_field() {
+    fn d3_an_invalid_rule_is_rejected_with_its_field() {
         let error = |rule: Rule| RuleSet::new([rule]).unwrap_err().to_string();
         assert!(error(Rule::new("", LIMIT)).contains("name: write 1 to 128 printable"));
         assert!(error(Rule::new("naïve", LIMIT)).contains("name: "));
         assert!(error(Rule::new("r", LIMIT).cost(0)).contains("cost: 0 is out of range"));
         assert!(error(Rule::new("r", Vec::new())).contains("limit: it has no limit"));
         assert!(error(Rule::new("r", LIMIT).key([""])).contains("key: an attribute has no name"));
-        assert!(error(Rule::new("r", LIMIT).key(["a", "a"])).contains("key: attribute \"a\" is there twice"));
+        assert!(
+            error(Rule::new("r", LIMIT).key(["a", "a"])).contains("key: attribute \"a\" is listed twice")
+        );
         assert!(error(Rule::new("r", LIMIT).matching("", "x")).contains("match: "));
         let twins = RuleSet::new([Rule::new("r", LIMIT), Rule::new("r", LIMIT)]).unwrap_err();
         assert_eq!(twins.code(), "invalid_rule");

@@ -1,4 +1,4 @@
-//! What a stored state belongs to.
+//! Tags: the budget and the limits that a stored state belongs to.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,22 +9,22 @@ use super::{Limits, RuleName};
 use crate::key::Budget;
 use crate::{Limit, MAX_SPAN, SECOND};
 
-/// A budget of a rule and the limits that are in force for it. A stored state names by number the
-/// tag that wrote it: if that is another than the one in force, its limits were replaced.
+/// A budget of a rule and the limits in force for it. A stored state carries the number of the tag
+/// that wrote it: if the tag in force is another, the limits were replaced.
 ///
-/// Tags are kept for the life of the process, each distinct one once. They come from configuration,
-/// never from clients: limits that come with a request are in none.
+/// Tags are interned for the life of the process. They come from configuration, never from clients:
+/// a tag has no inline limits.
 #[derive(Clone, Copy)]
-pub(crate) struct Tag(&'static Terms);
+pub(crate) struct Tag(&'static TagData);
 
-/// What a tag says.
-pub(crate) struct Terms {
+/// The content of a tag.
+pub(crate) struct TagData {
     number: u32,
     pub(crate) rule: RuleName,
     pub(crate) budget: Budget,
-    /// If they come with requests, one that has the same states.
+    /// The limits. For an inline budget, a placeholder with the same state layout.
     pub(crate) limits: Limits,
-    /// What the rule charges for each unit of a request's cost.
+    /// Units that the rule charges per unit of a request's cost.
     pub(crate) unit_cost: u64,
     /// Whether a denial may change a state.
     pub(crate) counts_denied: bool,
@@ -52,14 +52,14 @@ impl Tag {
         }
         let number = u32::try_from(registry.tags.len()).unwrap_or(u32::MAX).saturating_add(1);
         let counts_denied = limits.iter().any(Limit::counts_denied);
-        let terms = Terms { number, rule, budget, limits, unit_cost, counts_denied };
-        let tag = Self(Box::leak(Box::new(terms)));
+        let data = TagData { number, rule, budget, limits, unit_cost, counts_denied };
+        let tag = Self(Box::leak(Box::new(data)));
         registry.tags.push(tag);
         registry.by_content.insert(content, tag);
         tag
     }
 
-    /// The tag of limits that come with requests: whatever they are, and of whatever period.
+    /// The tag of an inline budget, for limits of any size and period.
     pub(crate) fn inline(rule: RuleName, budget: Budget, unit_cost: u64) -> Self {
         let (budget, like) = match budget {
             Budget::InlineCount(_) => (Budget::InlineCount(Duration::ZERO), Limit::fixed_window(1, SECOND)),
@@ -69,7 +69,7 @@ impl Tag {
         Self::new(rule, budget, limits.into(), unit_cost)
     }
 
-    /// Whether its limits come with requests.
+    /// Whether the budget is inline.
     pub(crate) fn is_inline(self) -> bool {
         matches!(self.0.budget, Budget::InlineTime | Budget::InlineCount(_))
     }
@@ -79,19 +79,19 @@ impl Tag {
         Self::new(self.0.rule, self.0.budget, limits, self.0.unit_cost)
     }
 
-    /// The tag as a number, never 0.
+    /// The tag's number, never 0.
     #[inline]
     pub(crate) const fn number(self) -> u32 {
         self.0.number
     }
 
-    /// The tag of a number, if there is one.
+    /// The tag with this number, if there is one.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         registry().tags.get(index).copied()
     }
 
-    /// How many words the states of all the limits pack into, if all do.
+    /// Words of the packed states of all limits, if all of them pack.
     #[inline]
     pub(crate) fn words(self) -> Option<usize> {
         self.0.limits.words()
@@ -99,10 +99,10 @@ impl Tag {
 }
 
 impl std::ops::Deref for Tag {
-    type Target = Terms;
+    type Target = TagData;
 
     #[inline]
-    fn deref(&self) -> &Terms {
+    fn deref(&self) -> &TagData {
         self.0
     }
 }

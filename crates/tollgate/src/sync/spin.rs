@@ -1,14 +1,14 @@
-//! A lock for what takes nanoseconds.
+//! A spin lock for critical sections of nanoseconds.
 //!
-//! Taking it is one locked instruction and giving it back is a plain store; a mutex of the standard
-//! library needs a locked instruction for both, which is a tenth of a whole check. Who finds it
-//! taken looks again for a while, then lets other threads run, then sleeps a little, so that a
-//! holder that was preempted, even one of a lower priority, gets to finish.
+//! Locking is one locked instruction and unlocking is a plain store. A mutex of the standard
+//! library needs a locked instruction for both, which is a tenth of a whole check. A contended lock
+//! spins for a while, then yields, then sleeps briefly, so that a preempted holder, even one of a
+//! lower priority, gets to finish.
 //!
-//! It does not know about panics: a thread that panics while it holds the lock gives it back, and
-//! leaves what the store's states always are, whole.
+//! There is no poisoning: a thread that panics while it holds the lock releases it. The guarded
+//! states are always whole, so the next holder can go on.
 
-#![expect(unsafe_code, reason = "a lock hands out what it guards; the proofs stand beside each block")]
+#![expect(unsafe_code, reason = "a lock hands out the value it guards; each block has its proof")]
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -16,16 +16,16 @@ use std::ops::{Deref, DerefMut};
 
 use super::atomic::{AtomicBool, Ordering};
 
-/// Two to the power of this is the longest pause between two looks.
-const LONGEST: u32 = 6;
-/// How often to look again before letting others run, and how often that before sleeping.
-const LOOKS: u32 = 20;
+/// Binary logarithm of the longest pause between two attempts.
+const MAX_PAUSE_LOG2: u32 = 6;
+/// Attempts before the first yield, and yields before the first sleep.
+const SPINS: u32 = 20;
 const YIELDS: u32 = 100;
 
-/// A value that one thread at a time can get at.
+/// A value that one thread at a time can access.
 #[repr(C)]
 pub(crate) struct Spin<T> {
-    taken: AtomicBool,
+    locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -36,35 +36,35 @@ unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock and takes it.
+    /// Waits for the lock and acquires it.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        if !self.take() {
+        if !self.try_lock() {
             self.wait();
         }
         Guard(self)
     }
 
     #[inline]
-    fn take(&self) -> bool {
-        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    fn try_lock(&self) -> bool {
+        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
     fn wait(&self) {
         for round in 0_u32.. {
-            // Every look takes the line from the holder, who has to get it back: look ever less often.
-            for _ in 0..1_u32 << round.min(LONGEST) {
+            // Every attempt takes the cache line from the holder: back off.
+            for _ in 0..1_u32 << round.min(MAX_PAUSE_LOG2) {
                 pause();
             }
-            if !self.taken.load(Ordering::Relaxed) && self.take() {
+            if !self.locked.load(Ordering::Relaxed) && self.try_lock() {
                 return;
             }
-            if round > LOOKS {
-                let_others_run(round > LOOKS.saturating_add(YIELDS));
+            if round > SPINS {
+                yield_or_sleep(round > SPINS.saturating_add(YIELDS));
             }
         }
     }
@@ -76,7 +76,7 @@ impl<T> fmt::Debug for Spin<T> {
     }
 }
 
-/// The value of a lock, as long as it is held.
+/// The guarded value, while the lock is held.
 pub(crate) struct Guard<'a, T>(&'a Spin<T>);
 
 // SAFETY: a shared guard gives shared access to the value and nothing else.
@@ -87,9 +87,9 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a guard exists only between `take` returning true and its own drop, and `take` returns
-        // true once between two drops: nobody else has access. `Acquire` in `take` makes visible what the
-        // last holder wrote before the `Release` in its drop.
+        // SAFETY: a guard exists only between `try_lock` returning true and its own drop, and
+        // `try_lock` returns true once between two drops: no other thread has access. `Acquire` in
+        // `try_lock` makes visible what the last holder wrote before the `Release` in its drop.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -97,7 +97,8 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; and `&mut self` says that this guard has not lent it out either.
+        // SAFETY: as in `deref`; and `&mut self` proves that this guard has not lent the value out
+        // either.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -105,7 +106,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
+        self.0.locked.store(false, Ordering::Release);
     }
 }
 
@@ -117,9 +118,9 @@ fn pause() {
 #[cfg(not(shuttle))]
 #[expect(
     clippy::disallowed_methods,
-    reason = "nothing is waited for; and parking would take a wake-up that is meant for someone else"
+    reason = "this sleep is backoff; parking would consume a wake-up meant for other code"
 )]
-fn let_others_run(sleep: bool) {
+fn yield_or_sleep(sleep: bool) {
     if sleep {
         std::thread::sleep(std::time::Duration::from_micros(50));
     } else {
@@ -133,7 +134,7 @@ fn pause() {
 }
 
 #[cfg(shuttle)]
-fn let_others_run(_sleep: bool) {
+fn yield_or_sleep(_sleep: bool) {
     shuttle::thread::yield_now();
 }
 
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_panics_gives_it_back() {
+    fn a_holder_that_panics_releases_the_lock() {
         let number = Spin::new(7_u64);
         let panicked = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -167,7 +168,7 @@ mod tests {
     }
 }
 
-/// Run by `cargo xtask test` among the interleavings.
+/// Run by `cargo xtask test` with the other interleavings.
 #[cfg(all(test, shuttle))]
 mod interleavings {
     use super::*;
@@ -175,7 +176,7 @@ mod interleavings {
     use shuttle::thread;
 
     #[test]
-    fn b9_nobody_gets_in_while_another_is() {
+    fn b9_the_lock_excludes_other_threads() {
         shuttle::check_random(
             || {
                 let number = Arc::new(Spin::new(0_u64));

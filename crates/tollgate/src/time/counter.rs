@@ -1,18 +1,20 @@
-//! The processor's counter, kept true by the operating system's clock.
+//! The processor's cycle counter, corrected by the operating system's clock.
 //!
-//! Reading the counter is twice as fast as asking the operating system. But how fast it counts is measured
-//! anew by each process, to some 30 parts in a million: seconds a day, of which two processes that share a
-//! file would not agree. So it is only trusted for a quarter of a millisecond. Then the operating system
-//! says how late it is.
+//! Reading the counter is twice as fast as a call to the operating system. But each process
+//! measures its rate anew, with an error of some 30 parts per million: seconds a day, by which two
+//! processes that share a file would disagree. So a count is trusted for a quarter of a millisecond
+//! only. Then the operating system's clock corrects it.
 //!
-//! What is shown never goes back, and is never ahead of the operating system's monotonic clock: the counter
-//! is read as a little slow, more so than it may be fast, so that only ever something has to be added. It
-//! is late by a microsecond, unless the process was interrupted just when it asked; then, for a quarter of
-//! a millisecond, by up to four thousandths of that interruption.
+//! The corrected time never goes back, and is never ahead of the operating system's monotonic
+//! clock: the counter is assumed to run slower than any error of its rate allows, so every
+//! correction is an addition. The time is late by a microsecond. If the process was interrupted
+//! during a correction, it is late by up to four thousandths of that interruption, for a quarter of
+//! a millisecond.
 //!
-//! A counter may also start again (a machine that slept), run on while the operating system's clock stood
-//! still, or count faster than was measured (another processor). The first is only a reason to ask. The
-//! others are found out when it is asked, before they are shown; from then on it is not used any more.
+//! A counter may also restart (after suspend), run on while the operating system's clock stood
+//! still, or run faster than measured (on another processor). A restart only forces a correction.
+//! The others are detected at a correction, before the wrong time is returned; from then on the
+//! counter is not used.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,35 +22,34 @@ use std::time::{Instant, SystemTime};
 
 use super::nanos_of;
 
-/// For how many nanoseconds the counter is trusted.
-const TRUSTED: u64 = 250_000;
+/// Nanoseconds for which a count is trusted after a correction.
+const TRUSTED_NANOS: u64 = 250_000;
 
-/// A counter that is ahead by so many nanoseconds is wrong.
-const WRONG: u64 = 100_000;
+/// A counter that is ahead by more nanoseconds than this is broken.
+const MAX_AHEAD_NANOS: u64 = 100_000;
 
-/// No count is near this.
+/// A count that is never reached.
 const NEVER: u64 = 1 << 63;
 
-/// Nanoseconds since the epoch, as of the moment the process first asked and what has passed since by the
-/// monotonic clock.
+/// Nanoseconds since the epoch: the wall clock at the first call, plus the monotonic time since.
 #[inline]
 pub(super) fn nanos() -> u64 {
     static COUNTER: OnceLock<Counter> = OnceLock::new();
     let counter = COUNTER.get_or_init(Counter::new);
-    counter.corrected.show(counter.count(), || (counter.real(), counter.count()))
+    counter.corrected.time_at(counter.count(), || (counter.real(), counter.count()))
 }
 
 struct Counter {
     clock: quanta::Clock,
-    /// A moment by the monotonic clock, and what the time was then.
+    /// A reading of the monotonic clock, and the nanoseconds since the epoch at that moment.
     anchor: (Instant, u64),
     corrected: Corrected,
 }
 
 impl Counter {
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the operating system's clock")]
+    #[expect(clippy::disallowed_methods, reason = "only the clocks of this crate read the system's")]
     fn new() -> Self {
-        // This takes a while, in which time goes on: it comes before anything that says what the time is.
+        // Calibration takes a while, so it comes before the anchor is read.
         let clock = quanta::Clock::new();
         let anchor = (Instant::now(), SystemTime::now());
         let since_epoch = anchor.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -67,57 +68,58 @@ impl Counter {
     }
 }
 
-/// What has to be added to a count to have the time.
+/// The correction from a count to the time.
 #[derive(Debug, Default)]
 struct Corrected {
     late_by: AtomicU64,
-    /// The count when that was found out.
-    found_at: AtomicU64,
-    /// If the counter is not used any more: what it may have shown.
-    shown: AtomicU64,
+    /// The count at the last correction.
+    corrected_at: AtomicU64,
+    /// The latest time that may have been returned, once the counter is given up; 0 before.
+    max_returned: AtomicU64,
 }
 
 impl Corrected {
-    /// The time at a count. `truth` says what the time is, and what the count was no sooner.
+    /// The time at a count. `truth` reads the true time, then the count.
     #[inline]
-    fn show(&self, count: u64, truth: impl FnOnce() -> (u64, u64)) -> u64 {
-        // One that is before that has started again.
-        if count.wrapping_sub(self.found_at.load(Ordering::Acquire)) <= TRUSTED {
-            return slow(count).saturating_add(self.late_by.load(Ordering::Relaxed));
+    fn time_at(&self, count: u64, truth: impl FnOnce() -> (u64, u64)) -> u64 {
+        // A count below the last correction wraps around: the counter has restarted.
+        if count.wrapping_sub(self.corrected_at.load(Ordering::Acquire)) <= TRUSTED_NANOS {
+            return slowed(count).saturating_add(self.late_by.load(Ordering::Relaxed));
         }
-        self.ask(count, truth())
+        self.correct_and_read(count, truth())
     }
 
     #[cold]
-    fn ask(&self, count: u64, (real, later): (u64, u64)) -> u64 {
-        let shown = self.shown.load(Ordering::Relaxed);
-        if shown > 0 {
-            return real.max(shown);
+    fn correct_and_read(&self, count: u64, (real, later): (u64, u64)) -> u64 {
+        let max_returned = self.max_returned.load(Ordering::Relaxed);
+        if max_returned > 0 {
+            return real.max(max_returned);
         }
         let late_by = self.late_by.load(Ordering::Relaxed);
-        // Whoever is interrupted in between sees a later time, never an earlier one.
-        if slow(count).saturating_add(late_by) > real.saturating_add(WRONG) {
-            let trusted = self.found_at.swap(NEVER, Ordering::Relaxed).saturating_add(TRUSTED);
-            let shown = slow(trusted).saturating_add(late_by).min(real.saturating_add(WRONG));
-            self.shown.fetch_max(shown, Ordering::Relaxed);
-            return real.max(shown);
+        // A thread interrupted in between returns a later time, never an earlier one.
+        if slowed(count).saturating_add(late_by) > real.saturating_add(MAX_AHEAD_NANOS) {
+            let trusted = self.corrected_at.swap(NEVER, Ordering::Relaxed).saturating_add(TRUSTED_NANOS);
+            let max_returned =
+                slowed(trusted).saturating_add(late_by).min(real.saturating_add(MAX_AHEAD_NANOS));
+            self.max_returned.fetch_max(max_returned, Ordering::Relaxed);
+            return real.max(max_returned);
         }
-        // If it has jumped just now, the next who asks finds out.
-        if slow(later).saturating_add(late_by) <= real.saturating_add(WRONG) {
+        // A counter that jumped just now is detected by the next correction.
+        if slowed(later).saturating_add(late_by) <= real.saturating_add(MAX_AHEAD_NANOS) {
             self.correct(real, later);
         }
-        slow(count).saturating_add(self.late_by.load(Ordering::Relaxed)).min(real)
+        slowed(count).saturating_add(self.late_by.load(Ordering::Relaxed)).min(real)
     }
 
     fn correct(&self, real: u64, count: u64) {
-        self.late_by.fetch_max(real.saturating_sub(slow(count)), Ordering::Relaxed);
-        // Whoever sees this sees the other too.
-        self.found_at.store(count, Ordering::Release);
+        self.late_by.fetch_max(real.saturating_sub(slowed(count)), Ordering::Relaxed);
+        // A thread that sees this store sees the one above.
+        self.corrected_at.store(count, Ordering::Release);
     }
 }
 
-/// A count, by four parts in a thousand slower.
-const fn slow(count: u64) -> u64 {
+/// A count, slowed by four parts in a thousand.
+const fn slowed(count: u64) -> u64 {
     count.saturating_sub(count >> 8)
 }
 
@@ -127,9 +129,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However the counter runs, and for however long nobody asks.
+        /// Over random counter rates and random gaps between readings.
         #[test]
-        fn b7_it_follows_the_operating_system_and_never_goes_back(
+        fn b7_the_corrected_time_tracks_the_system_s_and_never_goes_back(
             wrong_by_ppm in -3_000_i64..=3_000,
             spans in prop::collection::vec(prop_oneof![0_u64..100, 0_u64..1_000_000, 0_u64..1_000_000_000_000], 1..200),
         ) {
@@ -143,29 +145,28 @@ mod tests {
             for span in spans {
                 real += span;
                 let epoch = (1 << 60) + real;
-                let shown = corrected.show(count_at(real), || (epoch, count_at(real)));
-                prop_assert!(shown >= last, "{shown} after {last}");
-                prop_assert!(shown <= epoch + 1, "{} ahead, which is not rounding", shown - epoch);
-                prop_assert!(epoch <= shown + 2_000, "{} late", epoch - shown);
-                last = shown;
+                let time = corrected.time_at(count_at(real), || (epoch, count_at(real)));
+                prop_assert!(time >= last, "{time} after {last}");
+                prop_assert!(time <= epoch + 1, "{} ahead, which is not rounding", time - epoch);
+                prop_assert!(epoch <= time + 2_000, "{} late", epoch - time);
+                last = time;
             }
         }
     }
 
-    /// A process may be kept waiting anywhere, also between two looks at clocks.
+    /// A process may be interrupted anywhere, also between reading two clocks.
     #[test]
-    fn b7_who_is_interrupted_shows_no_time_that_has_not_come() {
+    fn b7_an_interrupted_correction_never_returns_a_future_time() {
         let corrected = Corrected::default();
         corrected.correct(1_000_000_000, 0);
-        let shown = corrected.show(10_000_000, || (1_010_000_000, 50_000_000));
-        assert!(shown <= 1_010_000_000, "{shown}");
-        let shown = corrected.show(51_000_000, || (1_051_000_000, 51_000_000));
-        assert_eq!(shown, 1_051_000_000, "found out again soon");
+        let time = corrected.time_at(10_000_000, || (1_010_000_000, 50_000_000));
+        assert!(time <= 1_010_000_000, "{time}");
+        let time = corrected.time_at(51_000_000, || (1_051_000_000, 51_000_000));
+        assert_eq!(time, 1_051_000_000, "corrected soon");
     }
 
-    /// Asks every 100 microseconds for a second. At its middle the count goes from what it was to what
-    /// `broken` says.
-    fn shows_the_time_although(broken: impl Fn(u64) -> u64) {
+    /// Reads the time every 100 microseconds for a second. After half of it the count is `broken`.
+    fn time_is_right_although(broken: impl Fn(u64) -> u64) {
         const HOUR: u64 = 3_600_000_000_000;
         let corrected = Corrected::default();
         corrected.correct(1 << 60, 0);
@@ -173,40 +174,40 @@ mod tests {
         for real in (HOUR..HOUR + 1_000_000_000).step_by(100_000) {
             let count = if real < HOUR + 500_000_000 { real } else { broken(real) };
             let epoch = (1 << 60) + real;
-            let shown = corrected.show(count, || (epoch, count));
-            assert!(shown >= last, "{shown} after {last}");
-            assert!(shown <= epoch + 2 * WRONG, "{} ahead", shown - epoch);
-            assert!(epoch <= shown + 2_000, "{} late", epoch - shown);
-            last = shown;
+            let time = corrected.time_at(count, || (epoch, count));
+            assert!(time >= last, "{time} after {last}");
+            assert!(time <= epoch + 2 * MAX_AHEAD_NANOS, "{} ahead", time - epoch);
+            assert!(epoch <= time + 2_000, "{} late", epoch - time);
+            last = time;
         }
     }
 
     #[test]
-    fn b7_a_counter_that_starts_again_is_followed() {
-        shows_the_time_although(|real| real - 3_600_500_000_000);
-        shows_the_time_although(|real| real - 1_000_000);
+    fn b7_a_counter_that_restarts_is_corrected() {
+        time_is_right_although(|real| real - 3_600_500_000_000);
+        time_is_right_although(|real| real - 1_000_000);
     }
 
     #[test]
-    fn b7_a_counter_that_ran_on_while_time_stood_still_is_not_shown() {
-        shows_the_time_although(|real| real + 8 * 3_600_000_000_000);
-        shows_the_time_although(|real| real + 200_000);
+    fn b7_a_counter_that_ran_on_while_time_stood_still_is_given_up() {
+        time_is_right_although(|real| real + 8 * 3_600_000_000_000);
+        time_is_right_although(|real| real + 200_000);
     }
 
     #[test]
-    fn b7_a_counter_that_jumps_while_it_is_asked_is_not_shown() {
+    fn b7_a_counter_that_jumps_during_a_correction_is_given_up() {
         const JUMP: u64 = 8 * 3_600_000_000_000;
         let corrected = Corrected::default();
         corrected.correct(1_000_000_000, 0);
-        let shown = corrected.show(10_000_000, || (1_010_000_000, 10_000_000 + JUMP));
-        assert!(shown <= 1_010_000_000, "{shown}");
-        let later = corrected.show(10_100_000 + JUMP, || (1_010_100_000, 10_100_000 + JUMP));
-        assert!((shown..=1_010_100_000 + WRONG).contains(&later), "{later}");
+        let time = corrected.time_at(10_000_000, || (1_010_000_000, 10_000_000 + JUMP));
+        assert!(time <= 1_010_000_000, "{time}");
+        let later = corrected.time_at(10_100_000 + JUMP, || (1_010_100_000, 10_100_000 + JUMP));
+        assert!((time..=1_010_100_000 + MAX_AHEAD_NANOS).contains(&later), "{later}");
     }
 
     #[test]
     fn b7_a_counter_that_is_too_fast_is_given_up() {
-        shows_the_time_although(|real| real + (real - 3_600_500_000_000) / 50);
-        shows_the_time_although(|real| real * 2);
+        time_is_right_although(|real| real + (real - 3_600_500_000_000) / 50);
+        time_is_right_although(|real| real * 2);
     }
 }

@@ -1,4 +1,4 @@
-//! A clock that moves only when it is told to.
+//! A manual clock, for tests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::{Clock, Sleep, Timestamp};
 
 /// A clock for tests and simulations. It stands still until [`advance`](Self::advance) or
-/// [`set`](Self::set) moves it, forwards or back, and wakes exactly those sleepers whose time has
-/// come. Clones are the same clock.
+/// [`set`](Self::set) moves it, forwards or back, and then wakes exactly the sleepers that are due.
+/// Clones share one clock.
 ///
 /// ```
 /// use tollgate::{Clock, ManualClock, SECOND, Timestamp};
@@ -22,10 +22,10 @@ use super::{Clock, Sleep, Timestamp};
 /// assert_eq!(clock.now(), Timestamp::from_secs(3));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct ManualClock(Arc<Mutex<Face>>);
+pub struct ManualClock(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
-struct Face {
+struct State {
     now: Timestamp,
     next_sleeper: u64,
     sleepers: Vec<Sleeper>,
@@ -39,7 +39,7 @@ struct Sleeper {
 }
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// A clock set to `now`.
     #[must_use]
     pub fn at(now: Timestamp) -> Self {
         let clock = Self::default();
@@ -52,43 +52,43 @@ impl ManualClock {
         self.set(self.now().saturating_add(span));
     }
 
-    /// Makes the clock show `now`, be it later or earlier than what it showed.
+    /// Sets the clock to `now`, later or earlier than before.
     pub fn set(&self, now: Timestamp) {
-        let due = self.with(|face| {
-            face.now = now;
-            face.sleepers.extract_if(.., |sleeper| sleeper.until <= now).collect::<Vec<_>>()
+        let due = self.with(|state| {
+            state.now = now;
+            state.sleepers.extract_if(.., |sleeper| sleeper.until <= now).collect::<Vec<_>>()
         });
         for sleeper in due {
             sleeper.waker.wake();
         }
     }
 
-    /// When the next sleeper wants to be woken, if anyone sleeps: where a simulation may jump to.
+    /// When the next sleeper is due, if there is one: a simulation can jump there.
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
-        self.with(|face| face.sleepers.iter().map(|sleeper| sleeper.until).min())
+        self.with(|state| state.sleepers.iter().map(|sleeper| sleeper.until).min())
     }
 
-    /// How many sleeps are under way: what a test waits for before it moves the clock.
+    /// The number of sleepers: a test waits for it before it moves the clock.
     #[must_use]
     pub fn sleepers(&self) -> usize {
-        self.with(|face| face.sleepers.len())
+        self.with(|state| state.sleepers.len())
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Face) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        self.with(|face| face.now)
+        self.with(|state| state.now)
     }
 
     fn sleep_until(&self, at: Timestamp) -> Sleep {
-        let id = self.with(|face| {
-            face.next_sleeper = face.next_sleeper.wrapping_add(1);
-            face.next_sleeper
+        let id = self.with(|state| {
+            state.next_sleeper = state.next_sleeper.wrapping_add(1);
+            state.next_sleeper
         });
         Box::pin(ManualSleep { clock: self.clone(), id, until: at })
     }
@@ -105,12 +105,12 @@ impl Future for ManualSleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let (id, until) = (self.id, self.until);
-        self.clock.with(|face| {
-            face.sleepers.retain(|sleeper| sleeper.id != id);
-            if face.now >= until {
+        self.clock.with(|state| {
+            state.sleepers.retain(|sleeper| sleeper.id != id);
+            if state.now >= until {
                 return Poll::Ready(());
             }
-            face.sleepers.push(Sleeper { id, until, waker: context.waker().clone() });
+            state.sleepers.push(Sleeper { id, until, waker: context.waker().clone() });
             Poll::Pending
         })
     }
@@ -119,7 +119,7 @@ impl Future for ManualSleep {
 impl Drop for ManualSleep {
     fn drop(&mut self) {
         let id = self.id;
-        self.clock.with(|face| face.sleepers.retain(|sleeper| sleeper.id != id));
+        self.clock.with(|state| state.sleepers.retain(|sleeper| sleeper.id != id));
     }
 }
 

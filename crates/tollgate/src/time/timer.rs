@@ -1,6 +1,6 @@
 //! Sleeping without an async runtime: one thread that wakes the sleepers of the whole process.
 //!
-//! A sleep registers its waker under its time; the thread parks until the earliest of them is due.
+//! A sleep registers its waker under its end; the thread parks until the earliest is due.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::{Clock, SystemClock, Timestamp};
 
-/// A sleep of [`SystemClock`] until a moment.
+/// A sleep of [`SystemClock`].
 pub(super) struct Wait {
     until: Timestamp,
-    /// Its place in the schedule, from the first poll that found it too early.
+    /// Its number in the schedule, set by the first poll that was too early.
     ticket: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Schedule {
 }
 
 impl Timer {
-    /// The process's timer, its thread started by the first call.
+    /// The timer of the process; the first call starts its thread.
     fn running() -> &'static Self {
         static TIMER: OnceLock<Timer> = OnceLock::new();
         static THREAD: OnceLock<()> = OnceLock::new();

@@ -2,7 +2,7 @@
 
 use super::{Clock, Sleep, SystemClock, Timestamp};
 
-/// [`SystemClock`]'s time, sleeping on the timer of the tokio runtime it is used in.
+/// The time of [`SystemClock`], and the timer of the tokio runtime it is used in.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioClock;
 
@@ -11,10 +11,10 @@ impl Clock for TokioClock {
         SystemClock.now()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the clock seam that the others are told to use")]
+    #[expect(clippy::disallowed_methods, reason = "this is the clock that other code is told to use")]
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         Box::pin(async move {
-            // Tokio's timer counts whole milliseconds; a sleep that ends a moment early goes on.
+            // Tokio's timer counts whole milliseconds; a sleep that ended early continues.
             loop {
                 let left = at.since(SystemClock.now());
                 if left.is_zero() {

@@ -1,4 +1,4 @@
-//! Stores that are brought back from their pages.
+//! Stores rebuilt from their pages.
 
 use super::*;
 use crate::Timestamp;
@@ -6,7 +6,7 @@ use crate::{Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, Ru
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-fn made(store: MemoryStore, clock: &ManualClock) -> Limiter {
+fn limiter_with(store: MemoryStore, clock: &ManualClock) -> Limiter {
     let limits = [Limit::per_minute(100), Limit::fixed_window(40, MINUTE).counting_denied()];
     let rules = RuleSet::new([
         Rule::new("bucket", Limit::per_minute(50)).key(["client"]),
@@ -20,31 +20,31 @@ fn made(store: MemoryStore, clock: &ManualClock) -> Limiter {
 
 const RULES: [&str; 4] = ["bucket", "two", "global", "watched"];
 
-/// Pages as a store elsewhere keeps them.
-type Kept = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Pages as a durable store keeps them.
+type SavedPages = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn bring_up_to_date(kept: &mut Kept, store: &MemoryStore) {
+fn save_changes(saved: &mut SavedPages, store: &MemoryStore) {
     store.changed_pages(|name, content| {
         if content.is_empty() {
-            kept.remove(name);
+            saved.remove(name);
         } else {
-            kept.insert(name.to_vec(), content.to_vec());
+            saved.insert(name.to_vec(), content.to_vec());
         }
     });
 }
 
-fn loaded(kept: &Kept, seed: [u64; 2]) -> MemoryStore {
+fn load(saved: &SavedPages, seed: [u64; 2]) -> MemoryStore {
     let store = MemoryStore::new().seeded(seed);
-    let keys: u64 = kept.iter().map(|(name, content)| store.loader().load(name, content).unwrap()).sum();
+    let keys: u64 = saved.iter().map(|(name, content)| store.loader().load(name, content).unwrap()).sum();
     assert_eq!(store.memory_stats().live, keys);
     store
 }
 
-/// All that there is to know of a store, as of now.
+/// The state of every busy key, as text.
 fn state(store: &MemoryStore, now: Timestamp) -> Vec<String> {
     let mut all = Vec::new();
     for shard in &store.shards {
-        shard.0.lock().each(|id, Whole { tag, cells }| {
+        shard.0.lock().each(|id, Unpacked { tag, cells }| {
             if cells.iter().any(|cell| !cell.is_idle(now)) {
                 all.push(format!("{id:?} {tag:?} {cells:?}"));
             }
@@ -60,20 +60,20 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
+fn the_changed_pages_rebuild_the_state_after_random_operations() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let bounded = |store: MemoryStore| store.max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
     let store = bounded(MemoryStore::new());
     store.follow(true);
-    let mut limiter = made(store, &clock);
-    let (mut kept, mut seed, mut holds) = (Kept::new(), 42, Vec::new());
+    let mut limiter = limiter_with(store, &clock);
+    let (mut saved, mut seed, mut holds) = (SavedPages::new(), 42, Vec::new());
     for step in 0..20_000 {
         let client = format!("c{}", random(&mut seed, 120));
         let path = format!("p{}", random(&mut seed, 20));
         let attributes = [("client", client.as_str()), ("path", path.as_str())];
         let known = usize::from(random(&mut seed, 2) == 0);
         let mut request = Request::new(&attributes[..=known]).cost(random(&mut seed, 4));
-        // One rule alone goes the short way.
+        // A request under one rule takes the fast path.
         if let Some(only) = RULES.get(usize::try_from(random(&mut seed, 8)).unwrap()) {
             request = request.only(only);
         }
@@ -91,14 +91,14 @@ fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
         }
         clock.advance(Duration::from_millis(random(&mut seed, 40)));
         if random(&mut seed, 30) == 0 {
-            bring_up_to_date(&mut kept, limiter.store());
-            let copy = loaded(&kept, limiter.store().seed());
+            save_changes(&mut saved, limiter.store());
+            let copy = load(&saved, limiter.store().seed());
             assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()), "step {step}");
             if random(&mut seed, 10) == 0 {
-                // As after a restart. Who held something finds nothing there any more.
+                // As after a restart, which drops the reservations' handles.
                 let copy = bounded(copy);
                 copy.follow(true);
-                limiter = made(copy, &clock);
+                limiter = limiter_with(copy, &clock);
                 holds.clear();
             }
         }
@@ -106,9 +106,9 @@ fn the_pages_that_changed_are_all_that_changed_whatever_is_done() {
 }
 
 #[test]
-fn what_did_not_change_is_not_handed_out() {
+fn an_unchanged_page_is_not_handed_out() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-    let limiter = made(MemoryStore::new(), &clock);
+    let limiter = limiter_with(MemoryStore::new(), &clock);
     limiter.store().follow(true);
     let changed = |limiter: &Limiter| {
         let mut names = Vec::new();
@@ -124,7 +124,7 @@ fn what_did_not_change_is_not_handed_out() {
     assert_eq!(changed(&limiter), [0; 0], "a denial and a peek change nothing");
     let path = Request::new(&[("path", "p2")]).only("log").cost(15);
     assert!(limiter.check(path).unwrap().allowed());
-    assert_eq!(changed(&limiter), [NAME_ALONE]);
+    assert_eq!(changed(&limiter), [NAME_SINGLE]);
     assert!(!limiter.check(path).unwrap().allowed());
     assert_eq!(changed(&limiter), [0; 0]);
     let global = Request::new(&[]).only("global").cost(4_000);
@@ -134,26 +134,26 @@ fn what_did_not_change_is_not_handed_out() {
         assert!(!limiter.check(global).unwrap().allowed());
         assert!(!block_on(limiter.peek(global)).unwrap().allowed());
         assert!(limiter.check(global.cost(0)).unwrap().allowed());
-        assert_eq!(changed(&limiter), [0; 0], "nor do those of a budget that everyone shares");
+        assert_eq!(changed(&limiter), [0; 0], "nor do those of a global budget");
     }
     block_on(limiter.reset(global)).unwrap();
     assert_eq!(changed(&limiter), [NAME]);
     limiter.store().all_pages_changed();
     let everything = changed(&limiter);
-    assert_eq!((everything.len(), everything.last()), (ALL_SHARDS * 128 + 1, Some(&NAME_ALONE)));
+    assert_eq!((everything.len(), everything.last()), (ALL_SHARDS * 128 + 1, Some(&NAME_SINGLE)));
 }
 
 #[test]
 fn a_page_of_another_store_or_a_damaged_one_is_refused() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-    let limiter = made(MemoryStore::new(), &clock);
+    let limiter = limiter_with(MemoryStore::new(), &clock);
     limiter.store().follow(true);
-    let mut kept = Kept::new();
+    let mut saved = SavedPages::new();
     for client in ["a", "b", "c"] {
         assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());
     }
-    bring_up_to_date(&mut kept, limiter.store());
-    for (name, content) in &kept {
+    save_changes(&mut saved, limiter.store());
+    for (name, content) in &saved {
         let seed = limiter.store().seed();
         let refused = |name: &[u8], content: &[u8], seed| {
             let store = MemoryStore::new().seeded(seed);
@@ -162,67 +162,67 @@ fn a_page_of_another_store_or_a_damaged_one_is_refused() {
             refused && store.memory_stats().live == 0
         };
         assert!(!refused(name, content, seed));
-        assert!(refused(name, content, [1, 2]), "another store's");
+        assert!(refused(name, content, [1, 2]), "another store's page");
         assert!(refused(name, &[], seed) && refused(&[], content, seed));
-        assert!((1..content.len()).all(|length| refused(name, &content[..length], seed)), "cut short");
-        assert!(refused(name, &[content, &[0][..]].concat(), seed), "more than all");
-        let twice = loaded(&kept, seed).loader().load(name, content).unwrap_err();
-        assert!(twice.to_string().contains("there before"));
+        assert!((1..content.len()).all(|length| refused(name, &content[..length], seed)), "truncated");
+        assert!(refused(name, &[content, &[0][..]].concat(), seed), "trailing bytes");
+        let twice = load(&saved, seed).loader().load(name, content).unwrap_err();
+        assert!(twice.to_string().contains("repeats a key"));
     }
 }
 
 #[test]
-fn b7_a_clock_set_back_loses_no_removal_that_was_noted_before() {
+fn b7_a_clock_set_back_loses_no_noted_removal() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-    let limiter = made(MemoryStore::new(), &clock);
+    let limiter = limiter_with(MemoryStore::new(), &clock);
     limiter.store().follow(true);
-    let mut kept = Kept::new();
+    let mut saved = SavedPages::new();
     let alice = Request::client("alice").only("bucket").cost(30);
     assert!(limiter.check(alice).unwrap().allowed());
     block_on(limiter.block(alice, clock.now().saturating_add(SECOND))).unwrap();
-    bring_up_to_date(&mut kept, limiter.store());
+    save_changes(&mut saved, limiter.store());
     clock.advance(2 * SECOND);
-    // Back into a table.
+    // The key moves back into a table.
     assert!(limiter.check(alice.cost(1)).unwrap().allowed());
     limiter.store().reclaim(clock.now().saturating_sub(HOUR));
-    bring_up_to_date(&mut kept, limiter.store());
-    assert_eq!(loaded(&kept, limiter.store().seed()).memory_stats().live, 1);
+    save_changes(&mut saved, limiter.store());
+    assert_eq!(load(&saved, limiter.store().seed()).memory_stats().live, 1);
 }
 
 #[test]
-fn a_budget_that_everyone_shares_is_followed_wherever_its_state_is() {
+fn changes_of_a_global_budget_are_tracked() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-    let limiter = made(MemoryStore::new(), &clock);
+    let limiter = limiter_with(MemoryStore::new(), &clock);
     limiter.store().follow(true);
-    let mut kept = Kept::new();
+    let mut saved = SavedPages::new();
     let global = Request::new(&[]).only("global").cost(10);
     for _ in 0..3 {
-        // Looked at first, so that it is out of its table, unchanged, when it is drawn on.
+        // A cost of 0 first: it must not hide the change that follows.
         assert!(limiter.check(global.cost(0)).unwrap().allowed());
         assert!(limiter.check(global).unwrap().allowed());
-        bring_up_to_date(&mut kept, limiter.store());
-        let copy = loaded(&kept, limiter.store().seed());
+        save_changes(&mut saved, limiter.store());
+        let copy = load(&saved, limiter.store().seed());
         assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()));
     }
 }
 
 #[test]
-fn b7_a_denial_that_left_a_log_exactly_empty_is_a_change() {
+fn b7_a_denial_that_rebases_a_log_is_a_change() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-    let limiter = made(MemoryStore::new(), &clock);
+    let limiter = limiter_with(MemoryStore::new(), &clock);
     limiter.store().follow(true);
-    // So many others that no sweep gets to the log first.
+    // So many other keys that no sweep reaches the log first.
     for client in 0..20_000 {
         assert!(limiter.check(Request::client(&client.to_string()).only("bucket")).unwrap().allowed());
     }
     let log = Request::new(&[("path", "p2")]).only("log");
     assert!(limiter.check(log).unwrap().allowed());
-    let mut kept = Kept::new();
-    bring_up_to_date(&mut kept, limiter.store());
+    let mut saved = SavedPages::new();
+    save_changes(&mut saved, limiter.store());
     clock.set(clock.now().saturating_sub(HOUR));
     assert!(!limiter.check(log).unwrap().allowed());
-    bring_up_to_date(&mut kept, limiter.store());
+    save_changes(&mut saved, limiter.store());
     clock.advance(MINUTE);
-    let again = made(loaded(&kept, limiter.store().seed()), &clock);
+    let again = limiter_with(load(&saved, limiter.store().seed()), &clock);
     assert_eq!(block_on(again.peek(log)).unwrap().remaining(), 20);
 }

@@ -1,4 +1,4 @@
-//! B8 and B9: several limits, several threads.
+//! B8 and B9: atomicity over several limits and several threads.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,7 @@ use crate::world::{CLIENTS, World, run, runtime};
 const THREADS: usize = 8;
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B8. If one limit denies, nothing is taken from any; if none does, its rule's cost is taken
-    /// from each.
+    /// B8. If one limit denies, no limit is charged; if none does, each is charged its rule's cost.
     pub fn b8_all_or_nothing(&self) {
         let tick = self.tick;
         let world = self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 40)));
@@ -42,27 +41,31 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
     }
 
-    /// B8. The same key twice in one request is charged once, with the larger cost; with two limits
-    /// that came along, against the smaller.
+    /// B8. A key that occurs twice in one request is charged once, with the larger cost, and
+    /// against the smaller of two inline limits.
     pub fn b8_the_same_key_twice_is_charged_once(&self) {
         let inline = Rule::inline("inline").key(["client"]);
         let world = self.world([per_client(Limit::fixed_window(10, MINUTE)), inline]);
         let twice = [Request::client("a").cost(3), Request::client("a").cost(4)];
         let together = run(world.limiter.check_together(&twice)).expect("valid requests");
         assert!(together.whole().allowed());
-        assert_eq!(together.whole().remaining(), 6, "four, the larger cost, and once");
+        assert_eq!(together.whole().remaining(), 6, "charged four, the larger cost, once");
         let limits = [50, 5].map(|limit| {
             world.limiter.inline(Limit::fixed_window(limit, HOUR)).expect("the store keeps windows")
         });
         let under = |limit, cost| Request::client("a").under("inline", limit).cost(cost);
         let both = [under(&limits[0], 2), under(&limits[1], 3)];
         let together = run(world.limiter.check_together(&both)).expect("valid requests");
-        assert_eq!((together.whole().limit(), together.whole().remaining()), (5, 2), "once, the smaller");
+        assert_eq!(
+            (together.whole().limit(), together.whole().remaining()),
+            (5, 2),
+            "charged once, against the smaller limit"
+        );
         let denied = run(world.limiter.check_together(&both)).expect("valid requests");
         assert!(!denied.whole().allowed());
     }
 
-    /// B8. Requests that name the same keys in opposite orders do not wait for each other forever.
+    /// B8. Requests that name the same keys in opposite orders do not deadlock.
     pub fn b8_opposite_orders_do_not_deadlock(&self) {
         let limit = Limit::fixed_window(1_000_000, HOUR);
         let keys: Vec<String> = (0..6).map(|key| format!("key-{key}")).collect();
@@ -94,7 +97,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         }
     }
 
-    /// B9. The same with each thread reading a real clock: readings reach the store out of order.
+    /// B9. Threads that race with readings of a real clock, which reach the store out of order, get
+    /// exactly the limit.
     pub fn b9_readings_out_of_order_admit_exactly_the_limit(&self) {
         let limit = 200;
         for kind in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log, Limit::per] {
@@ -115,7 +119,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     }
 }
 
-/// How many of twice `limit` requests, of several threads at once, are admitted.
+/// Sends twice `limit` requests from several threads, and returns how many were admitted.
 pub(crate) fn race<S: Store>(limiter: &Limiter<S>, limit: u64) -> u64 {
     let (admitted, start) = (AtomicU64::new(0), Barrier::new(THREADS));
     let attempts = usize::try_from(limit).expect("a small number") * 2 / THREADS;

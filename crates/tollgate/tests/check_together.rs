@@ -1,4 +1,4 @@
-//! Requests that name a rule and bring limits along, and requests that are decided as one.
+//! Rules on demand, inline limits, and requests that are decided as one.
 
 use std::sync::Arc;
 
@@ -36,29 +36,29 @@ fn c2_a_rule_on_demand_covers_only_requests_that_name_it() {
     assert_eq!(rules, ["per-client", "asked"], "in a batch too");
     let stats = limiter.stats();
     let counts: Vec<_> = stats.rules.iter().map(|(rule, counts)| (rule.as_str(), counts.allowed)).collect();
-    assert_eq!(counts, [("per-client", 2), ("asked", 2)], "each counts its own");
+    assert_eq!(counts, [("per-client", 2), ("asked", 2)], "each rule counts its own");
 }
 
 #[test]
-fn b12_windows_that_come_with_requests_share_a_count_by_period() {
+fn b12_inline_windows_of_one_period_share_a_count() {
     let (limiter, clock) = limiter([Rule::inline("asked").key(["client"])]);
     let inline = |limit| limiter.inline(limit).unwrap();
     let check = |limit: Limit| limiter.check(Request::client("a").under("asked", &inline(limit))).unwrap();
     assert_eq!(check(window(10)).remaining(), 9);
     assert_eq!(check(window(10)).remaining(), 8);
-    assert_eq!(check(window(100)).remaining(), 97, "what is in use is held against whatever comes");
+    assert_eq!(check(window(100)).remaining(), 97, "units in use count against any limit");
     assert!(!check(window(2)).allowed());
-    assert_eq!(check(window(100)).remaining(), 96, "and a denial takes nothing back");
+    assert_eq!(check(window(100)).remaining(), 96, "and a denial gives nothing back");
     assert_eq!(check(Limit::fixed_window(5, SECOND)).remaining(), 4, "another period is another count");
-    assert_eq!(check(Limit::per_minute(10)).remaining(), 9, "and a bucket has a time of its own");
+    assert_eq!(check(Limit::per_minute(10)).remaining(), 9, "and buckets share a time");
     clock.advance(MINUTE);
     assert_eq!(check(window(10)).remaining(), 9);
     let peeked = block_on(limiter.peek(Request::client("b").under("asked", &inline(window(7))))).unwrap();
-    assert_eq!(peeked.remaining(), 7, "other verbs know them too");
+    assert_eq!(peeked.remaining(), 7, "other verbs take inline limits too");
 }
 
 #[test]
-fn d3_limits_that_cannot_come_with_a_request_are_refused() {
+fn d3_a_limit_that_cannot_be_inline_is_refused() {
     let (limiter, _) = limiter([Rule::inline("asked").key(["client"])]);
     let refused = |limit| limiter.inline(limit).unwrap_err();
     assert_eq!(refused(Limit::sliding_log(10, MINUTE)).code(), "invalid_limit");
@@ -70,7 +70,7 @@ fn d3_limits_that_cannot_come_with_a_request_are_refused() {
     assert!(matches!(check("nobody"), Err(Error::UnknownRule { .. })));
     assert_eq!(limiter.stats().total.allowed, 0);
     assert!(check("asked").unwrap().allowed());
-    assert_eq!(check("asked").unwrap().limits()[0].limit, window(1), "as it came");
+    assert_eq!(check("asked").unwrap().limits()[0].limit, window(1), "as it was passed");
 }
 
 fn transfer<S: Store>(limiter: &Limiter<S>, costs: [u64; 2]) -> tollgate::Together {
@@ -96,7 +96,7 @@ fn b8_requests_decided_together_take_all_or_nothing() {
 }
 
 #[test]
-fn b8_a_budget_that_several_draw_on_is_charged_once_with_the_largest_cost() {
+fn b8_a_shared_budget_is_charged_once_with_the_largest_cost() {
     let (limiter, _) =
         limiter([Rule::new("global", window(100)), Rule::new("per-client", window(10)).key(["client"])]);
     let both = transfer(&limiter, [2, 5]);
@@ -126,7 +126,7 @@ fn b8_requests_in_opposite_orders_on_two_threads_never_take_too_much() {
 }
 
 #[test]
-fn e4_requests_together_follow_the_rules_policies_when_the_store_fails() {
+fn e4_requests_decided_together_follow_the_failure_policies() {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
     let store = Arc::new(FaultyStore::new(MemoryStore::new()));
     let rule = |name: &str, policy| Rule::new(name, window(10)).key([name]).on_store_error(policy);
@@ -146,7 +146,7 @@ fn e4_requests_together_follow_the_rules_policies_when_the_store_fails() {
 }
 
 #[test]
-fn e5_newcomers_that_share_a_pool_are_limited_together() {
+fn e5_new_keys_that_share_a_pool_are_charged_once() {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
     let store = MemoryStore::new().max_keys(1).on_full(tollgate::OnFull::Pool);
     let rules = RuleSet::new([Rule::new("r", [window(2), window(50)]).key(["client"])]).unwrap();
@@ -157,7 +157,7 @@ fn e5_newcomers_that_share_a_pool_are_limited_together() {
         (together.whole().allowed(), together.each()[2].remaining())
     };
     assert_eq!(check(["b", "first", "c"]), (true, 1), "b and c draw on one pool, once");
-    assert_eq!(check(["c", "first", "b"]), (false, 1), "the first is at its end");
+    assert_eq!(check(["c", "first", "b"]), (false, 1), "the first client's budget is spent");
     assert!(limiter.check("d").unwrap().allowed());
     assert!(!limiter.check("e").unwrap().allowed());
 }
