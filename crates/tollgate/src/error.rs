@@ -144,7 +144,7 @@ impl fmt::Display for Error {
             }
             Self::StoreFull => f.write_str("the store is full of keys in use; raise max_keys"),
             Self::Unsupported { verb } => {
-                write!(f, "this store does not support {verb}; use one that implements Store itself")
+                write!(f, "this store cannot {verb}; use one that implements Store itself")
             }
             Self::InvalidDump { line, reason } => write!(f, "line {line} of the dump is {reason}"),
             Self::InvalidPage { reason } => write!(f, "a page of the stored state is {reason}"),

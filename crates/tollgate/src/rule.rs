@@ -246,7 +246,7 @@ impl Rule {
         if let Some(twice) =
             self.key.iter().enumerate().find(|(i, name)| self.key.iter().take(*i).any(|n| n == *name))
         {
-            return invalid("key", format!("attribute {:?} is listed twice; list it once", twice.1));
+            return invalid("key", format!("attribute {:?} is listed twice; name it once", twice.1));
         }
         if self.key.len() > MAX_KEY_ATTRIBUTES {
             let many = self.key.len();

@@ -29,15 +29,15 @@ use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 /// the other verbs leave the limit as it is. [`transact`](crate::transact) does all of that, for
 /// stores that keep [states](crate::State) in a database of their own.
 ///
-/// **Time.** `now` is the caller's reading. A store with a clock of its own may use that instead,
-/// and says in [`Applied::now`] which time it used; the times in an [`Op`] then mean as long from
-/// that as they are from `now`. Readings may repeat, jump and go back.
+/// **Time.** `now` is the caller's reading. A store with its own clock may use that instead, and
+/// reports the time it used in [`Applied::now`]; the times in an [`Op`] are then shifted by the
+/// difference. Readings may repeat, jump and go back.
 ///
-/// **Forgetting.** A key with nothing in use, no block and no reservation may be forgotten at any
+/// **Forgetting.** A key with no unit in use, no block and no reservation may be forgotten at any
 /// time; any other may not.
 ///
-/// **Failure.** An `Err` means that nothing is known of what happened, not that nothing did: the
-/// limiter then follows the rule's policy. A call that does not complete within the limiter's
+/// **Failure.** An `Err` means that the effect is unknown, not that there was none: the limiter
+/// then follows the rule's failure policy. A call that does not complete within the limiter's
 /// deadline is dropped, and counts as failed.
 ///
 /// `tollgate_testkit::conformance!` tests an implementation against all of this in one line.

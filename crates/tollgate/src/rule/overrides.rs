@@ -67,7 +67,7 @@ impl Override {
         if self.matches.is_empty() {
             return invalid(
                 "override",
-                "it matches every request; add a condition, or change the rule itself".into(),
+                "it matches every request; say which requests, or change the rule itself".into(),
             );
         }
         check_limits(&self.limits).or_else(|reason| invalid("override", reason))?;
