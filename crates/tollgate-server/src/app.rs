@@ -13,7 +13,7 @@ use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Time
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
-use crate::config::{Config, Extent, Faults, Fixed, Origin, Settings};
+use crate::config::{Config, ConfigErrors, Extent, Fixed, Origin, Settings};
 use crate::inline;
 use crate::loading;
 use crate::metrics::Metrics;
@@ -22,16 +22,16 @@ use crate::top::Top;
 
 mod authentication;
 mod blocks;
-mod full;
-mod own;
-mod quiet;
-mod watcher;
+mod client_limits;
+mod log_throttle;
+mod observer;
+mod refusals;
 
 pub(crate) use blocks::Blocked;
-use full::Full;
-use own::{OwnLimit, is_per_client};
-use quiet::Quiet;
-use watcher::Watcher;
+use client_limits::{ClientLimit, is_per_client};
+use log_throttle::LogThrottle;
+use observer::DecisionObserver;
+use refusals::Refusals;
 
 /// What tells how long something took. Decisions are made by the server's own clock, which may be
 /// coarse, or a test's.
@@ -49,15 +49,15 @@ pub struct App {
     /// Requests that no rule covered.
     pub(crate) uncovered: Arc<AtomicU64>,
     /// Requests that there was no room for.
-    pub(crate) full: Arc<Full>,
+    pub(crate) refusals: Arc<Refusals>,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
     /// What opens the administration when nothing is configured.
-    made_up: Secret,
+    generated_token: Secret,
     /// Who was blocked.
     blocked: blocks::Names,
     /// Wrong tokens that were shown.
-    wrong_tokens: Quiet,
+    wrong_tokens: LogThrottle,
     /// What masks names in logs.
     mask: Secret,
     /// What the configuration's files said when they were last read, right or wrong. Held while they are read again.
@@ -73,7 +73,7 @@ pub struct App {
 #[derive(Debug)]
 struct Rules {
     file: RuleSet,
-    own: Vec<OwnLimit>,
+    client_limits: Vec<ClientLimit>,
     /// How much the file said.
     extent: Extent,
 }
@@ -94,12 +94,12 @@ impl App {
         let Config { fixed, settings, rules, warnings: _, text, extent } = config;
         let top = Arc::new(Top::new());
         let uncovered = Arc::new(AtomicU64::new(0));
-        let full = Arc::new(Full::new());
+        let refusals = Arc::new(Refusals::new());
         let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
-            .store(fixed.store.open(loading::teller())?)
+            .store(fixed.store.open(loading::progress_reporter())?)
             .clock(Arc::clone(&clock))
-            .observer(Watcher::new(Arc::clone(&top), Arc::clone(&uncovered), Arc::clone(&full)))
+            .observer(DecisionObserver::new(Arc::clone(&top), Arc::clone(&uncovered), Arc::clone(&refusals)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
             .longest_inline_refill(fixed.store.longest_inline_refill)
@@ -112,16 +112,16 @@ impl App {
             metrics: Metrics::default(),
             top,
             uncovered,
-            full,
+            refusals,
             settings: ArcSwap::from_pointee(settings),
-            made_up: Secret::random()?,
+            generated_token: Secret::random()?,
             blocked: blocks::Names::default(),
-            wrong_tokens: Quiet::new(SECOND),
+            wrong_tokens: LogThrottle::new(SECOND),
             mask: Secret::random()?,
             text: Mutex::new(text),
             origin,
             fixed,
-            rules: Mutex::new(Rules { file: rules, own: Vec::new(), extent }),
+            rules: Mutex::new(Rules { file: rules, client_limits: Vec::new(), extent }),
             ready: AtomicBool::new(true),
             answered: AtomicU64::new(0),
         })
@@ -179,9 +179,9 @@ impl App {
     /// # Errors
     /// As [`Limiter::reset`]. If no rule counts by client, that is told, and the rest is done.
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
-        let [own, throttled] = inline::own(client);
-        let own = self.timed(self.limiter.reset(own)).await;
-        own.and(inline::if_known(self.timed(self.limiter.reset(throttled)).await))
+        let [by_rules, throttled] = inline::client_budgets(client);
+        let by_rules = self.timed(self.limiter.reset(by_rules)).await;
+        by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.reset(throttled)).await))
     }
 
     /// What can change while the server runs.
@@ -220,7 +220,7 @@ impl App {
     }
 
     /// Why not to send it requests, in a sentence; `None` if nothing speaks against it.
-    pub(crate) async fn why_not_ready(&self) -> Option<&'static str> {
+    pub(crate) async fn not_ready_reason(&self) -> Option<&'static str> {
         if !self.is_ready() {
             return Some("the server is about to stop; ask another");
         }
@@ -229,7 +229,7 @@ impl App {
     }
 
     /// Tells load balancers to go elsewhere.
-    pub(crate) fn no_longer_ready(&self) {
+    pub(crate) fn set_not_ready(&self) {
         self.ready.store(false, Ordering::Relaxed);
     }
 
@@ -238,7 +238,7 @@ impl App {
     ///
     /// # Errors
     /// What is wrong with it, which has been logged and counted.
-    pub fn reload(&self) -> Result<(), Faults> {
+    pub fn reload(&self) -> Result<(), ConfigErrors> {
         // One at a time, so that the newest counts.
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
         // First the text: what is written while it is read is read again.
@@ -249,7 +249,7 @@ impl App {
         self.metrics.reloaded(applied.is_ok());
         match &applied {
             Ok(()) => info!("the configuration was read again and is in effect"),
-            Err(faults) => error!("the configuration is not in effect, and nothing has changed:\n{faults}"),
+            Err(errors) => error!("the configuration is not in effect, and nothing has changed:\n{errors}"),
         }
         applied
     }
@@ -260,7 +260,7 @@ impl App {
     }
 
     /// Whether the configuration's files say something else than when they were last read.
-    pub(crate) fn has_changed(&self) -> bool {
+    pub(crate) fn config_changed(&self) -> bool {
         let text = self.current_text();
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) != text
     }
@@ -270,37 +270,37 @@ impl App {
     }
 
     /// What to watch: the configuration's files, and directories of them.
-    pub(crate) fn watched(&self) -> impl Iterator<Item = PathBuf> {
+    pub(crate) fn watched_paths(&self) -> impl Iterator<Item = PathBuf> {
         self.origin.file.clone().into_iter().chain(self.settings().envoy_config.clone())
     }
 
-    fn apply(&self, config: Config) -> Result<(), Faults> {
+    fn apply(&self, config: Config) -> Result<(), ConfigErrors> {
         let name = || self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let mut rules = self.rules();
         if let Some(lost) = config.lost_since(rules.extent, &self.settings()) {
-            return Err(Faults::sentence(name(), lost));
+            return Err(ConfigErrors::sentence(name(), lost));
         }
         let Config { fixed, settings, rules: file, warnings, text: _, extent } = config;
         warnings.iter().for_each(|warning| warn!("{warning}"));
-        let mut own = rules.own.clone();
-        own.retain(|own| is_per_client(&file, own.replacement.rule().as_str()));
-        let in_force = compose(&file, &own, &self.fixed, &settings);
+        let mut client_limits = rules.client_limits.clone();
+        client_limits.retain(|limit| is_per_client(&file, limit.replacement.rule().as_str()));
+        let in_force = compose(&file, &client_limits, &self.fixed, &settings);
         in_force.and_then(|rules| self.limiter.set_rules(rules)).map_err(|error| {
             let restart = if fixed.store == self.fixed.store {
                 ""
             } else {
                 "; a change of [store] needs a restart first"
             };
-            Faults::sentence(name(), format!("{error}{restart}"))
+            ConfigErrors::sentence(name(), format!("{error}{restart}"))
         })?;
-        *rules = Rules { file, own, extent };
+        *rules = Rules { file, client_limits, extent };
         // Still under the lock: whoever has found rules and settings apart waits for it, and finds them together.
         let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
         drop(rules);
-        if had_token && let Some(token) = self.made_up_token() {
+        if had_token && let Some(token) = self.generated_token() {
             info!(token, "no admin token is configured any more; this one is good until the server stops");
         }
-        let waiting = self.fixed.differing(&fixed);
+        let waiting = self.fixed.changed_settings(&fixed);
         if !waiting.is_empty() {
             let waiting = waiting.join(", ");
             warn!("{waiting}: what the file says of this counts only when the server is started again");
@@ -315,8 +315,13 @@ impl App {
 
 /// The file's rules with those for limits that requests bring along, and the clients' own limits,
 /// which count first.
-fn compose(file: &RuleSet, own: &[OwnLimit], fixed: &Fixed, settings: &Settings) -> Result<RuleSet, Error> {
-    let overrides = own.iter().map(|own| &own.replacement).chain(file.overrides()).cloned();
+fn compose(
+    file: &RuleSet,
+    client_limits: &[ClientLimit],
+    fixed: &Fixed,
+    settings: &Settings,
+) -> Result<RuleSet, Error> {
+    let overrides = client_limits.iter().map(|limit| &limit.replacement).chain(file.overrides()).cloned();
     let inline = inline::rules(&fixed.addresses, settings.on_store_error, fixed.store.inline_keys());
     RuleSet::new(file.rules().iter().cloned().chain(inline))?.with_overrides(overrides)
 }

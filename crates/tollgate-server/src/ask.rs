@@ -12,12 +12,12 @@ use serde::Deserialize;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// How long the server may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the server said.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
+pub struct CheckResult {
     /// Whether the client may go ahead.
     pub allowed: bool,
     remaining: Option<u64>,
@@ -27,7 +27,7 @@ pub struct Answer {
     degraded: bool,
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.allowed, self.retry_after_ms) {
             (true, _) => match self.remaining {
@@ -48,7 +48,12 @@ impl fmt::Display for Answer {
 ///
 /// # Errors
 /// A sentence that says why there is no answer and what to do.
-pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) -> Result<Answer, String> {
+pub fn check(
+    server: &str,
+    client: &str,
+    cost: u64,
+    authorities: Option<&Path>,
+) -> Result<CheckResult, String> {
     if !server.contains("://") {
         return Err(format!("--server {server} does not say how to ask; write http://{server}"));
     }
@@ -59,12 +64,12 @@ pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) 
         Some(file) => TlsConfig::builder().root_certs(read_authorities(file)?).build(),
     };
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
+        .timeout_global(Some(TIMEOUT))
         .http_status_as_error(false)
         .tls_config(tls)
         .build();
     let unreachable = |error: ureq::Error| {
-        let help = if is_nobody(&error) {
+        let help = if is_unreachable(&error) {
             "is a server running there? Start one with `tollgate serve`"
         } else if server.starts_with("https:") {
             "check --server and --cacert"
@@ -88,7 +93,7 @@ pub fn check(server: &str, client: &str, cost: u64, authorities: Option<&Path>) 
 }
 
 /// Whether nobody answered at all.
-fn is_nobody(error: &ureq::Error) -> bool {
+fn is_unreachable(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
         ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,

@@ -229,13 +229,13 @@ fn validate(file: PathBuf) -> Result<String, String> {
         false => Origin::of_process(Some(file), Flags::default()),
     };
     let config = origin.load();
-    let config = config.map_err(|faults| faults.render(colour()))?;
+    let config = config.map_err(|errors| errors.render(colour()))?;
     let warnings: String = config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     Ok(format!("{name} is right.\n{warnings}\n{config}"))
 }
 
 fn dump(data: &Path) -> Result<String, String> {
-    let store = DiskStore::builder(data).on_progress(loading::teller()).open_existing();
+    let store = DiskStore::builder(data).on_progress(loading::progress_reporter()).open_existing();
     let store = store.map_err(|error| error.to_string())?;
     match store.memory().dump(io::BufWriter::new(io::stdout().lock())) {
         // A closed pipe (`tollgate dump | head`) is the reader's choice.

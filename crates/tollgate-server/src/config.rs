@@ -1,7 +1,7 @@
 //! The configuration: a file, over which the environment counts, over which flags count.
 //!
 //! A [`Config`] that exists works: limits and rules are built, certificates and tokens are read.
-//! Whatever is wrong is told all at once, as [`Faults`].
+//! Whatever is wrong is told all at once, as [`ConfigErrors`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,16 +19,16 @@ use crate::envoy::Domains;
 use crate::secret::Secret;
 use crate::tls::{self, Tls};
 
-mod fault;
+mod error;
 mod reader;
 mod rules;
 mod server;
 mod store;
+mod summary;
 mod values;
-mod words;
 
-pub(crate) use fault::nearest;
-pub use fault::{Fault, Faults};
+pub(crate) use error::nearest;
+pub use error::{ConfigError, ConfigErrors};
 use reader::{At, PREFIX, Section, Source};
 pub use rules::Extent;
 pub(crate) use server::WORKERS_MAX;
@@ -49,14 +49,14 @@ const TOKEN_BYTES_MIN: usize = 16;
 const FAILED_AUTH_DELAY: Duration = Duration::from_millis(500);
 
 /// What comes after `TOLLGATE_` in what Kubernetes tells of a service called tollgate, and looks like ours.
-const OF_KUBERNETES: &str = "SERVICE_";
+const KUBERNETES_PREFIX: &str = "SERVICE_";
 
 /// What to do with YAML.
-const YAML: &str =
+const YAML_HELP: &str =
     "this is to be TOML; limits as Envoy's reference service has them belong to --envoy-config";
 
 /// What people take for the variable of a rule.
-const RULES: [&str; 3] = ["LIMIT", "RULE", "RULES"];
+const RULE_VARIABLES: [&str; 3] = ["LIMIT", "RULE", "RULE_VARIABLES"];
 
 /// What is configured.
 #[derive(Clone, Debug)]
@@ -159,11 +159,11 @@ impl Origin {
     ///
     /// # Errors
     /// All that is wrong, in one sentence or with the places in the file.
-    pub fn load(&self) -> Result<Config, Faults> {
+    pub fn load(&self) -> Result<Config, ConfigErrors> {
         let name =
             self.file.as_ref().map_or_else(|| "the environment".into(), |file| file.display().to_string());
-        let told = |text: String, faults, elsewhere| {
-            Err(Faults { file: name.clone(), text, faults, elsewhere }.sorted())
+        let told = |text: String, errors, elsewhere| {
+            Err(ConfigErrors { file: name.clone(), text, errors, elsewhere }.sorted())
         };
         let text = match self.file.as_ref().map(fs::read_to_string) {
             None => String::new(),
@@ -173,31 +173,31 @@ impl Origin {
         let source = Source {
             text: &text,
             environment: &self.environment,
-            faults: Default::default(),
+            errors: Default::default(),
             elsewhere: Default::default(),
-            asked: Default::default(),
+            read_variables: Default::default(),
         };
         let (table, errors) = DeTable::parse_recoverable(&text);
         let config = if errors.is_empty() {
             Some(self.read(&source, table.get_ref()))
         } else {
-            let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
-            let fault = |error: &toml::de::Error| {
-                Fault::new("this is not TOML", "").at(place(error), error.message())
+            let span = |error: &toml::de::Error| error.span().unwrap_or(0..0);
+            let error = |error: &toml::de::Error| {
+                ConfigError::new("this is not TOML", "").at(span(error), error.message())
             };
-            let mut faults: Vec<Fault> = errors.iter().map(fault).collect();
+            let mut errors: Vec<ConfigError> = errors.iter().map(error).collect();
             if self.file.as_deref().is_some_and(is_yaml) {
                 // One is enough: what is wrong is that it was taken for TOML.
-                faults.truncate(1);
-                faults = faults.into_iter().map(|fault| fault.help(YAML)).collect();
+                errors.truncate(1);
+                errors = errors.into_iter().map(|error| error.help(YAML_HELP)).collect();
             }
-            source.faults.borrow_mut().extend(faults);
+            source.errors.borrow_mut().extend(errors);
             None
         };
-        let (faults, elsewhere) = (source.faults.take(), source.elsewhere.take());
+        let (errors, elsewhere) = (source.errors.take(), source.elsewhere.take());
         match config {
-            Some(config) if faults.is_empty() && elsewhere.is_empty() => Ok(config),
-            _ => told(text.clone(), faults, elsewhere),
+            Some(config) if errors.is_empty() && elsewhere.is_empty() => Ok(config),
+            _ => told(text.clone(), errors, elsewhere),
         }
     }
 
@@ -228,13 +228,13 @@ impl Origin {
                 Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
             settings.domains = Arc::new(read.unwrap_or_default());
         }
-        let about = rules::About {
+        let context = rules::Context {
             store: &backend,
             settings: &fixed.store,
             domains: &settings.domains,
             policy: settings.on_store_error,
         };
-        let rules = rules::read(source, &mut root, self.flags.limit, &about);
+        let rules = rules::read(source, &mut root, self.flags.limit, &context);
         root.finish();
         let mut warnings = self.misspelt(source);
         if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
@@ -268,15 +268,15 @@ impl Origin {
 
     fn admin_token(&self, source: &Source<'_>, server: &mut Section<'_>) -> Option<Secret> {
         let file = server.get::<String>("admin_token_file");
-        source.asked.borrow_mut().push(ADMIN_TOKEN.into());
+        source.read_variables.borrow_mut().push(ADMIN_TOKEN.into());
         let (token, told) = if let Some(token) = self.environment.get(ADMIN_TOKEN) {
-            (token.clone(), Fault::new(format!("{ADMIN_TOKEN} is too short"), ""))
+            (token.clone(), ConfigError::new(format!("{ADMIN_TOKEN} is too short"), ""))
         } else {
             let file = file?;
             let token = self.read_file(server, &file)?;
             (
                 String::from_utf8(token).unwrap_or_default(),
-                place(Fault::new("the admin token is too short", ""), &file),
+                at_value(ConfigError::new("the admin token is too short", ""), &file),
             )
         };
         let token = token.trim();
@@ -285,7 +285,7 @@ impl Origin {
             let help = format!(
                 "write at least {TOKEN_BYTES_MIN} printable characters without spaces, such as `openssl rand -hex 32` makes"
             );
-            source.fault(told.help(help));
+            source.report(told.help(help));
             return None;
         }
         Some(Secret::new(token.into()))
@@ -309,7 +309,7 @@ impl Origin {
             _ => None,
         };
         if let Some((at, message, help)) = lone {
-            section.fault(place(Fault::new(message, help), at));
+            section.report(at_value(ConfigError::new(message, help), at));
         }
         let built = cert.zip(key).and_then(|(cert, key)| {
             let certificate = self.read_file(&section, &cert);
@@ -326,7 +326,7 @@ impl Origin {
                         tls::File::Key => &key,
                         tls::File::ClientAuthority => client_ca.as_ref().unwrap_or(&cert),
                     };
-                    section.fault(place(Fault::new(wrong.reason, wrong.help), at));
+                    section.report(at_value(ConfigError::new(wrong.reason, wrong.help), at));
                 })
                 .ok()
         });
@@ -349,7 +349,7 @@ impl Origin {
     fn read_file(&self, section: &Section<'_>, named: &At<String>) -> Option<Vec<u8>> {
         let path = self.directory().join(&named.value);
         fs::read(&path)
-            .map_err(|error| section.fault(place(unreadable(&path.display().to_string(), &error), named)))
+            .map_err(|error| section.report(at_value(unreadable(&path.display().to_string(), &error), named)))
             .ok()
     }
 
@@ -357,16 +357,16 @@ impl Origin {
     /// last words. Others may belong to someone else: Kubernetes makes a few for a service called
     /// tollgate.
     fn misspelt(&self, source: &Source<'_>) -> Vec<String> {
-        let asked = source.asked.borrow();
+        let asked = source.read_variables.borrow();
         let strange = self.environment.keys().filter(|name| !asked.contains(name));
         let near = |name: &String| {
             let stem = |name: &str| name.strip_prefix(PREFIX).unwrap_or_default().to_owned();
             let stems: Vec<String> = asked.iter().map(|name| stem(name)).collect();
             let written = stem(name);
-            if written.starts_with(OF_KUBERNETES) {
+            if written.starts_with(KUBERNETES_PREFIX) {
                 return None;
             }
-            if RULES.contains(&written.as_str()) {
+            if RULE_VARIABLES.contains(&written.as_str()) {
                 return Some(format!(
                     "nothing reads the variable {name}: rules have none; use --limit, or a file"
                 ));
@@ -388,19 +388,19 @@ pub(crate) fn policy_name(policy: FailurePolicy) -> &'static str {
     POLICIES.iter().find(|(_, known)| *known == policy).map_or("", |(name, _)| name)
 }
 
-/// Whether a file calls itself YAML: only limits as Envoy's reference service has them are.
+/// Whether a file calls itself YAML_HELP: only limits as Envoy's reference service has them are.
 pub(crate) fn is_yaml(file: &Path) -> bool {
     file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml")
 }
 
-/// A fault at a value.
-fn place<T>(fault: Fault, value: &At<T>) -> Fault {
+/// A error at a value.
+fn at_value<T>(error: ConfigError, value: &At<T>) -> ConfigError {
     match &value.span {
-        Some(span) => fault.at(span.clone(), "here"),
-        None => fault,
+        Some(span) => error.at(span.clone(), "here"),
+        None => error,
     }
 }
 
-fn unreadable(file: &str, error: &io::Error) -> Fault {
-    Fault::new(format!("cannot read {file}: {error}"), "check the name and who may read it")
+fn unreadable(file: &str, error: &io::Error) -> ConfigError {
+    ConfigError::new(format!("cannot read {file}: {error}"), "check the name and who may read it")
 }

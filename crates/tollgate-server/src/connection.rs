@@ -30,17 +30,17 @@ use table::ConnectionTable;
 pub(crate) use table::{Counts, Slot};
 
 /// How long to go on accepting once the server stops: as long as it takes to empty the queue.
-const LAST_CALL: Duration = Duration::from_millis(20);
+const QUEUE_DRAIN: Duration = Duration::from_millis(20);
 
 /// How long to wait after an accept that failed for lack of something, such as file descriptors.
-const BREATHER: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// How long a connection is silent before the kernel asks whether the other side is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// What all connections are told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Course {
+pub(crate) struct Lifecycle {
     pub(crate) phase: Phase,
     /// How often a time-out has passed. Who has sent no request from one to the next is dropped:
     /// one clock for all, because a timer for each request costs as much as a check.
@@ -60,15 +60,15 @@ pub(crate) enum Phase {
 
 /// A protocol.
 #[derive(Clone)]
-pub(crate) enum Speaks {
+pub(crate) enum Protocol {
     Http(Http),
     Grpc(Grpc),
     Resp,
 }
 
-impl Speaks {
+impl Protocol {
     /// What TLS is to say that is spoken over it.
-    fn over(&self, tls: &Tls) -> Arc<ServerConfig> {
+    fn tls_config(&self, tls: &Tls) -> Arc<ServerConfig> {
         Arc::clone(match self {
             Self::Http(_) => &tls.http,
             Self::Grpc(_) => &tls.grpc,
@@ -79,65 +79,65 @@ impl Speaks {
 
 /// Where connections of one protocol come in.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     app: Arc<App>,
-    speaks: Speaks,
-    /// Each door has its own: a peer that fills one keeps nobody out of the others.
+    protocol: Protocol,
+    /// Each acceptor has its own: a peer that fills one keeps nobody out of the others.
     table: Arc<ConnectionTable>,
-    course: watch::Receiver<Course>,
+    lifecycle: watch::Receiver<Lifecycle>,
 }
 
 /// A connection that was accepted, and has no place yet.
-type Newcomer = (TcpStream, SocketAddr);
+type Pending = (TcpStream, SocketAddr);
 
-impl Door {
+impl Acceptor {
     pub(crate) fn new(
         app: Arc<App>,
-        speaks: Speaks,
-        course: watch::Receiver<Course>,
+        protocol: Protocol,
+        lifecycle: watch::Receiver<Lifecycle>,
         max_connections: usize,
     ) -> Self {
         let table = ConnectionTable::new(max_connections, app.fixed().max_connections_per_peer);
-        Self { app, speaks, table: Arc::new(table), course }
+        Self { app, protocol, table: Arc::new(table), lifecycle }
     }
 
     /// Accepts connections until the phase changes, and then those that were already waiting.
     pub(crate) async fn accept(&self, listener: TcpListener) {
-        let mut course = self.course.clone();
-        let mut stopping = pin!(course.wait_for(|course| course.phase != Phase::Open));
-        let mut newcomer = None;
+        let mut lifecycle = self.lifecycle.clone();
+        let mut stopping = pin!(lifecycle.wait_for(|lifecycle| lifecycle.phase != Phase::Open));
+        let mut pending = None;
         loop {
             let accepted = tokio::select! {
                 biased;
                 _ = &mut stopping => break,
-                accepted = self.accept_one(&listener, &mut newcomer) => accepted,
+                accepted = self.accept_one(&listener, &mut pending) => accepted,
             };
             if let Err(error) = accepted {
                 Counts::add(&self.counts().failed);
                 warn!(%error, "a connection could not be accepted");
-                STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(BREATHER)).await;
+                STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(ACCEPT_BACKOFF)).await;
             }
         }
-        let those_waiting = async { while self.accept_one(&listener, &mut newcomer).await.is_ok() {} };
-        let _ = timeout(LAST_CALL, those_waiting).await;
+        let drain_queue = async { while self.accept_one(&listener, &mut pending).await.is_ok() {} };
+        let _ = timeout(QUEUE_DRAIN, drain_queue).await;
     }
 
-    /// Lets one connection in. Given up half-way, it leaves behind the newcomer that waits for room.
-    async fn accept_one(&self, listener: &TcpListener, newcomer: &mut Option<Newcomer>) -> io::Result<()> {
-        if newcomer.is_none() {
-            *newcomer = Some(listener.accept().await?);
+    /// Lets one connection in. Given up half-way, it leaves behind the pending that waits for room.
+    async fn accept_one(&self, listener: &TcpListener, pending: &mut Option<Pending>) -> io::Result<()> {
+        if pending.is_none() {
+            *pending = Some(listener.accept().await?);
         }
-        let Some((_, address)) = newcomer else { return Ok(()) };
+        let Some((_, address)) = pending else { return Ok(()) };
         let peer = self.app.settings().identity.bounded_peer(address.ip());
         if peer.as_ref().is_some_and(|peer| !self.table.admits(peer)) {
             Counts::add(&self.counts().refused_per_peer);
             debug!(peer = self.peer(*address), "a peer has max_connections_per_peer; one more was refused");
-            *newcomer = None;
+            *pending = None;
             return Ok(());
         }
         // While there is none, further newcomers wait outside, in the kernel's queue.
         self.table.room(self.counts()).await;
-        if let Some((stream, address)) = newcomer.take() {
+        if let Some((stream, address)) = pending.take() {
             let (slot, evicted) = self.table.enter(peer);
             tokio::spawn(self.clone().serve(stream, address, slot, evicted));
         }
@@ -158,47 +158,47 @@ impl Door {
         evicted: oneshot::Receiver<()>,
     ) {
         let _open = Open::new(self.counts());
-        let making_room = async {
+        let eviction = async {
             let _ = evicted.await;
             slot.idle().await;
         };
         tokio::select! {
             biased;
-            () = self.converse(stream, peer, &slot) => {}
-            () = making_room => debug!(peer = self.peer(peer), "an idle connection made room for another"),
+            () = self.handshake(stream, peer, &slot) => {}
+            () = eviction => debug!(peer = self.peer(peer), "an idle connection made room for another"),
         }
     }
 
-    async fn converse(&self, stream: TcpStream, peer: SocketAddr, slot: &Arc<Slot>) {
-        let patience = self.app.fixed().timeout;
+    async fn handshake(&self, stream: TcpStream, peer: SocketAddr, slot: &Arc<Slot>) {
+        let request_timeout = self.app.fixed().timeout;
         // Small answers leave at once; and who does not take them in time is not waited for.
         let _ = stream.set_nodelay(true);
         let socket = SockRef::from(&stream);
-        let _ = socket.set_tcp_user_timeout(Some(patience));
+        let _ = socket.set_tcp_user_timeout(Some(request_timeout));
         // Who is gone without a word is found out, also where silence is no reason to be dropped.
         let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE));
-        let tls = self.app.settings().tls.as_ref().map(|tls| self.speaks.over(tls));
+        let tls = self.app.settings().tls.as_ref().map(|tls| self.protocol.tls_config(tls));
         match tls {
-            None => self.speak(stream, peer, slot).await,
-            Some(config) => match timeout(patience, TlsAcceptor::from(config).accept(stream)).await {
-                Ok(Ok(stream)) => self.speak(stream, peer, slot).await,
+            None => self.serve_stream(stream, peer, slot).await,
+            Some(config) => match timeout(request_timeout, TlsAcceptor::from(config).accept(stream)).await {
+                Ok(Ok(stream)) => self.serve_stream(stream, peer, slot).await,
                 Ok(Err(error)) => debug!(peer = self.peer(peer), %error, "a TLS handshake failed"),
                 Err(_) => debug!(peer = self.peer(peer), "a TLS handshake took too long"),
             },
         }
     }
 
-    async fn speak(
+    async fn serve_stream(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: SocketAddr,
         slot: &Arc<Slot>,
     ) {
-        let course = self.course.clone();
-        let ended = match &self.speaks {
-            Speaks::Http(http) => http.speak(stream, peer, slot, course).await,
-            Speaks::Grpc(grpc) => grpc.speak(stream, slot, course).await,
-            Speaks::Resp => resp::speak(&self.app, stream, peer, slot, course).await,
+        let lifecycle = self.lifecycle.clone();
+        let ended = match &self.protocol {
+            Protocol::Http(http) => http.serve_connection(stream, peer, slot, lifecycle).await,
+            Protocol::Grpc(grpc) => grpc.serve_connection(stream, slot, lifecycle).await,
+            Protocol::Resp => resp::serve_connection(&self.app, stream, peer, slot, lifecycle).await,
         };
         if let Err(error) = ended {
             debug!(peer = self.peer(peer), %error, "a connection ended early");
@@ -212,10 +212,10 @@ impl Door {
 
     fn counts(&self) -> &Counts {
         let [http, grpc, resp] = &self.app.metrics.connections;
-        match self.speaks {
-            Speaks::Http(_) => http,
-            Speaks::Grpc(_) => grpc,
-            Speaks::Resp => resp,
+        match self.protocol {
+            Protocol::Http(_) => http,
+            Protocol::Grpc(_) => grpc,
+            Protocol::Resp => resp,
         }
     }
 }

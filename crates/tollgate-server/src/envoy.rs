@@ -17,7 +17,7 @@ use std::time::Duration;
 use tollgate::{Rule, RuleName};
 
 use crate::backend::Backend;
-use crate::config::{Fault, Faults};
+use crate::config::{ConfigError, ConfigErrors};
 
 mod amount;
 mod descriptors;
@@ -30,17 +30,17 @@ mod tree;
 mod yaml;
 
 use descriptors::Draft;
-use fields::Page;
+use fields::ErrorList;
 pub(crate) use files::files;
 use names::Names;
 pub(crate) use names::attribute_names;
-use tree::{Grown, Level};
+use tree::{Compiled, Level};
 
 /// The domains that YAML files of the reference service define.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domains {
     domains: HashMap<String, Domain>,
-    grown: Grown,
+    compiled: Compiled,
 }
 
 /// One domain's descriptors.
@@ -69,7 +69,7 @@ pub(crate) enum Verdict {
     /// As much as it likes.
     Unlimited,
     /// `requests_per_unit: 0` of this unit, which the reference takes and which denies everything.
-    Nothing(Duration),
+    DenyAll(Duration),
     /// As much as this rule says.
     Rule(RuleName),
 }
@@ -79,32 +79,33 @@ impl Domains {
     ///
     /// # Errors
     /// Everything that is wrong, file by file.
-    pub(crate) fn read(path: &Path, store: &Backend) -> Result<Self, Vec<Faults>> {
-        let sources = files::sources(path).map_err(|faults| vec![faults])?;
+    pub(crate) fn read(path: &Path, store: &Backend) -> Result<Self, Vec<ConfigErrors>> {
+        let sources = files::sources(path).map_err(|errors| vec![errors])?;
         let mut wrong = Vec::new();
         let mut drafts: Vec<(String, Draft)> = Vec::new();
         for (file, text) in sources {
             let text = match text {
                 Ok(text) => text,
                 Err(reason) => {
-                    wrong.push(Faults::sentence(file, reason));
+                    wrong.push(ConfigErrors::sentence(file, reason));
                     continue;
                 }
             };
-            let page = Page::default();
-            let draft = draft(&page, &file, &text, store);
+            let errors = ErrorList::default();
+            let draft = draft(&errors, &file, &text, store);
             if let Some(draft) = &draft
                 && let Some((other, _)) =
                     drafts.iter().find(|(_, known)| known.domain.value == draft.domain.value)
             {
                 let help = format!("put all of it into one file: the other is {other}");
-                let fault = Fault::new(format!("another file has the domain {:?}", draft.domain.value), help);
-                page.fault(fault.at(draft.domain.span.clone(), "again"));
+                let error =
+                    ConfigError::new(format!("another file has the domain {:?}", draft.domain.value), help);
+                errors.report(error.at(draft.domain.span.clone(), "again"));
             }
             drafts.extend(draft.map(|draft| (file.clone(), draft)));
-            let faults = page.faults.take();
-            if !faults.is_empty() {
-                wrong.push(Faults { file, text, faults, elsewhere: Vec::new() }.sorted());
+            let errors = errors.errors.take();
+            if !errors.is_empty() {
+                wrong.push(ConfigErrors { file, text, errors, elsewhere: Vec::new() }.sorted());
             }
         }
         if wrong.is_empty() { Ok(Self::of(drafts.iter().map(|(_, draft)| draft))) } else { Err(wrong) }
@@ -116,18 +117,18 @@ impl Domains {
             |(file, text): files::Source| format!("# {file}\n{}\n", text.unwrap_or_else(|reason| reason));
         match files::sources(path) {
             Ok(sources) => sources.into_iter().map(told).collect(),
-            Err(faults) => faults.to_string(),
+            Err(errors) => errors.to_string(),
         }
     }
 
     /// All rules, for a [`RuleSet`](tollgate::RuleSet).
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.grown.rules.iter()
+        self.compiled.rules.iter()
     }
 
     /// The names of descriptors that need no rule: all of it is denied, or nothing.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &(String, Verdict)> {
-        self.grown.others.iter()
+    pub(crate) fn without_rule(&self) -> impl Iterator<Item = &(String, Verdict)> {
+        self.compiled.without_rule.iter()
     }
 
     pub(crate) fn get(&self, domain: &str) -> Option<&Domain> {
@@ -147,13 +148,13 @@ impl Domains {
             let mut path = names::Path { domain: &draft.domain.value, steps: Vec::new() };
             tree::note(&draft.descriptors, &mut path, &mut names);
         }
-        let mut grown = Grown::default();
+        let mut compiled = Compiled::default();
         let domain = |draft: &'a Draft| {
             let name = &draft.domain.value;
-            let root = Level::grow(&draft.descriptors, &mut Vec::new(), name, &names, &mut grown);
+            let root = Level::compile(&draft.descriptors, &mut Vec::new(), name, &names, &mut compiled);
             (name.clone(), Domain { root })
         };
-        Self { domains: drafts.map(domain).collect(), grown }
+        Self { domains: drafts.map(domain).collect(), compiled }
     }
 }
 
@@ -165,15 +166,16 @@ impl Domain {
 }
 
 /// What a file says, as far as it can be told.
-fn draft(page: &Page, file: &str, text: &str, store: &Backend) -> Option<Draft> {
+fn draft(errors: &ErrorList, file: &str, text: &str, store: &Backend) -> Option<Draft> {
     match yaml::parse(text) {
-        Ok(Some(root)) => descriptors::read(page, &root, store),
+        Ok(Some(root)) => descriptors::read(errors, &root, store),
         Ok(None) => {
-            page.fault(Fault::new(format!("{file} is empty"), "write `domain: …` and `descriptors:`"));
+            errors
+                .report(ConfigError::new(format!("{file} is empty"), "write `domain: …` and `descriptors:`"));
             None
         }
-        Err(fault) => {
-            page.fault(*fault);
+        Err(error) => {
+            errors.report(*error);
             None
         }
     }

@@ -28,15 +28,15 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service as _;
 
 use crate::app::App;
-use crate::connection::{Course, Phase, Slot};
+use crate::connection::{Lifecycle, Phase, Slot};
 
-mod answer;
 mod bounded;
 mod descriptors;
 mod health;
+mod response;
 mod service;
 
-use bounded::{Bounded, Counted};
+use bounded::{Bounded, BufferedBytes};
 use health::Health;
 use service::RateLimits;
 
@@ -64,8 +64,8 @@ const PING: Duration = Duration::from_secs(20);
 pub(crate) struct Grpc {
     rate_limits: RateLimitServiceServer<RateLimits>,
     others: Routes,
-    patience: Duration,
-    on_their_way: Counted,
+    timeout: Duration,
+    buffered: BufferedBytes,
 }
 
 impl Grpc {
@@ -89,17 +89,17 @@ impl Grpc {
         Self {
             rate_limits,
             others: others.prepare(),
-            patience: app.fixed().timeout,
-            on_their_way: Counted::default(),
+            timeout: app.fixed().timeout,
+            buffered: BufferedBytes::default(),
         }
     }
 
     /// Answers a connection until it ends.
-    pub(crate) async fn speak(
+    pub(crate) async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         slot: &Arc<Slot>,
-        mut course: watch::Receiver<Course>,
+        mut lifecycle: watch::Receiver<Lifecycle>,
     ) -> io::Result<()> {
         let calls = Arc::new(AtomicU64::new(0));
         let service = service_fn(|request| {
@@ -109,19 +109,19 @@ impl Grpc {
         });
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .keep_alive_interval(Some(self.patience.max(SECOND)))
+            .keep_alive_interval(Some(self.timeout.max(SECOND)))
             .keep_alive_timeout(PING)
             .max_concurrent_streams(STREAMS_MAX)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        let (mut tick, mut silent) = (course.borrow_and_update().tick, false);
+        let (mut tick, mut silent) = (lifecycle.borrow_and_update().tick, false);
         let ended = loop {
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => break ended,
                 // If nobody tells any more, the server is gone.
-                told = course.changed() => {
-                    let now = *course.borrow_and_update();
+                told = lifecycle.changed() => {
+                    let now = *lifecycle.borrow_and_update();
                     if told.is_err() || now.phase != Phase::Open {
                         // Says that nothing new is taken, and finishes what is under way.
                         connection.as_mut().graceful_shutdown();
@@ -143,13 +143,13 @@ impl Grpc {
     /// Answers a call, unless its message takes too long to come.
     async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let late = || Ok(Status::unavailable("the message took too long to come").into_http());
-        timeout(self.patience, self.dispatch(request)).await.unwrap_or_else(|_| late())
+        timeout(self.timeout, self.dispatch(request)).await.unwrap_or_else(|_| late())
     }
 
     /// What is asked most takes the short way around the router.
     async fn dispatch(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         if request.uri().path() == SHOULD_RATE_LIMIT {
-            self.rate_limits.call(request.map(|body| Bounded::new(body, &self.on_their_way))).await
+            self.rate_limits.call(request.map(|body| Bounded::new(body, &self.buffered))).await
         } else {
             self.others.call(request.map(|body| Body::new(Limited::new(body, OTHER_BYTES_MAX)))).await
         }

@@ -32,14 +32,14 @@ pub(crate) fn rules(
 }
 
 /// The budgets that are a client's own: by rules, and by inline limits.
-pub(crate) fn own(client: &str) -> [Request<'_>; 2] {
+pub(crate) fn client_budgets(client: &str) -> [Request<'_>; 2] {
     let own = Request::client(client).own();
     [own, own.only(THROTTLE)]
 }
 
 /// What came of doing something under one of these rules, which is there only if its protocol is
 /// listened for.
-pub(crate) fn if_known(done: Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn ignore_unknown_rule(done: Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(Error::UnknownRule { .. }) => Ok(()),
         done => done,

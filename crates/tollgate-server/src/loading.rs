@@ -12,7 +12,7 @@ use tracing::info;
 use crate::app::STOPWATCH;
 
 /// Tells whoever started the server. (A bar draws nothing where there is no terminal.)
-pub(crate) fn teller() -> impl Fn(Progress) + Send + Sync + 'static {
+pub(crate) fn progress_reporter() -> impl Fn(Progress) + Send + Sync + 'static {
     let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent}%");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::new(100).with_style(style);

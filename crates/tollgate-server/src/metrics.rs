@@ -113,17 +113,17 @@ struct Scrape(Arc<App>);
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let App { limiter, metrics, started_at, uncovered, full, .. } = &*self.0;
+        let App { limiter, metrics, started_at, uncovered, refusals, .. } = &*self.0;
         let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut page = Page(encoder);
+        let mut page = Exposition(encoder);
         page.gauge(
             "build_info",
             "Which version this is",
             [(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
         )?;
         let started = started_at.as_nanos() / 1_000_000_000;
-        page.gauge("start_time_seconds", "When the server started, since the epoch", alone(started))?;
+        page.gauge("start_time_seconds", "When the server started, since the epoch", unlabelled(started))?;
 
         let total = stats.total;
         let outcomes = [("allowed", total.allowed), ("denied", total.denied)];
@@ -140,29 +140,29 @@ impl Collector for Scrape {
         page.counter(
             "unidentified",
             "Requests of whose client nothing was known",
-            alone(read(&metrics.unidentified)),
+            unlabelled(read(&metrics.unidentified)),
         )?;
         page.counter(
             "uncovered",
             "Requests that no rule covered, which are admitted",
-            alone(read(uncovered)),
+            unlabelled(read(uncovered)),
         )?;
         page.counter(
             "failed_authentications",
             "Wrong admin tokens that were shown",
-            alone(read(&metrics.failed_authentications)),
+            unlabelled(read(&metrics.failed_authentications)),
         )?;
-        page.counter("degraded", "Decisions without the store", alone(total.degraded))?;
+        page.counter("degraded", "Decisions without the store", unlabelled(total.degraded))?;
         let by_rule =
             stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
         page.counter("rule_degraded", "Decisions of each rule without the store", by_rule)?;
 
         let refused =
-            stats.rules.iter().map(|(rule, _)| (vec![("rule", rule.as_str())], full.refused(*rule)));
+            stats.rules.iter().map(|(rule, _)| (vec![("rule", rule.as_str())], refusals.refused(*rule)));
         page.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
         let help = "States converted because their limit was replaced";
-        page.counter("converted_states", help, alone(stats.converted))?;
-        page.counter("store_errors", "How often the store failed", alone(stats.store_errors))?;
+        page.counter("converted_states", help, unlabelled(stats.converted))?;
+        page.counter("store_errors", "How often the store failed", unlabelled(stats.store_errors))?;
         page.histogram("store_duration_seconds", "How long the store took", [(Vec::new(), &metrics.store)])?;
         if let Some(memory) = limiter.store().memory_stats() {
             page.memory(&memory)?;
@@ -187,21 +187,25 @@ impl Collector for Scrape {
         let reloads = reloads.map(|(result, count)| (vec![("result", result)], read(count)));
         page.counter("reloads", "How often the configuration was read again", reloads)?;
         let stale = u64::from(metrics.stale.load(Ordering::Relaxed));
-        page.gauge("config_stale", "1 if the configuration was wrong when it was last read", alone(stale))
+        page.gauge(
+            "config_stale",
+            "1 if the configuration was wrong when it was last read",
+            unlabelled(stale),
+        )
     }
 }
 
 type Labels<'a> = Vec<(&'a str, &'a str)>;
 
 /// One number, with no labels.
-fn alone<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
+fn unlabelled<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
     [(Vec::new(), value)]
 }
 
 /// What is being written.
-struct Page<'a>(DescriptorEncoder<'a>);
+struct Exposition<'a>(DescriptorEncoder<'a>);
 
-impl Page<'_> {
+impl Exposition<'_> {
     fn connections(&mut self, counts: &[Counts; 3]) -> fmt::Result {
         let each = |count: fn(&Counts) -> &AtomicU64| {
             let listeners = ["http", "grpc", "resp"].into_iter().zip(counts);
@@ -226,23 +230,23 @@ impl Page<'_> {
     }
 
     fn memory(&mut self, memory: &MemoryStats) -> fmt::Result {
-        self.gauge("live_keys", "Keys in use", alone(memory.live))?;
+        self.gauge("live_keys", "Keys in use", unlabelled(memory.live))?;
         let help = "Keys forgotten because they had turned idle";
-        self.counter("keys_reclaimed", help, alone(memory.reclaimed))?;
+        self.counter("keys_reclaimed", help, unlabelled(memory.reclaimed))?;
         let help = "Requests of new keys denied for lack of room";
-        self.counter("keys_refused", help, alone(memory.refused))?;
+        self.counter("keys_refused", help, unlabelled(memory.refused))?;
         let help = "Requests of new keys in a shared budget for lack of room";
-        self.counter("keys_pooled", help, alone(memory.pooled))
+        self.counter("keys_pooled", help, unlabelled(memory.pooled))
     }
 
     fn disk(&mut self, disk: &DiskStats) -> fmt::Result {
-        self.gauge("disk_up", "0 while what changes cannot be written", alone(disk.up.into()))?;
-        self.counter("disk_writes", "Writes that were finished", alone(disk.writes))?;
-        self.counter("disk_syncs", "Syncs, which many answers share", alone(disk.syncs))?;
-        self.counter("disk_written_bytes", "Bytes written", alone(disk.written_bytes))?;
-        self.gauge("disk_file_bytes", "How large the file is", alone(disk.file_bytes))?;
+        self.gauge("disk_up", "0 while what changes cannot be written", unlabelled(disk.up.into()))?;
+        self.counter("disk_writes", "Writes that were finished", unlabelled(disk.writes))?;
+        self.counter("disk_syncs", "Syncs, which many answers share", unlabelled(disk.syncs))?;
+        self.counter("disk_written_bytes", "Bytes written", unlabelled(disk.written_bytes))?;
+        self.gauge("disk_file_bytes", "How large the file is", unlabelled(disk.file_bytes))?;
         let millis = u64::try_from(disk.last_write.as_millis()).unwrap_or(u64::MAX);
-        self.gauge("disk_last_write_milliseconds", "How long the last write took", alone(millis))
+        self.gauge("disk_last_write_milliseconds", "How long the last write took", unlabelled(millis))
     }
 
     fn redis(&mut self, redis: &Status) -> fmt::Result {
@@ -250,11 +254,11 @@ impl Page<'_> {
         self.gauge(
             "redis_up",
             "0 while Redis, or part of a Cluster, is not asked because it failed",
-            alone(up),
+            unlabelled(up),
         )?;
-        self.counter("redis_trips", "How often that has begun", alone(redis.trips))?;
+        self.counter("redis_trips", "How often that has begun", unlabelled(redis.trips))?;
         let help = "Requests denied without asking Redis, which had just denied the same";
-        self.counter("denials_remembered", help, alone(redis.remembered_denials))
+        self.counter("denials_remembered", help, unlabelled(redis.remembered_denials))
     }
 
     fn counter<'a>(

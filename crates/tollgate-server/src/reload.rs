@@ -46,7 +46,7 @@ pub(crate) fn start(app: &Arc<App>) -> io::Result<()> {
 
 /// Directories are watched, not files: editors, and Kubernetes, put another file in a file's place.
 fn watch(app: &Arc<App>, changed: Arc<Notify>) -> notify::Result<()> {
-    if app.watched().next().is_none() {
+    if app.watched_paths().next().is_none() {
         return Ok(());
     }
     let told = Arc::clone(&changed);
@@ -65,12 +65,12 @@ fn watch(app: &Arc<App>, changed: Arc<Notify>) -> notify::Result<()> {
             changed.notified().await;
             for _ in 0..QUIET_TIMES_MAX {
                 let quiet = timeout(QUIET, changed.notified()).await.is_err();
-                if quiet && !app.watched().any(|path| half_written(&path)) {
+                if quiet && !app.watched_paths().any(|path| half_written(&path)) {
                     break;
                 }
             }
             // Others' files change too.
-            if app.has_changed() {
+            if app.config_changed() {
                 reload(&app).await;
             }
             // It may say, now or since a signal came, that there are files elsewhere.
@@ -84,7 +84,7 @@ fn watch(app: &Arc<App>, changed: Arc<Notify>) -> notify::Result<()> {
 
 /// Watches what is not watched yet.
 fn watch_all(app: &App, watcher: &mut impl Watcher, watched: &mut HashSet<PathBuf>) -> notify::Result<()> {
-    for directory in app.watched().flat_map(|path| directories(&path)) {
+    for directory in app.watched_paths().flat_map(|path| directories(&path)) {
         if !watched.contains(&directory) {
             watcher.watch(&directory, RecursiveMode::NonRecursive)?;
             watched.insert(directory);

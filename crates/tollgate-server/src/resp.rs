@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::connection::{Course, Phase, Slot};
+use crate::connection::{Lifecycle, Phase, Slot};
 
 mod command;
 pub mod frame;
-mod hello;
+mod handshake;
 mod reply;
 mod session;
 mod throttle;
@@ -42,18 +42,18 @@ const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES_MAX: usize = 1 << 20;
 
 /// Answers a connection until it ends.
-pub(crate) async fn speak(
+pub(crate) async fn serve_connection(
     app: &Arc<App>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
     slot: &Arc<Slot>,
-    course: watch::Receiver<Course>,
+    lifecycle: watch::Receiver<Lifecycle>,
 ) -> io::Result<()> {
-    let patience = app.fixed().timeout;
+    let request_timeout = app.fixed().timeout;
     let mut session = Session::new(Arc::clone(app), peer.ip());
     let mut bytes: Vec<u8> = Vec::new();
-    let (mut tick, mut stuck_at) = (course.borrow().tick, None);
-    let mut told = pin!(next(course));
+    let (mut tick, mut stuck_at) = (lifecycle.borrow().tick, None);
+    let mut told = pin!(next(lifecycle));
     loop {
         if bytes.len() == bytes.capacity() {
             bytes.reserve(bytes.len().clamp(READ_BYTES, READ_BYTES_MAX));
@@ -61,8 +61,8 @@ pub(crate) async fn speak(
         tokio::select! {
             biased;
             // First, so that who never stops sending hears it too.
-            (course, gone) = told.as_mut() => {
-                let now = *course.borrow();
+            (lifecycle, gone) = told.as_mut() => {
+                let now = *lifecycle.borrow();
                 if gone || now.phase == Phase::Closing {
                     return linger(stream).await;
                 }
@@ -74,7 +74,7 @@ pub(crate) async fn speak(
                     }
                     stuck_at = stuck_now;
                 }
-                told.set(next(course));
+                told.set(next(lifecycle));
             }
             read = stream.read_buf(&mut bytes) => {
                 if read? == 0 {
@@ -89,13 +89,13 @@ pub(crate) async fn speak(
             bytes.drain(..taken);
             let replies = &mut session.replies.bytes;
             if !replies.is_empty() {
-                timeout(patience, send(&mut stream, replies))
+                timeout(request_timeout, send(&mut stream, replies))
                     .await
                     .map_err(|_| io::ErrorKind::TimedOut)??;
                 replies.clear();
                 replies.shrink_to(READ_BYTES);
             }
-            if session.over {
+            if session.closing {
                 return linger(stream).await;
             }
             if taken == 0 || bytes.is_empty() {
@@ -115,10 +115,10 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Resul
     stream.flush().await
 }
 
-/// The next change of course, and whether nobody tells any more.
-async fn next(mut course: watch::Receiver<Course>) -> (watch::Receiver<Course>, bool) {
-    let gone = course.changed().await.is_err();
-    (course, gone)
+/// The next change of lifecycle, and whether nobody tells any more.
+async fn next(mut lifecycle: watch::Receiver<Lifecycle>) -> (watch::Receiver<Lifecycle>, bool) {
+    let gone = lifecycle.changed().await.is_err();
+    (lifecycle, gone)
 }
 
 /// Says that nothing more will come, and listens on for a moment: a connection that is closed with
@@ -153,14 +153,14 @@ mod tests {
     const PONG: &[u8] = b"+PONG\r\n";
     const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-    fn app() -> (Arc<App>, watch::Sender<Course>, watch::Receiver<Course>) {
+    fn app() -> (Arc<App>, watch::Sender<Lifecycle>, watch::Receiver<Lifecycle>) {
         app_with(Arc::new(SystemClock))
     }
 
-    fn app_with(clock: Arc<dyn Clock>) -> (Arc<App>, watch::Sender<Course>, watch::Receiver<Course>) {
+    fn app_with(clock: Arc<dyn Clock>) -> (Arc<App>, watch::Sender<Lifecycle>, watch::Receiver<Lifecycle>) {
         let origin = Origin::default();
         let config = origin.load().unwrap();
-        let (tell, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
+        let (tell, told) = watch::channel(Lifecycle { phase: Phase::Open, tick: 0 });
         (Arc::new(App::new(origin, config, clock).unwrap()), tell, told)
     }
 
@@ -168,11 +168,13 @@ mod tests {
     /// the sender is dropped.
     fn conversation(
         capacity: usize,
-    ) -> (DuplexStream, watch::Sender<Course>, impl Future<Output = io::Result<()>>) {
+    ) -> (DuplexStream, watch::Sender<Lifecycle>, impl Future<Output = io::Result<()>>) {
         let (app, tell, told) = app();
         let (client, server) = duplex(capacity);
         // As encryption does, this keeps what is written until it is told to let it go.
-        (client, tell, async move { speak(&app, BufWriter::new(server), PEER, &Slot::alone(), told).await })
+        (client, tell, async move {
+            serve_connection(&app, BufWriter::new(server), PEER, &Slot::alone(), told).await
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -193,7 +195,7 @@ mod tests {
         let clock = ManualClock::default();
         let (app, _tell, told) = app_with(Arc::new(clock.clone()));
         let (mut client, server) = duplex(1 << 10);
-        tokio::spawn(async move { speak(&app, server, PEER, &Slot::alone(), told).await });
+        tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), told).await });
         for (command, late) in
             [("AUTH wrong", true), ("PING", false), ("HELLO 2 AUTH me wrong", true), ("HELLO x", false)]
         {
@@ -217,8 +219,9 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         client.write_all(&PING.repeat(100)).await.unwrap();
-        tell.send_modify(|course| course.phase = Phase::Closing);
-        let server = tokio::spawn(async move { speak(&app, server, PEER, &Slot::alone(), told).await });
+        tell.send_modify(|lifecycle| lifecycle.phase = Phase::Closing);
+        let server =
+            tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), told).await });
         assert_eq!(client.read(&mut [0; 64]).await.unwrap(), 0, "the end, and no reset");
         drop(client);
         server.await.unwrap().unwrap();

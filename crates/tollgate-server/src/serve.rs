@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::app::{App, STOPWATCH};
 use crate::config::{Addresses, Fixed, OFF, Origin};
-use crate::connection::{Course, Door, Phase, Speaks};
+use crate::connection::{Acceptor, Lifecycle, Phase, Protocol};
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::{descriptors, log, reload, upkeep};
@@ -75,35 +75,35 @@ async fn bind(name: &str, address: &str) -> Result<Option<TcpListener>, String> 
 /// server up. No request is lost to the stop: HTTP connections end with an answer that says so, and
 /// only those that have been waiting for a request for a second are closed without one.
 pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output = ()>) {
-    let (course, told) = watch::channel(Course { phase: Phase::Open, tick: 0 });
-    let patience = app.fixed().timeout;
+    let (lifecycle, told) = watch::channel(Lifecycle { phase: Phase::Open, tick: 0 });
+    let request_timeout = app.fixed().timeout;
     let ticking = tokio::spawn({
-        let course = course.clone();
+        let lifecycle = lifecycle.clone();
         async move {
             loop {
-                STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(patience)).await;
-                course.send_modify(|course| course.tick += 1);
+                STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(request_timeout)).await;
+                lifecycle.send_modify(|lifecycle| lifecycle.tick += 1);
             }
         }
     });
     let Listeners { http, grpc, resp } = listeners;
-    let http = http.map(|listener| (listener, Speaks::Http(Http::new(Arc::clone(&app)))));
-    let grpc = grpc.map(|listener| (listener, Speaks::Grpc(Grpc::new(&app))));
-    let resp = resp.map(|listener| (listener, Speaks::Resp));
+    let http = http.map(|listener| (listener, Protocol::Http(Http::new(Arc::clone(&app)))));
+    let grpc = grpc.map(|listener| (listener, Protocol::Grpc(Grpc::new(&app))));
+    let resp = resp.map(|listener| (listener, Protocol::Resp));
     let listeners: Vec<_> = [http, grpc, resp].into_iter().flatten().collect();
     let max_connections = descriptors::share(listeners.len(), app.fixed().max_connections);
-    let (mut doors, mut accepting) = (Vec::new(), Vec::new());
-    for (listener, speaks) in listeners {
-        let door = Door::new(Arc::clone(&app), speaks, told.clone(), max_connections);
-        doors.push(door.clone());
-        accepting.push(tokio::spawn(async move { door.accept(listener).await }));
+    let (mut acceptors, mut accepting) = (Vec::new(), Vec::new());
+    for (listener, protocol) in listeners {
+        let acceptor = Acceptor::new(Arc::clone(&app), protocol, told.clone(), max_connections);
+        acceptors.push(acceptor.clone());
+        accepting.push(tokio::spawn(async move { acceptor.accept(listener).await }));
     }
     stop.await;
-    course.send_modify(|course| course.phase = Phase::Draining);
+    lifecycle.send_modify(|lifecycle| lifecycle.phase = Phase::Draining);
     join_all(accepting).await;
-    let all_closed = || join_all(doors.iter().map(Door::all_closed));
+    let all_closed = || join_all(acceptors.iter().map(Acceptor::all_closed));
     if timeout(DRAIN, all_closed()).await.is_err() {
-        course.send_modify(|course| course.phase = Phase::Closing);
+        lifecycle.send_modify(|lifecycle| lifecycle.phase = Phase::Closing);
         let _ = timeout(GRACE, all_closed()).await;
     }
     ticking.abort();
@@ -114,7 +114,7 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output
 /// # Errors
 /// A sentence that says what to do, or what is wrong with the configuration.
 pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
-    let config = origin.load().map_err(|faults| faults.render(colour))?;
+    let config = origin.load().map_err(|errors| errors.render(colour))?;
     let warnings = config.warnings.clone();
     let Fixed { addresses, workers, log, log_format, store, .. } = config.fixed.clone();
     log::start(&log, log_format);
@@ -136,17 +136,17 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
         let ready = listeners.ready();
         announce(&format!("{ready}\n"));
         warnings.iter().for_each(|warning| warn!("{warning}"));
-        if let Some(token) = app.made_up_token() {
+        if let Some(token) = app.generated_token() {
             info!(token, "no admin token is configured; this one is good until the server stops");
         }
         info!(version = env!("CARGO_PKG_VERSION"), "{ready}");
         // If the store does not answer, the log says so now and not when somebody asks.
         let asking = Arc::clone(&app);
-        tokio::spawn(async move { asking.why_not_ready().await });
+        tokio::spawn(async move { asking.not_ready_reason().await });
         let told = Arc::clone(&app);
         serve(listeners, Arc::clone(&app), async move {
             stopping.wait().await;
-            told.no_longer_ready();
+            told.set_not_ready();
             let _ = sd_notify::notify(&[NotifyState::Stopping]);
             let delay = told.fixed().stop_delay;
             info!(?delay, "stopping");

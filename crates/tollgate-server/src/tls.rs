@@ -30,7 +30,7 @@ pub struct Tls {
 
 /// Why there is no TLS.
 #[derive(Clone, Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct TlsError {
     /// The file.
     pub(crate) file: File,
     /// What is wrong with it.
@@ -48,16 +48,16 @@ pub(crate) fn server_config(
     certificate: &[u8],
     key: &[u8],
     client_authority: Option<&[u8]>,
-) -> Result<Tls, Wrong> {
+) -> Result<Tls, TlsError> {
     let chain = certificates(certificate, File::Certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| Wrong {
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError {
         file: File::Key,
         reason: format!("there is no private key in it: {error}"),
         help: "it must be PEM, and not encrypted",
     })?;
     let provider = provider();
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_safe_default_protocol_versions().map_err(|error| Wrong {
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| TlsError {
         file: File::Certificate,
         reason: error.to_string(),
         help: "",
@@ -65,7 +65,7 @@ pub(crate) fn server_config(
     let builder = match client_authority {
         None => builder.with_no_client_auth(),
         Some(pem) => {
-            let refused = |reason: String| Wrong {
+            let refused = |reason: String| TlsError {
                 file: File::ClientAuthority,
                 reason,
                 help: "it must be PEM, with the certificates that issue those of the clients",
@@ -78,7 +78,7 @@ pub(crate) fn server_config(
             builder.with_client_cert_verifier(verifier.map_err(|error| refused(error.to_string()))?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| Wrong {
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| TlsError {
         file: File::Key,
         reason: format!("certificate and key do not work together: {error}"),
         help: "they must belong to each other",
@@ -90,9 +90,12 @@ pub(crate) fn server_config(
     Ok(Tls { http: saying(&[b"http/1.1"]), grpc: saying(&[b"h2"]), resp: saying(&[]) })
 }
 
-fn certificates(pem: &[u8], file: File) -> Result<Vec<CertificateDer<'static>>, Wrong> {
-    let wrong =
-        |reason| Wrong { file, reason, help: "it must be PEM, beginning with -----BEGIN CERTIFICATE-----" };
+fn certificates(pem: &[u8], file: File) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let wrong = |reason| TlsError {
+        file,
+        reason,
+        help: "it must be PEM, beginning with -----BEGIN CERTIFICATE-----",
+    };
     let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| wrong(format!("its certificates cannot be read: {error}")))?;
     if chain.is_empty() { Err(wrong("there is no certificate in it".into())) } else { Ok(chain) }

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use tollgate::{CLIENT, Decision, HOUR, MAX_VALUE_BYTES, Request, Timestamp};
 
 /// How many counts a table keeps.
-const KEPT: usize = 256;
+const COUNTS_MAX: usize = 256;
 
 /// How many tables there are, so that threads seldom meet.
 const SHARDS: usize = 8;
@@ -34,7 +34,7 @@ pub(crate) struct Top {
 
 /// A client and how much it had, at least and at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Heavy {
+pub(crate) struct TopClient {
     pub(crate) client: String,
     pub(crate) at_least: u64,
     pub(crate) at_most: u64,
@@ -50,7 +50,7 @@ struct Recent {
 #[derive(Debug, Default)]
 struct Table {
     /// By a hash under a secret: it is computed once, and two names with the same one are not met.
-    counts: HashMap<u64, Count, BuildHasherDefault<Hashed>>,
+    counts: HashMap<u64, Count, BuildHasherDefault<IdentityHasher>>,
     /// What has been subtracted from all counts.
     subtracted: u64,
 }
@@ -64,9 +64,9 @@ struct Count {
 
 /// What is a hash already.
 #[derive(Clone, Copy, Debug, Default)]
-struct Hashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -105,19 +105,19 @@ impl Top {
     }
 
     /// Those with the most units admitted, heaviest first.
-    pub(crate) fn heaviest(&self, most: usize, now: Timestamp) -> Vec<Heavy> {
+    pub(crate) fn heaviest(&self, most: usize, now: Timestamp) -> Vec<TopClient> {
         top(&self.admitted, most, now)
     }
 
     /// Those denied most often, worst first.
-    pub(crate) fn most_denied(&self, most: usize, now: Timestamp) -> Vec<Heavy> {
+    pub(crate) fn most_denied(&self, most: usize, now: Timestamp) -> Vec<TopClient> {
         top(&self.denied, most, now)
     }
 }
 
-fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<Heavy> {
+fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<TopClient> {
     let heavy = |shard: &Mutex<Recent>| shard.lock().unwrap_or_else(PoisonError::into_inner).all(now);
-    let mut all: Vec<Heavy> = shards.iter().flat_map(heavy).collect();
+    let mut all: Vec<TopClient> = shards.iter().flat_map(heavy).collect();
     all.sort_by(|one, other| other.at_least.cmp(&one.at_least).then_with(|| one.client.cmp(&other.client)));
     all.truncate(most);
     all
@@ -125,11 +125,11 @@ fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<Heavy> {
 
 impl Recent {
     fn add(&mut self, hash: u64, name: &str, units: u64, now: Timestamp) {
-        self.turn(now);
+        self.rotate(now);
         self.current.add(hash, name, units);
     }
 
-    fn turn(&mut self, now: Timestamp) {
+    fn rotate(&mut self, now: Timestamp) {
         let age = now.since(self.began);
         if age >= SPAN {
             self.previous = if age < SPAN * 2 { mem::take(&mut self.current) } else { Table::default() };
@@ -138,15 +138,15 @@ impl Recent {
         }
     }
 
-    fn all(&mut self, now: Timestamp) -> Vec<Heavy> {
-        self.turn(now);
+    fn all(&mut self, now: Timestamp) -> Vec<TopClient> {
+        self.rotate(now);
         let unsure = self.current.subtracted.saturating_add(self.previous.subtracted);
         let mut counts: HashMap<&[u8], u64> = HashMap::new();
         for Count { name, units } in self.previous.counts.values().chain(self.current.counts.values()) {
             let sum = counts.entry(name).or_default();
             *sum = sum.saturating_add(*units);
         }
-        let heavy = |(name, count): (&[u8], u64)| Heavy {
+        let heavy = |(name, count): (&[u8], u64)| TopClient {
             client: String::from_utf8_lossy(name).into_owned(),
             at_least: count,
             at_most: count.saturating_add(unsure),
@@ -161,7 +161,7 @@ impl Table {
             count.units = count.units.saturating_add(units);
             return;
         }
-        if self.counts.len() >= KEPT {
+        if self.counts.len() >= COUNTS_MAX {
             self.halve();
         }
         self.counts.insert(hash, Count { name: name.as_bytes().into(), units });
@@ -201,7 +201,7 @@ mod tests {
         (limiter.build().unwrap(), top, clock)
     }
 
-    fn names(heavy: &[Heavy]) -> Vec<(&str, u64)> {
+    fn names(heavy: &[TopClient]) -> Vec<(&str, u64)> {
         heavy.iter().map(|heavy| (heavy.client.as_str(), heavy.at_least)).collect()
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let heaviest = top.heaviest(1, now);
         assert_eq!(heaviest[0].client, "heavy");
         assert!(heaviest[0].at_least <= 5_000 && heaviest[0].at_most >= 5_000, "{heaviest:?}");
-        assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * KEPT);
+        assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * COUNTS_MAX);
     }
 
     #[test]

@@ -11,13 +11,13 @@ use super::{App, STOPWATCH};
 impl App {
     /// The admin token, if it was made up because none is configured: for the one who started the
     /// server to see, once.
-    pub(crate) fn made_up_token(&self) -> Option<&str> {
-        self.settings().admin_token.is_none().then(|| self.made_up.reveal())
+    pub(crate) fn generated_token(&self) -> Option<&str> {
+        self.settings().admin_token.is_none().then(|| self.generated_token.reveal())
     }
 
     /// Whether this token opens the administration.
-    pub(crate) fn admits(&self, token: &[u8]) -> bool {
-        self.settings().admin_token.as_ref().unwrap_or(&self.made_up).is(token)
+    pub(crate) fn is_admin_token(&self, token: &[u8]) -> bool {
+        self.settings().admin_token.as_ref().unwrap_or(&self.generated_token).is(token)
     }
 
     /// Counts a wrong token, logs it at most once a second, and returns after the configured delay:

@@ -58,9 +58,9 @@ impl App {
             Until::After(span) => now.saturating_add(span),
         };
         self.blocked.note(client, ends_at, now);
-        let [own, throttled] = inline::own(client);
-        let own = self.timed(self.limiter.block(own, until)).await;
-        own.and(inline::if_known(self.timed(self.limiter.block(throttled, until)).await))
+        let [by_rules, throttled] = inline::client_budgets(client);
+        let by_rules = self.timed(self.limiter.block(by_rules, until)).await;
+        by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.block(throttled, until)).await))
     }
 
     /// Who is kept out, at most so many.
@@ -80,7 +80,7 @@ impl App {
         let mut blocks: Vec<Blocked> = Vec::new();
         for client in names {
             let before = blocks.len();
-            for request in inline::own(&client) {
+            for request in inline::client_budgets(&client) {
                 let Ok(decision) = self.timed(self.limiter.peek(request)).await else { continue };
                 for report in decision.limits() {
                     let Cause::Block { until } = report.cause else { continue };

@@ -12,7 +12,7 @@ use tollgate::{Error, Limit, parse_duration};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::{Fault, Faults, nearest};
+use super::error::{ConfigError, ConfigErrors, nearest};
 
 /// Everything begins with this in the environment.
 pub(super) const PREFIX: &str = "TOLLGATE_";
@@ -24,16 +24,16 @@ pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     /// Variables of the environment that begin with [`PREFIX`].
     pub(super) environment: &'a HashMap<String, String>,
-    pub(super) faults: RefCell<Vec<Fault>>,
+    pub(super) errors: RefCell<Vec<ConfigError>>,
     /// What was found wrong with other files.
-    pub(super) elsewhere: RefCell<Vec<Faults>>,
+    pub(super) elsewhere: RefCell<Vec<ConfigErrors>>,
     /// Variables that a setting was looked for in.
-    pub(super) asked: RefCell<Vec<String>>,
+    pub(super) read_variables: RefCell<Vec<String>>,
 }
 
 impl Source<'_> {
-    pub(super) fn fault(&self, fault: Fault) {
-        self.faults.borrow_mut().push(fault);
+    pub(super) fn report(&self, error: ConfigError) {
+        self.errors.borrow_mut().push(error);
     }
 }
 
@@ -47,19 +47,19 @@ pub(super) struct At<T> {
 /// What is wrong with a value: why, and what to write instead. `column` is where in a text,
 /// counted in characters from 1.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct ParseError {
     reason: String,
     help: String,
     column: Option<usize>,
 }
 
-impl Wrong {
+impl ParseError {
     pub(super) fn new(reason: impl Into<String>, help: impl Into<String>) -> Self {
         Self { reason: reason.into(), help: help.into(), column: None }
     }
 }
 
-impl From<Error> for Wrong {
+impl From<Error> for ParseError {
     fn from(error: Error) -> Self {
         match error {
             Error::InvalidNotation { column, reason, hint, .. } => {
@@ -76,9 +76,9 @@ impl From<Error> for Wrong {
 /// Something that can be set.
 pub(super) trait Setting: Sized {
     /// What to write, in a few words.
-    const WANTED: &'static str;
+    const EXPECTED: &'static str;
 
-    fn from_text(text: &str) -> Result<Self, Wrong>;
+    fn from_text(text: &str) -> Result<Self, ParseError>;
 
     /// From what is not a text. Nothing but whole numbers and truth values is.
     fn from_other(_: &DeValue<'_>) -> Option<Self> {
@@ -87,11 +87,11 @@ pub(super) trait Setting: Sized {
 }
 
 impl Setting for String {
-    const WANTED: &'static str = "a text in quotes";
+    const EXPECTED: &'static str = "a text in quotes";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         if text.is_empty() {
-            Err(Wrong::new("it is empty", "write something, or leave it out"))
+            Err(ParseError::new("it is empty", "write something, or leave it out"))
         } else {
             Ok(text.into())
         }
@@ -99,11 +99,13 @@ impl Setting for String {
 }
 
 impl Setting for u64 {
-    const WANTED: &'static str = "a whole number";
+    const EXPECTED: &'static str = "a whole number";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         let digits = text.replace('_', "");
-        digits.parse().map_err(|_| Wrong::new("this is not a whole number", "write digits, such as 1000"))
+        digits
+            .parse()
+            .map_err(|_| ParseError::new("this is not a whole number", "write digits, such as 1000"))
     }
 
     fn from_other(value: &DeValue<'_>) -> Option<Self> {
@@ -113,10 +115,10 @@ impl Setting for u64 {
 }
 
 impl Setting for f64 {
-    const WANTED: &'static str = "a number";
+    const EXPECTED: &'static str = "a number";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
-        text.parse().map_err(|_| Wrong::new("this is not a number", "write one such as 0.25"))
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        text.parse().map_err(|_| ParseError::new("this is not a number", "write one such as 0.25"))
     }
 
     fn from_other(value: &DeValue<'_>) -> Option<Self> {
@@ -127,10 +129,10 @@ impl Setting for f64 {
 }
 
 impl Setting for bool {
-    const WANTED: &'static str = "true or false";
+    const EXPECTED: &'static str = "true or false";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
-        text.parse().map_err(|_| Wrong::new("this is neither true nor false", "write true or false"))
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        text.parse().map_err(|_| ParseError::new("this is neither true nor false", "write true or false"))
     }
 
     fn from_other(value: &DeValue<'_>) -> Option<Self> {
@@ -139,17 +141,17 @@ impl Setting for bool {
 }
 
 impl Setting for Duration {
-    const WANTED: &'static str = "a duration in quotes, such as \"100ms\"";
+    const EXPECTED: &'static str = "a duration in quotes, such as \"100ms\"";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         Ok(parse_duration(text)?)
     }
 }
 
 impl Setting for Limit {
-    const WANTED: &'static str = "a limit in quotes, such as \"100/s burst 200\"";
+    const EXPECTED: &'static str = "a limit in quotes, such as \"100/s burst 200\"";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         Ok(text.parse()?)
     }
 }
@@ -161,19 +163,19 @@ pub(super) struct Section<'a> {
     /// Where its settings are in the environment; `None` if they are not.
     variables: Option<String>,
     table: Option<&'a DeTable<'a>>,
-    asked: Vec<&'static str>,
+    known: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Self {
-        Self { source, variables: Some(PREFIX.into()), table: Some(table), asked: Vec::new() }
+        Self { source, variables: Some(PREFIX.into()), table: Some(table), known: Vec::new() }
     }
 
     /// A table in this one: empty if it is not there.
     pub(super) fn section(&mut self, key: &'static str) -> Self {
         let table = self.find(key).and_then(|value| self.table_of(key, value));
         let variables = self.variables.as_ref().map(|prefix| format!("{prefix}{}_", key.to_uppercase()));
-        Self { source: self.source, variables, table, asked: Vec::new() }
+        Self { source: self.source, variables, table, known: Vec::new() }
     }
 
     /// All tables of a name, `[[so]]`, each with the place of its heading.
@@ -181,13 +183,13 @@ impl<'a> Section<'a> {
         let Some(value) = self.find(key) else { return Vec::new() };
         let Some(array) = value.get_ref().as_array() else {
             let help = format!("write [[{key}]], with two brackets on each side");
-            let single = Fault::new(format!("`{key}` is a list of tables"), help);
-            self.source.fault(single.at(value.span(), "this is not one"));
+            let single = ConfigError::new(format!("`{key}` is a list of tables"), help);
+            self.source.report(single.at(value.span(), "this is not one"));
             return Vec::new();
         };
         let section = |value: &'a Spanned<DeValue<'a>>| {
             let table = Some(self.table_of(key, value)?);
-            let section = Self { source: self.source, variables: None, table, asked: Vec::new() };
+            let section = Self { source: self.source, variables: None, table, known: Vec::new() };
             Some((section, value.span()))
         };
         array.iter().filter_map(section).collect()
@@ -210,7 +212,7 @@ impl<'a> Section<'a> {
         let found = self.find(key);
         if let Some((variable, text)) = self.variable(key) {
             let value = T::from_text(&text)
-                .map_err(|wrong| self.source.fault(in_environment(&variable, &text, wrong)));
+                .map_err(|wrong| self.source.report(in_environment(&variable, &text, wrong)));
             return Some(At { value: value.ok()?, span: None });
         }
         self.read(key, found?)
@@ -229,7 +231,7 @@ impl<'a> Section<'a> {
             let value = |text| {
                 let read = T::from_text(text);
                 let value =
-                    read.map_err(|wrong| self.source.fault(in_environment(&variable, text, wrong))).ok()?;
+                    read.map_err(|wrong| self.source.report(in_environment(&variable, text, wrong))).ok()?;
                 Some(At { value, span: None })
             };
             return texts.map(value).collect();
@@ -255,10 +257,10 @@ impl<'a> Section<'a> {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("write one of {}", names.join(", ")),
         };
-        let fault = Fault::new(format!("`{key}` cannot be {value:?}"), help);
-        self.source.fault(match span {
-            Some(span) => fault.at(span, format!("expected one of {}", names.join(", "))),
-            None => fault,
+        let error = ConfigError::new(format!("`{key}` cannot be {value:?}"), help);
+        self.source.report(match span {
+            Some(span) => error.at(span, format!("expected one of {}", names.join(", "))),
+            None => error,
         });
         None
     }
@@ -273,26 +275,26 @@ impl<'a> Section<'a> {
         self.table.is_some_and(DeTable::is_empty)
     }
 
-    pub(super) fn fault(&self, fault: Fault) {
-        self.source.fault(fault);
+    pub(super) fn report(&self, error: ConfigError) {
+        self.source.report(error);
     }
 
     /// Complains about whatever was not asked for.
     pub(super) fn finish(self) {
         let Some(table) = self.table else { return };
-        for (name, _) in table.iter().filter(|(name, _)| !self.asked.contains(&name.get_ref().as_ref())) {
+        for (name, _) in table.iter().filter(|(name, _)| !self.known.contains(&name.get_ref().as_ref())) {
             let written: &str = name.get_ref();
-            let help = match nearest(written, self.asked.iter().copied()) {
+            let help = match nearest(written, self.known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("what can stand here: {}", self.asked.join(", ")),
+                None => format!("what can stand here: {}", self.known.join(", ")),
             };
-            let fault = Fault::new(format!("there is no setting `{written}` here"), help);
-            self.source.fault(fault.at(name.span(), "unknown"));
+            let error = ConfigError::new(format!("there is no setting `{written}` here"), help);
+            self.source.report(error.at(name.span(), "unknown"));
         }
     }
 
     fn find(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
-        self.asked.push(key);
+        self.known.push(key);
         self.table?.get(key)
     }
 
@@ -300,9 +302,9 @@ impl<'a> Section<'a> {
         let table = value.get_ref().as_table();
         if table.is_none() {
             let found = format!("this is {}", with_article(value.get_ref().type_str()));
-            let fault =
-                Fault::new(format!("`{key}` is a table"), format!("write [{key}], or {key} = {{ … }}"));
-            self.source.fault(fault.at(value.span(), found));
+            let error =
+                ConfigError::new(format!("`{key}` is a table"), format!("write [{key}], or {key} = {{ … }}"));
+            self.source.report(error.at(value.span(), found));
         }
         table
     }
@@ -310,7 +312,7 @@ impl<'a> Section<'a> {
     /// The variable that a setting comes from, and what it says; `None` if it comes from elsewhere.
     pub(super) fn variable(&self, key: &str) -> Option<(String, String)> {
         let name = format!("{}{}", self.variables.as_ref()?, key.to_uppercase());
-        self.source.asked.borrow_mut().push(name.clone());
+        self.source.read_variables.borrow_mut().push(name.clone());
         let text = self.source.environment.get(&name)?.clone();
         Some((name, text))
     }
@@ -321,19 +323,21 @@ impl<'a> Section<'a> {
             DeValue::String(text) => T::from_text(text),
             other => T::from_other(other).ok_or_else(|| {
                 let found = with_article(other.type_str());
-                Wrong::new(format!("this is {found}"), format!("write {}", T::WANTED))
+                ParseError::new(format!("this is {found}"), format!("write {}", T::EXPECTED))
             }),
         };
         match read {
             Ok(value) => Some(At { value, span: Some(span) }),
             Err(wrong) => {
                 let written = self.source.text.get(span.clone()).unwrap_or_default();
-                let at =
-                    wrong.column.and_then(|column| within(written, column)).map_or(span.clone(), |inside| {
+                let at = wrong
+                    .column
+                    .and_then(|column| word_span(written, column))
+                    .map_or(span.clone(), |inside| {
                         span.start.saturating_add(inside.start)..span.start.saturating_add(inside.end)
                     });
-                let fault = Fault::new(format!("`{key}` does not work as it is written"), wrong.help);
-                self.source.fault(fault.at(at, wrong.reason));
+                let error = ConfigError::new(format!("`{key}` does not work as it is written"), wrong.help);
+                self.source.report(error.at(at, wrong.reason));
                 None
             }
         }
@@ -341,7 +345,7 @@ impl<'a> Section<'a> {
 }
 
 /// Where the word at a column of a text is in the same text in quotes, if nothing in it is escaped.
-fn within(quoted: &str, column: usize) -> Option<Range<usize>> {
+fn word_span(quoted: &str, column: usize) -> Option<Range<usize>> {
     let text = quoted.get(1..quoted.len().checked_sub(1)?)?;
     if text.contains(['\\', '\n', '"', '\'']) {
         return None;
@@ -356,9 +360,9 @@ fn within(quoted: &str, column: usize) -> Option<Range<usize>> {
     Some(start.saturating_add(1)..start.saturating_add(1).saturating_add(length))
 }
 
-fn in_environment(variable: &str, text: &str, wrong: Wrong) -> Fault {
+fn in_environment(variable: &str, text: &str, wrong: ParseError) -> ConfigError {
     let place = wrong.column.map_or_else(String::new, |column| format!(" at column {column}"));
-    Fault::new(format!("{variable}={text}: {}{place}", wrong.reason), wrong.help)
+    ConfigError::new(format!("{variable}={text}: {}{place}", wrong.reason), wrong.help)
 }
 
 fn with_article(kind: &str) -> String {

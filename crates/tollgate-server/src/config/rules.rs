@@ -8,7 +8,7 @@ use toml::de::DeTable;
 
 use super::reader::{At, Section, Source};
 use super::store::{Store, share};
-use super::{Fault, POLICIES, nearest, place};
+use super::{ConfigError, POLICIES, at_value, nearest};
 use crate::backend::Backend;
 use crate::envoy::Domains;
 use crate::inline;
@@ -39,7 +39,7 @@ impl Extent {
 }
 
 /// What rules have to go with.
-pub(super) struct About<'a> {
+pub(super) struct Context<'a> {
     pub(super) store: &'a Backend,
     /// The settings of that store.
     pub(super) settings: &'a Store,
@@ -53,32 +53,32 @@ pub(super) fn read(
     source: &Source<'_>,
     root: &mut Section<'_>,
     limit: Option<Limit>,
-    about: &About<'_>,
+    context: &Context<'_>,
 ) -> RuleSet {
-    let store = about.store;
+    let store = context.store;
     let sections = root.sections("rule");
     if let (Some(_), Some((_, heading))) = (limit, sections.first()) {
         let help = "leave --limit out, or write it into the file";
-        let fault = Fault::new("--limit is for a server without rules, and the file has some", help);
-        source.fault(fault.at(heading.clone(), "the first rule"));
+        let error = ConfigError::new("--limit is for a server without rules, and the file has some", help);
+        source.report(error.at(heading.clone(), "the first rule"));
     }
     let none = sections.is_empty();
     let mut named: Vec<(String, Range<usize>)> = Vec::new();
     let mut rules = Vec::new();
     for (mut section, heading) in sections {
         let name = section.get::<String>("name");
-        let mut rule = rule(source, &mut section, &heading, about, name.as_ref());
+        let mut rule = rule(source, &mut section, &heading, context, name.as_ref());
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
             if inline::RULES.contains(&name.as_str()) {
-                let fault = Fault::new(format!("{name:?} is the server's own"), "choose another name");
-                source.fault(fault.at(span.clone(), "here"));
+                let error = ConfigError::new(format!("{name:?} is the server's own"), "choose another name");
+                source.report(error.at(span.clone(), "here"));
                 rule = None;
             }
             if let Some((_, first)) = named.iter().find(|(known, _)| *known == name) {
                 let help = "names tell their counts apart; rename one";
-                let fault = Fault::new(format!("two rules are called {name:?}"), help);
-                source.fault(fault.at(span.clone(), "again").beside(first.clone(), "first here"));
+                let error = ConfigError::new(format!("two rules are called {name:?}"), help);
+                source.report(error.at(span.clone(), "again").beside(first.clone(), "first here"));
                 rule = None;
             }
             named.push((name, span));
@@ -89,9 +89,9 @@ pub(super) fn read(
     if none {
         let limit = limit.unwrap_or(DEFAULT);
         if let Err(error) = store.accepts(&limit) {
-            source.fault(Fault::new(format!("the store cannot keep {limit}"), error.to_string()));
+            source.report(ConfigError::new(format!("the store cannot keep {limit}"), error.to_string()));
         }
-        rules.push(Rule::new("per-client", limit).key([CLIENT]).on_store_error(about.policy));
+        rules.push(Rule::new("per-client", limit).key([CLIENT]).on_store_error(context.policy));
         named.push(("per-client".into(), 0..0));
     }
     let overrides = root.sections("override").into_iter().filter_map(|(mut section, heading)| {
@@ -100,42 +100,42 @@ pub(super) fn read(
         replacement
     });
     let overrides: Vec<Override> = overrides.collect();
-    rules.extend(described(source, &rules, about));
+    rules.extend(described(source, &rules, context));
     // Each of them has been tried, so that together they work.
     let rules = RuleSet::new(rules).unwrap_or_default();
     rules.clone().with_overrides(overrides).unwrap_or(rules)
 }
 
 /// The rules of the reference service's files, which its descriptors name.
-fn described(source: &Source<'_>, others: &[Rule], about: &About<'_>) -> Vec<Rule> {
-    for rule in about.domains.rules().filter(|rule| {
+fn described(source: &Source<'_>, others: &[Rule], context: &Context<'_>) -> Vec<Rule> {
+    for rule in context.domains.rules().filter(|rule| {
         others.iter().any(|other| other.name() == rule.name())
             || inline::RULES.contains(&rule.name().as_str())
     }) {
-        let fault = format!("a rule and a descriptor are both called {:?}", rule.name());
-        source.fault(Fault::new(fault, "rename the rule, or the domain"));
+        let error = format!("a rule and a descriptor are both called {:?}", rule.name());
+        source.report(ConfigError::new(error, "rename the rule, or the domain"));
     }
-    about.domains.rules().cloned().map(|rule| rule.on_demand().on_store_error(about.policy)).collect()
+    context.domains.rules().cloned().map(|rule| rule.on_demand().on_store_error(context.policy)).collect()
 }
 
 fn rule(
     source: &Source<'_>,
     section: &mut Section<'_>,
     heading: &Range<usize>,
-    about: &About<'_>,
+    context: &Context<'_>,
     name: Option<&At<String>>,
 ) -> Option<Rule> {
-    let limits = limits(section, heading, about.store);
+    let limits = limits(section, heading, context.store);
     let matches = section.pairs("match");
     let key = section.list::<String>("key").unwrap_or_default();
     let cost = section.get_or("cost", 1);
     let shadow = section.get_or("shadow", false);
     let share = share(section, "share").filter(|share| *share < 1.0);
-    let policy = section.choice("on_store_error", &POLICIES).map_or(about.policy, |at| at.value);
+    let policy = section.choice("on_store_error", &POLICIES).map_or(context.policy, |at| at.value);
     if name.is_none() && section.span("name").is_none() {
-        let fault =
-            Fault::new("a rule has no name", "add `name = \"…\"`: its counts and its metrics go by it");
-        source.fault(fault.at(heading.clone(), "this one"));
+        let error =
+            ConfigError::new("a rule has no name", "add `name = \"…\"`: its counts and its metrics go by it");
+        source.report(error.at(heading.clone(), "this one"));
     }
     let mut rule = Rule::new(&name?.value, limits?)
         .key(key.into_iter().map(|at| at.value))
@@ -148,7 +148,7 @@ fn rule(
         rule = rule.shadow();
     }
     if let Some(share) = share {
-        rule = rule.max_keys(about.settings.keys(share));
+        rule = rule.max_keys(context.settings.keys(share));
     }
     checked(source, section, heading, || RuleSet::new([rule.clone()]).map(|_| rule))
 }
@@ -165,11 +165,11 @@ fn replacement(
     let matches = section.pairs("match");
     let Some(At { value: rule, span }) = rule else {
         if section.span("rule").is_none() {
-            let fault = Fault::new(
+            let error = ConfigError::new(
                 "an override names no rule",
                 "add `rule = \"…\"`: the rule whose limit it replaces",
             );
-            source.fault(fault.at(heading.clone(), "this one"));
+            source.report(error.at(heading.clone(), "this one"));
         }
         return None;
     };
@@ -178,8 +178,8 @@ fn replacement(
             Some(near) => format!("did you mean {near:?}?"),
             None => "name one of the rules in this file".into(),
         };
-        let fault = Fault::new(format!("there is no rule {rule:?} to override"), help);
-        source.fault(fault.at(span.unwrap_or(heading.clone()), "unknown"));
+        let error = ConfigError::new(format!("there is no rule {rule:?} to override"), help);
+        source.report(error.at(span.unwrap_or(heading.clone()), "unknown"));
         return None;
     }
     let mut replacement = Override::new(&rule, limits?);
@@ -196,13 +196,13 @@ fn replacement(
 fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) -> Option<Vec<Limit>> {
     let limits = section.list::<Limit>("limit");
     if section.span("limit").is_none() {
-        let fault = Fault::new("there is no limit", "add `limit = \"100/s\"`, or alike");
-        section.fault(fault.at(heading.clone(), "here"));
+        let error = ConfigError::new("there is no limit", "add `limit = \"100/s\"`, or alike");
+        section.report(error.at(heading.clone(), "here"));
     }
     for limit in limits.iter().flatten() {
         if let Err(error) = store.accepts(&limit.value) {
-            section.fault(place(
-                Fault::new(format!("the store cannot keep {}", limit.value), error.to_string()),
+            section.report(at_value(
+                ConfigError::new(format!("the store cannot keep {}", limit.value), error.to_string()),
                 limit,
             ));
         }
@@ -210,7 +210,7 @@ fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) ->
     Some(limits?.into_iter().map(|limit| limit.value).collect())
 }
 
-/// What was built, or a fault at the field that the core has something against.
+/// What was built, or a error at the field that the core has something against.
 fn checked<T>(
     source: &Source<'_>,
     section: &Section<'_>,
@@ -225,8 +225,8 @@ fn checked<T>(
             };
             let field = if field == "override" { "match" } else { field };
             let span = section.span(field).unwrap_or(heading.clone());
-            let fault = Fault::new(format!("this {field} does not work"), reason);
-            source.fault(if span.is_empty() { fault } else { fault.at(span, "here") });
+            let error = ConfigError::new(format!("this {field} does not work"), reason);
+            source.report(if span.is_empty() { error } else { error.at(span, "here") });
         })
         .ok()
 }

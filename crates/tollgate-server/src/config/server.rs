@@ -7,7 +7,7 @@ use tollgate_http::{ForwardedBy, Identity, Proxies};
 
 use super::reader::{At, Section, Source};
 use super::values::{Address, Delay, Filter, Network};
-use super::{Fault, Flags, Store, place};
+use super::{ConfigError, Flags, Store, at_value};
 
 /// What an address is where nothing listens.
 pub const OFF: &str = "off";
@@ -51,7 +51,7 @@ pub struct Fixed {
 
 impl Fixed {
     /// What of it is another in `other`, as the file calls it.
-    pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+    pub(crate) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self { addresses, workers, max_connections, max_connections_per_peer, .. } = self;
         let Self { timeout, stop_delay, log, log_format, store, .. } = self;
         let Addresses { http, grpc, resp } = addresses;
@@ -94,8 +94,9 @@ fn addresses(source: &Source<'_>, server: &mut Section<'_>, flags: &Flags) -> Ad
         resp: address("resp", &flags.resp, 6380),
     };
     if [&addresses.http, &addresses.grpc, &addresses.resp].iter().all(|address| *address == OFF) {
-        let fault = Fault::new("nothing is left to listen on", "give one of http, grpc and resp an address");
-        source.fault(server.span("http").map_or(fault.clone(), |span| fault.at(span, OFF)));
+        let error =
+            ConfigError::new("nothing is left to listen on", "give one of http, grpc and resp an address");
+        source.report(server.span("http").map_or(error.clone(), |span| error.at(span, OFF)));
     }
     addresses
 }
@@ -105,13 +106,16 @@ pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags,
     let addresses = addresses(source, &mut server, flags);
     let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
     if timeout.value < Duration::from_millis(100) {
-        server.fault(place(Fault::new("`timeout` is too short to answer anyone", "30s is usual"), &timeout));
+        server.report(at_value(
+            ConfigError::new("`timeout` is too short to answer anyone", "30s is usual"),
+            &timeout,
+        ));
     }
     let workers = server.get::<u64>("workers");
     if let Some(workers) = workers.as_ref().filter(|workers| !(1..=WORKERS_MAX).contains(&workers.value)) {
         let help = "one for each processor is usual: leave it out";
-        let fault = Fault::new(format!("`workers` is from 1 to {WORKERS_MAX}"), help);
-        server.fault(place(fault, workers));
+        let error = ConfigError::new(format!("`workers` is from 1 to {WORKERS_MAX}"), help);
+        server.report(at_value(error, workers));
     }
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
     let fixed = Fixed {
@@ -136,7 +140,10 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     if let (Some(_), Some(hops)) = (&networks, &hops) {
         let help =
             "leave out one: `trusted_proxies` if the proxies' addresses change, `trusted_hops` otherwise";
-        server.fault(place(Fault::new("proxies are trusted by network or by number, not both", help), hops));
+        server.report(at_value(
+            ConfigError::new("proxies are trusted by network or by number, not both", help),
+            hops,
+        ));
     }
     let headers = [
         ("x-forwarded-for", ForwardedBy::XForwardedFor),
@@ -147,7 +154,8 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     let bits = server.get("ipv6_prefix").unwrap_or(At { value: 64, span: None });
     let prefix = u8::try_from(bits.value).ok().filter(|bits| (1..=128).contains(bits));
     if prefix.is_none() {
-        server.fault(place(Fault::new("`ipv6_prefix` is from 1 to 128 bits", "64 is usual"), &bits));
+        server
+            .report(at_value(ConfigError::new("`ipv6_prefix` is from 1 to 128 bits", "64 is usual"), &bits));
     }
     let proxies = match (networks, hops) {
         (Some(networks), _) => Some(Proxies::networks(networks.into_iter().map(|network| network.value.0))),
@@ -165,7 +173,10 @@ fn connections(server: &mut Section<'_>, key: &'static str, default: usize) -> u
 pub(super) fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {
     let number = section.get::<u64>(key)?;
     if number.value == 0 {
-        section.fault(place(Fault::new(format!("`{key}` is at least 1"), "write a larger number"), &number));
+        section.report(at_value(
+            ConfigError::new(format!("`{key}` is at least 1"), "write a larger number"),
+            &number,
+        ));
     }
     Some(number.value)
 }

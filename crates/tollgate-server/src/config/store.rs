@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::reader::{At, Section};
 use super::server::at_least_one;
 use super::values::Delay;
-use super::{Fault, place};
+use super::{ConfigError, at_value};
 use crate::backend::Backend;
 use crate::secret::Secret;
 
@@ -21,7 +21,7 @@ use crate::secret::Secret;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Store {
     /// Where it is.
-    pub place: Place,
+    pub location: Location,
     /// How many keys may be in use in memory.
     pub max_keys: u64,
     /// What a new key gets when every slot is busy.
@@ -46,7 +46,7 @@ pub struct Store {
 
 /// Where state is kept.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub enum Location {
     /// In the process.
     Memory,
     /// In the process and in a directory.
@@ -75,7 +75,7 @@ pub struct Redis {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum StoreKind {
     Memory,
     Disk,
     Redis,
@@ -92,16 +92,16 @@ pub(super) struct Flags<'a> {
 
 /// Reads the section, which stands in a file of this directory.
 pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -> Store {
-    let kinds = [("memory", Kind::Memory), ("disk", Kind::Disk), ("redis", Kind::Redis)];
-    let kind = store.choice("kind", &kinds).or_else(|| implied(&store));
+    let kinds = [("memory", StoreKind::Memory), ("disk", StoreKind::Disk), ("redis", StoreKind::Redis)];
+    let kind = store.choice("kind", &kinds).or_else(|| implied_kind(&store));
     let disk = disk(&mut store, kind.as_ref(), flags, directory);
     let redis = redis(&mut store, kind.as_ref(), flags);
-    let kept = disk.map(Place::Disk).or(redis.map(Place::Redis)).unwrap_or(Place::Memory);
+    let location = disk.map(Location::Disk).or(redis.map(Location::Redis)).unwrap_or(Location::Memory);
     let clocks = [("precise", false), ("coarse", true)];
     let policies = [("deny", OnFull::Deny), ("pool", OnFull::Pool)];
     let (local_share, inline_share) = (share(&mut store, "local_share"), share(&mut store, "inline_share"));
     let built = Store {
-        place: kept,
+        location,
         max_keys: at_least_one(&mut store, "max_keys").unwrap_or(1_000_000),
         on_full: store.choice("on_full", &policies).map_or(OnFull::Deny, |policy| policy.value),
         sweep_interval: store.get_or("sweep_interval", 60 * SECOND),
@@ -121,8 +121,8 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
 pub(super) fn share(section: &mut Section<'_>, key: &'static str) -> Option<f64> {
     let share = section.get::<f64>(key)?;
     if !(share.value > 0.0 && share.value <= 1.0) {
-        let fault = Fault::new(format!("`{key}` is more than 0 and at most 1"), "0.25 is usual");
-        section.fault(place(fault, &share));
+        let error = ConfigError::new(format!("`{key}` is more than 0 and at most 1"), "0.25 is usual");
+        section.report(at_value(error, &share));
     }
     Some(share.value)
 }
@@ -130,15 +130,15 @@ pub(super) fn share(section: &mut Section<'_>, key: &'static str) -> Option<f64>
 fn longest_inline_refill(store: &mut Section<'_>) -> Duration {
     let longest = store.get("longest_inline_refill").unwrap_or(At { value: 366 * DAY, span: None });
     if longest.value > MAX_SPAN {
-        let fault = Fault::new("`longest_inline_refill` is at most 100 years", "366d is usual");
-        store.fault(place(fault, &longest));
+        let error = ConfigError::new("`longest_inline_refill` is at most 100 years", "366d is usual");
+        store.report(at_value(error, &longest));
     }
     longest.value
 }
 
 /// The kind that is meant where none is named, if the environment says where: as a flag does.
-fn implied(store: &Section<'_>) -> Option<At<Kind>> {
-    let places = [("data", Kind::Disk), ("url", Kind::Redis)];
+fn implied_kind(store: &Section<'_>) -> Option<At<StoreKind>> {
+    let places = [("data", StoreKind::Disk), ("url", StoreKind::Redis)];
     let (_, value) = places.into_iter().find(|(key, _)| store.variable(key).is_some())?;
     Some(At { value, span: None })
 }
@@ -151,8 +151,8 @@ fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Opti
                 Some((variable, _)) => (variable, format!("set TOLLGATE_STORE_KIND={kind}, or leave it out")),
                 None => (format!("`{key}`"), "add that, or leave it out".into()),
             };
-            let fault = Fault::new(format!("{name} is for kind = \"{kind}\""), help);
-            store.fault(place(fault, &At { value: (), span: span.clone() }));
+            let error = ConfigError::new(format!("{name} is for kind = \"{kind}\""), help);
+            store.report(at_value(error, &At { value: (), span: span.clone() }));
         }
     }
 }
@@ -160,14 +160,14 @@ fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Opti
 /// What is said of a directory, if that is where state is kept.
 fn disk(
     store: &mut Section<'_>,
-    kind: Option<&At<Kind>>,
+    kind: Option<&At<StoreKind>>,
     flags: Flags<'_>,
     directory: &Path,
 ) -> Option<Disk> {
     let durabilities = [("relaxed", Durability::Relaxed), ("strict", Durability::Strict)];
     let (data, durability) = (store.get::<String>("data"), store.choice("durability", &durabilities));
     let flush_interval = store.get::<Duration>("flush_interval");
-    let kind = kind.filter(|kind| kind.value == Kind::Disk);
+    let kind = kind.filter(|kind| kind.value == StoreKind::Disk);
     if flags.data.is_none() && (kind.is_none() || flags.redis.is_some()) {
         let settings = [
             ("data", data.map(|data| data.span)),
@@ -180,17 +180,17 @@ fn disk(
         return None;
     }
     let Some(data) = flags.data.map(Path::to_owned).or(data.map(|data| directory.join(data.value))) else {
-        let fault = Fault::new(
+        let error = ConfigError::new(
             "kind = \"disk\" needs `data`",
             "add data = \"/var/lib/tollgate\", or where it is to be",
         );
-        store.fault(kind.map_or(fault.clone(), |kind| place(fault, kind)));
+        store.report(kind.map_or(error.clone(), |kind| at_value(error, kind)));
         return None;
     };
     let flush_interval = flush_interval.unwrap_or(At { value: Duration::from_millis(100), span: None });
     if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&flush_interval.value) {
-        store.fault(place(
-            Fault::new("`flush_interval` is from 1ms to 60s", "100ms is usual"),
+        store.report(at_value(
+            ConfigError::new("`flush_interval` is from 1ms to 60s", "100ms is usual"),
             &flush_interval,
         ));
     }
@@ -203,11 +203,11 @@ fn disk(
 }
 
 /// What is said of Redis, if that is where state is kept.
-fn redis(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> Option<Redis> {
+fn redis(store: &mut Section<'_>, kind: Option<&At<StoreKind>>, flags: Flags<'_>) -> Option<Redis> {
     let flag = flags.redis;
     let (url, prefix) = (store.get::<String>("url"), store.get::<String>("prefix"));
     let remember_denials = store.get::<Delay>("remember_denials");
-    let kind = kind.filter(|kind| kind.value == Kind::Redis);
+    let kind = kind.filter(|kind| kind.value == StoreKind::Redis);
     if flag.is_none() && (kind.is_none() || flags.data.is_some()) {
         let settings = [
             ("url", url.map(|url| url.span)),
@@ -221,8 +221,8 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> 
     }
     let Some(address) = flag.or(url.as_ref().map(|url| url.value.as_str())) else {
         let help = "add url = \"redis://127.0.0.1:6379\", or where it is";
-        let fault = Fault::new("kind = \"redis\" needs a `url`", help);
-        store.fault(kind.map_or(fault.clone(), |kind| place(fault, kind)));
+        let error = ConfigError::new("kind = \"redis\" needs a `url`", help);
+        store.report(kind.map_or(error.clone(), |kind| at_value(error, kind)));
         return None;
     };
     let redis = Redis {
@@ -237,14 +237,14 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<Kind>>, flags: Flags<'_>) -> 
             let variable = store.variable(if of_prefix { "prefix" } else { "url" });
             let named = variable.filter(|_| of_prefix || flag.is_none());
             let named = named.map_or_else(String::new, |(name, _)| format!("{name}: "));
-            let fault = Fault::new(
+            let error = ConfigError::new(
                 format!("{named}there is no such store: {error}"),
                 "docs/fleet.md says what may be written",
             );
             // A line that may hold a password is not shown.
             let at =
                 if of_prefix { prefix } else { url.filter(|url| flag.is_none() && !url.value.contains('@')) };
-            store.fault(at.map_or(fault.clone(), |at| place(fault, &at)));
+            store.report(at.map_or(error.clone(), |at| at_value(error, &at)));
             None
         }
     }
@@ -322,9 +322,9 @@ impl Store {
 
     /// A store that accepts what the one that is meant would, for looking at rules: nothing is opened.
     pub(crate) fn sample(&self) -> Result<Backend, Error> {
-        match &self.place {
-            Place::Memory | Place::Disk(_) => Ok(Backend::Memory(Box::new(self.memory()))),
-            Place::Redis(redis) => redis.open(self.log_ceiling, self.deadline, |_| {}).map(Backend::Redis),
+        match &self.location {
+            Location::Memory | Location::Disk(_) => Ok(Backend::Memory(Box::new(self.memory()))),
+            Location::Redis(redis) => redis.open(self.log_ceiling, self.deadline, |_| {}).map(Backend::Redis),
         }
     }
 
@@ -333,10 +333,10 @@ impl Store {
     /// # Errors
     /// A sentence that says what to do.
     pub fn open(&self, tell: impl Fn(Progress) + Send + Sync + 'static) -> Result<Backend, String> {
-        let redis = match &self.place {
-            Place::Memory => return Ok(Backend::Memory(Box::new(self.memory()))),
-            Place::Disk(disk) => return disk.open(self.memory(), tell).map(Backend::Disk),
-            Place::Redis(redis) => redis,
+        let redis = match &self.location {
+            Location::Memory => return Ok(Backend::Memory(Box::new(self.memory()))),
+            Location::Disk(disk) => return disk.open(self.memory(), tell).map(Backend::Disk),
+            Location::Redis(redis) => redis,
         };
         let tell = |change: &Change| match change {
             Change::Down { reason } => {
@@ -358,13 +358,13 @@ impl fmt::Display for Store {
             OnFull::Deny => "a new one is denied",
             OnFull::Pool => "new ones share one budget",
         };
-        if let (Place::Redis(redis), Ok(Backend::Redis(store))) = (&self.place, self.sample()) {
+        if let (Location::Redis(redis), Ok(Backend::Redis(store))) = (&self.location, self.sample()) {
             let (deadline, prefix) = (format_duration(self.deadline), &redis.prefix);
             let address = store.address();
             return write!(f, "Keeps state at {address}, under {prefix}:*, and waits {deadline} for it.");
         }
         write!(f, "Keeps up to {} keys in memory; when all are in use, {full}.", self.max_keys)?;
-        let Place::Disk(Disk { data, durability, flush_interval }) = &self.place else { return Ok(()) };
+        let Location::Disk(Disk { data, durability, flush_interval }) = &self.location else { return Ok(()) };
         let (data, interval) = (data.display(), format_duration(*flush_interval));
         match durability {
             Durability::Relaxed => write!(

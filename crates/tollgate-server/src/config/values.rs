@@ -6,21 +6,21 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 
-use super::reader::{Setting, Wrong};
+use super::reader::{ParseError, Setting};
 
 /// An address to listen on, or `off`.
 pub(super) struct Address(pub(super) String);
 
 impl Setting for Address {
-    const WANTED: &'static str = "an address and a port in quotes, such as \"127.0.0.1:8080\", or \"off\"";
+    const EXPECTED: &'static str = "an address and a port in quotes, such as \"127.0.0.1:8080\", or \"off\"";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         let port =
             text.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then_some(port.parse::<u16>()));
         if text == "off" || matches!(port, Some(Ok(_))) {
             return Ok(Self(text.into()));
         }
-        Err(Wrong::new("this is not an address with a port", format!("write {}", Self::WANTED)))
+        Err(ParseError::new("this is not an address with a port", format!("write {}", Self::EXPECTED)))
     }
 }
 
@@ -28,9 +28,9 @@ impl Setting for Address {
 pub(super) struct Delay(pub(super) Duration);
 
 impl Setting for Delay {
-    const WANTED: &'static str = Duration::WANTED;
+    const EXPECTED: &'static str = Duration::EXPECTED;
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         if matches!(text.trim(), "0" | "0s" | "0ms") {
             Ok(Self(Duration::ZERO))
         } else {
@@ -43,12 +43,12 @@ impl Setting for Delay {
 pub(super) struct Network(pub(super) IpNet);
 
 impl Setting for Network {
-    const WANTED: &'static str = "a network in quotes, such as \"10.0.0.0/8\"";
+    const EXPECTED: &'static str = "a network in quotes, such as \"10.0.0.0/8\"";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         network.map(Self).map_err(|_| {
-            Wrong::new("this is neither a network nor an address", format!("write {}", Self::WANTED))
+            ParseError::new("this is neither a network nor an address", format!("write {}", Self::EXPECTED))
         })
     }
 }
@@ -57,11 +57,11 @@ impl Setting for Network {
 pub(super) struct Filter(pub(super) String);
 
 impl Setting for Filter {
-    const WANTED: &'static str = "a level in quotes, such as \"info\"";
+    const EXPECTED: &'static str = "a level in quotes, such as \"info\"";
 
-    fn from_text(text: &str) -> Result<Self, Wrong> {
+    fn from_text(text: &str) -> Result<Self, ParseError> {
         EnvFilter::try_new(text).map_err(|error| {
-            Wrong::new(
+            ParseError::new(
                 error.to_string(),
                 "write error, warn, info, debug or trace, or tollgate::access=debug,info",
             )

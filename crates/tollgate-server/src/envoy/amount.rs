@@ -7,14 +7,14 @@ use tollgate::{Algorithm, Bucket, DAY, Error, HOUR, Limit, MINUTE, SECOND, Store
 
 use super::fields::{At, Fields};
 use crate::backend::Backend;
-use crate::config::{Fault, nearest};
+use crate::config::{ConfigError, nearest};
 
 /// How much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Amount {
     Unlimited,
     /// `requests_per_unit: 0` of this unit.
-    Nothing(Duration),
+    DenyAll(Duration),
     Limit(Limit),
 }
 
@@ -61,26 +61,27 @@ pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Back
             return Some(Amount::Unlimited);
         };
         let help = format!("leave out `{name}` or `unlimited`");
-        fields.fault(Fault::new(format!("what is unlimited has no `{name}`"), help).at(span, "here"));
+        fields.report(ConfigError::new(format!("what is unlimited has no `{name}`"), help).at(span, "here"));
         return None;
     }
     let build = chosen(fields, algorithm.as_ref());
     let period = period(fields, heading, unit.as_ref(), multiplier.as_ref());
-    if fields.place("requests_per_unit").is_none() {
+    if fields.span_of("requests_per_unit").is_none() {
         let help = "add `requests_per_unit: …`; 0 denies everything";
-        fields.fault(Fault::new("there is no limit", help).at(heading.clone(), "here"));
+        fields.report(ConfigError::new("there is no limit", help).at(heading.clone(), "here"));
     }
     let (requests, period, build) = (requests?, period?, build?);
     if requests.value == 0 {
-        return Some(Amount::Nothing(period));
+        return Some(Amount::DenyAll(period));
     }
-    let places = Places { requests: &requests, unit: multiplier.map_or(unit?.span, |times| times.span) };
-    let limit = Limit::new(build(requests.value, period)).map_err(|error| fields.fault(places.fault(error)));
+    let spans = LimitSpans { requests: &requests, unit: multiplier.map_or(unit?.span, |times| times.span) };
+    let limit = Limit::new(build(requests.value, period)).map_err(|error| fields.report(spans.error(error)));
     let limit = limit.ok()?;
     if let Err(error) = store.accepts(&limit) {
         let place = algorithm.map_or(requests.span, |word| word.span);
-        fields
-            .fault(Fault::new(format!("the store cannot keep {limit}"), error.to_string()).at(place, "here"));
+        fields.report(
+            ConfigError::new(format!("the store cannot keep {limit}"), error.to_string()).at(place, "here"),
+        );
     }
     Some(Amount::Limit(limit))
 }
@@ -96,8 +97,8 @@ fn chosen(fields: &Fields<'_>, word: Option<&At<&str>>) -> Option<Build> {
         Some(near) => format!("did you mean `{near}`?"),
         None => "leave it out for `fixed`".into(),
     };
-    let fault = Fault::new(format!("`algorithm` cannot be {value:?}"), help);
-    fields.fault(fault.at(span.clone(), format!("expected one of {}", names.join(", "))));
+    let error = ConfigError::new(format!("`algorithm` cannot be {value:?}"), help);
+    fields.report(error.at(span.clone(), format!("expected one of {}", names.join(", "))));
     None
 }
 
@@ -108,8 +109,8 @@ fn period(
     multiplier: Option<&At<u64>>,
 ) -> Option<Duration> {
     let Some(At { value, span }) = unit else {
-        let fault = Fault::new("there is no unit", "add `unit: minute`, or alike");
-        fields.fault(fault.at(fields.place("unit").unwrap_or(heading.clone()), "here"));
+        let error = ConfigError::new("there is no unit", "add `unit: minute`, or alike");
+        fields.report(error.at(fields.span_of("unit").unwrap_or(heading.clone()), "here"));
         return None;
     };
     let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(value)).map(|(_, period)| *period);
@@ -123,29 +124,29 @@ fn period(
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("{hint}; or second, minute, hour, day, week, month, year"),
         };
-        fields.fault(Fault::new(format!("`unit` cannot be {value:?}"), help).at(span.clone(), reason));
+        fields.report(ConfigError::new(format!("`unit` cannot be {value:?}"), help).at(span.clone(), reason));
     });
     let times =
         multiplier.map_or(Some(1), |times| u32::try_from(times.value).ok().filter(|times| *times > 0));
     if let (None, Some(At { span, .. })) = (times, multiplier) {
         let help = "write another number, or leave it out";
-        let fault = Fault::new(format!("`unit_multiplier` is from 1 to {}", u32::MAX), help);
-        fields.fault(fault.at(span.clone(), "here"));
+        let error = ConfigError::new(format!("`unit_multiplier` is from 1 to {}", u32::MAX), help);
+        fields.report(error.at(span.clone(), "here"));
     }
     // What is far too long is found to be so when the limit is built.
     Some(period.ok()?.saturating_mul(times?))
 }
 
 /// Where the numbers of a limit come from.
-struct Places<'a> {
+struct LimitSpans<'a> {
     requests: &'a At<u64>,
     unit: Range<usize>,
 }
 
-impl Places<'_> {
-    fn fault(&self, error: Error) -> Fault {
+impl LimitSpans<'_> {
+    fn error(&self, error: Error) -> ConfigError {
         let Error::InvalidLimit { field, reason, .. } = error else {
-            return Fault::new("this limit does not work", error.to_string())
+            return ConfigError::new("this limit does not work", error.to_string())
                 .at(self.requests.span.clone(), "here");
         };
         let of_time = matches!(field, "period" | "interval");
@@ -154,6 +155,6 @@ impl Places<'_> {
         } else {
             (self.requests.span.clone(), "number of requests")
         };
-        Fault::new(format!("the {what} does not work"), format!("it must be {reason}")).at(span, "here")
+        ConfigError::new(format!("the {what} does not work"), format!("it must be {reason}")).at(span, "here")
     }
 }

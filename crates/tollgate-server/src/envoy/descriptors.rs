@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::amount::{self, Amount};
-use super::fields::{At, Fields, Page};
+use super::fields::{At, ErrorList, Fields};
 use super::yaml::Node;
 use crate::backend::Backend;
-use crate::config::Fault;
+use crate::config::ConfigError;
 
 /// The most attributes that a rule can count by.
 const VARYING_MAX: usize = 8;
@@ -29,13 +29,13 @@ pub(super) struct Descriptor {
     pub(super) value: Option<String>,
     /// Whether all values of a pattern share a budget.
     shared: bool,
-    pub(super) limited: Option<Limited>,
-    pub(super) below: Vec<Self>,
+    pub(super) limited: Option<RateLimit>,
+    pub(super) children: Vec<Self>,
 }
 
 /// A `rate_limit`, and the settings beside it.
 #[derive(Debug)]
-pub(super) struct Limited {
+pub(super) struct RateLimit {
     pub(super) amount: Amount,
     pub(super) name: String,
     pub(super) replaces: Vec<String>,
@@ -52,15 +52,16 @@ impl Descriptor {
 
 /// Reads a file. What is wrong with it is noted on the page; then the draft is of no use but for
 /// its domain.
-pub(super) fn read(page: &Page, root: &Node, store: &Backend) -> Option<Draft> {
-    let mut fields = Fields::of(page, root, "a file", "`domain: …` and `descriptors:` below it")?;
+pub(super) fn read(errors: &ErrorList, root: &Node, store: &Backend) -> Option<Draft> {
+    let mut fields = Fields::of(errors, root, "a file", "`domain: …` and `descriptors:` below it")?;
     let domain = fields.text("domain").filter(|domain| !domain.value.is_empty());
     if domain.is_none() {
-        let place = fields.place("domain").unwrap_or(fields.span.clone());
-        let fault = Fault::new("this file has no domain", "write `domain: …`, as Envoy's filter calls it");
-        page.fault(fault.at(place, "here"));
+        let place = fields.span_of("domain").unwrap_or(fields.span.clone());
+        let error =
+            ConfigError::new("this file has no domain", "write `domain: …`, as Envoy's filter calls it");
+        errors.report(error.at(place, "here"));
     }
-    let reader = Reader { page, store };
+    let reader = Reader { errors, store };
     let descriptors = reader.level(fields.list("descriptors"), 0);
     fields.finish();
     let At { value, span } = domain?;
@@ -68,7 +69,7 @@ pub(super) fn read(page: &Page, root: &Node, store: &Backend) -> Option<Draft> {
 }
 
 struct Reader<'a> {
-    page: &'a Page,
+    errors: &'a ErrorList,
     store: &'a Backend,
 }
 
@@ -90,8 +91,8 @@ impl<'a> Reader<'a> {
                         .unwrap_or_default();
                     let message =
                         format!("the key {:?}{of} is there twice at the same level", descriptor.key);
-                    let fault = Fault::new(message, "put what belongs to both under one of them");
-                    self.page.fault(fault.at(span, "again").beside(first.get().clone(), "first here"));
+                    let error = ConfigError::new(message, "put what belongs to both under one of them");
+                    self.errors.report(error.at(span, "again").beside(first.get().clone(), "first here"));
                 }
             }
         }
@@ -99,7 +100,7 @@ impl<'a> Reader<'a> {
     }
 
     fn descriptor(&self, item: &'a Node, varying: usize) -> Option<(Descriptor, Range<usize>)> {
-        let mut fields = Fields::of(self.page, item, "a descriptor", "`- key: …`")?;
+        let mut fields = Fields::of(self.errors, item, "a descriptor", "`- key: …`")?;
         let key = fields.text("key").filter(|key| !key.value.is_empty());
         let value = fields.text("value").filter(|value| !value.value.is_empty());
         let shared = fields.flag("share_threshold");
@@ -109,11 +110,11 @@ impl<'a> Reader<'a> {
             value: value.as_ref().map(|value| value.value.into()),
             shared,
             limited: None,
-            below: Vec::new(),
+            children: Vec::new(),
         };
         let varying = varying.saturating_add(usize::from(descriptor.varies()));
         descriptor.limited = self.limited(&mut fields, varying);
-        descriptor.below = self.level(fields.list("descriptors"), varying);
+        descriptor.children = self.level(fields.list("descriptors"), varying);
         // Names of metrics, and what Envoy is to be told besides: neither changes a decision.
         fields.ignore("value_to_metric");
         fields.ignore("metadata");
@@ -125,26 +126,26 @@ impl<'a> Reader<'a> {
     fn check(&self, fields: &Fields<'_>, key: Option<&At<&str>>, value: Option<&At<&str>>, shared: bool) {
         match key {
             None => {
-                let place = fields.place("key").unwrap_or(fields.span.clone());
-                let fault = Fault::new("a descriptor has no key", "write `- key: …`");
-                self.page.fault(fault.at(place, "here"));
+                let place = fields.span_of("key").unwrap_or(fields.span.clone());
+                let error = ConfigError::new("a descriptor has no key", "write `- key: …`");
+                self.errors.report(error.at(place, "here"));
             }
             Some(key) if key.value.contains('*') => {
                 let help = "write the pattern into `value`, and the whole key here";
-                let fault = Fault::new("only a value can be a pattern", help);
-                self.page.fault(fault.at(key.span.clone(), "this is a key"));
+                let error = ConfigError::new("only a value can be a pattern", help);
+                self.errors.report(error.at(key.span.clone(), "this is a key"));
             }
             Some(_) => {}
         }
         if shared && !value.is_some_and(|value| value.value.contains('*')) {
             let help = "write a `*` into `value`, or leave `share_threshold` out";
-            let fault = Fault::new("only the values of a pattern can share a limit", help);
-            let place = fields.place("share_threshold").unwrap_or(fields.span.clone());
-            self.page.fault(fault.at(place, "there is no pattern"));
+            let error = ConfigError::new("only the values of a pattern can share a limit", help);
+            let place = fields.span_of("share_threshold").unwrap_or(fields.span.clone());
+            self.errors.report(error.at(place, "there is no pattern"));
         }
     }
 
-    fn limited(&self, fields: &mut Fields<'a>, varying: usize) -> Option<Limited> {
+    fn limited(&self, fields: &mut Fields<'a>, varying: usize) -> Option<RateLimit> {
         let detailed = fields.flag("detailed_metric");
         // What a quota is for, choosing among backends, is not decided here: it counts, and never denies.
         let shadow = fields.flag("shadow_mode") | fields.flag("quota_mode");
@@ -156,23 +157,26 @@ impl<'a> Reader<'a> {
         limit.finish();
         if varying > VARYING_MAX {
             let help = format!("give some of them a value; {VARYING_MAX} without one are the most");
-            let fault = Fault::new(format!("this limit would count by {varying} values at once"), help);
-            self.page.fault(fault.at(heading, "this one"));
+            let error = ConfigError::new(format!("this limit would count by {varying} values at once"), help);
+            self.errors.report(error.at(heading, "this one"));
         }
-        Some(Limited { amount: amount?, name: name.into(), replaces, detailed, shadow })
+        Some(RateLimit { amount: amount?, name: name.into(), replaces, detailed, shadow })
     }
 
     fn replaces(&self, limit: &mut Fields<'a>, own: &str) -> Vec<String> {
         let name = |item: &'a Rc<Node>| {
-            let mut fields = Fields::of(self.page, item, "what is replaced", "`- name: …`")?;
+            let mut fields = Fields::of(self.errors, item, "what is replaced", "`- name: …`")?;
             let name = fields.text("name").filter(|name| !name.value.is_empty());
-            let place = fields.place("name").unwrap_or(fields.span.clone());
+            let place = fields.span_of("name").unwrap_or(fields.span.clone());
             fields.finish();
-            let told = |fault: Fault| self.page.fault(fault.at(place, "here"));
+            let told = |error: ConfigError| self.errors.report(error.at(place, "here"));
             match name {
-                None => told(Fault::new("nothing is named to replace", "write `- name: …`, or leave it out")),
+                None => told(ConfigError::new(
+                    "nothing is named to replace",
+                    "write `- name: …`, or leave it out",
+                )),
                 Some(name) if name.value == own => {
-                    told(Fault::new("a limit cannot replace itself", "name another one"));
+                    told(ConfigError::new("a limit cannot replace itself", "name another one"));
                 }
                 Some(name) => return Some(name.value.into()),
             }

@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::yaml::{Node, Value};
-use crate::config::{Fault, nearest};
+use crate::config::{ConfigError, nearest};
 
 /// Where each setting stands: to say so if it stands elsewhere.
-const HOMES: [(&[&str], &str); 3] = [
+const SECTIONS: [(&[&str], &str); 3] = [
     (&["domain"], "at the top of the file"),
     (
         &["value", "rate_limit", "shadow_mode", "quota_mode", "detailed_metric", "share_threshold"],
@@ -27,20 +27,20 @@ const HOMES: [(&[&str], &str); 3] = [
 const FIELDS_MAX: usize = 64;
 
 /// More than this nobody reads.
-const FAULTS_MAX: usize = 1_000;
+const ERRORS_MAX: usize = 1_000;
 
 /// What was found wrong with a file.
 #[derive(Debug, Default)]
-pub(super) struct Page {
-    pub(super) faults: RefCell<Vec<Fault>>,
+pub(super) struct ErrorList {
+    pub(super) errors: RefCell<Vec<ConfigError>>,
 }
 
-impl Page {
+impl ErrorList {
     /// Takes note of one. What is wrong with something that aliases repeat is told once.
-    pub(super) fn fault(&self, fault: Fault) {
-        let mut faults = self.faults.borrow_mut();
-        if faults.len() < FAULTS_MAX && !faults.contains(&fault) {
-            faults.push(fault);
+    pub(super) fn report(&self, error: ConfigError) {
+        let mut errors = self.errors.borrow_mut();
+        if errors.len() < ERRORS_MAX && !errors.contains(&error) {
+            errors.push(error);
         }
     }
 }
@@ -55,11 +55,11 @@ pub(super) struct At<T> {
 /// The settings of a mapping.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
-    page: &'a Page,
+    errors: &'a ErrorList,
     /// Where it begins.
     pub(super) span: Range<usize>,
     fields: Vec<Field<'a>>,
-    asked: Vec<&'static str>,
+    known: Vec<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,14 +81,14 @@ impl Field<'_> {
 
 impl<'a> Fields<'a> {
     /// The settings of a node, if it is a mapping; `what` it is and an `example` say so if not.
-    pub(super) fn of(page: &'a Page, node: &'a Node, what: &str, example: &str) -> Option<Self> {
+    pub(super) fn of(errors: &'a ErrorList, node: &'a Node, what: &str, example: &str) -> Option<Self> {
         let Value::Map(pairs) = &node.value else {
-            let fault = Fault::new(format!("{what} is a mapping"), format!("write {example}"));
-            page.fault(fault.at(node.span.clone(), format!("this is {}", node.kind())));
+            let error = ConfigError::new(format!("{what} is a mapping"), format!("write {example}"));
+            errors.report(error.at(node.span.clone(), format!("this is {}", node.kind())));
             return None;
         };
         let span = pairs.first().map_or(&node.span, |(key, _)| &key.span).clone();
-        let mut fields = Self { page, span, fields: Vec::new(), asked: Vec::new() };
+        let mut fields = Self { errors, span, fields: Vec::new(), known: Vec::new() };
         fields.add(pairs, false);
         Some(fields)
     }
@@ -98,17 +98,17 @@ impl<'a> Fields<'a> {
         let mut merges = Vec::new();
         for (key, value) in pairs {
             let Value::Scalar { text: name, plain } = &key.value else {
-                let fault = Fault::new("the name of a setting is a word", "write `key: …`, or alike");
-                self.page.fault(fault.at(key.span.clone(), format!("this is {}", key.kind())));
+                let error = ConfigError::new("the name of a setting is a word", "write `key: …`, or alike");
+                self.errors.report(error.at(key.span.clone(), format!("this is {}", key.kind())));
                 continue;
             };
             if *plain && name == "<<" {
                 merges.push(&**value);
             } else if let Some(first) = self.fields.iter().find(|field| field.name == name) {
                 if !merged {
-                    let fault = Fault::new(format!("`{name}` is there twice"), "leave one out");
-                    let fault = fault.at(key.span.clone(), "again");
-                    self.page.fault(fault.beside(first.key.span.clone(), "first here"));
+                    let error = ConfigError::new(format!("`{name}` is there twice"), "leave one out");
+                    let error = error.at(key.span.clone(), "again");
+                    self.errors.report(error.beside(first.key.span.clone(), "first here"));
                 }
             } else if self.fields.len() < FIELDS_MAX {
                 self.fields.push(Field { name, key, value });
@@ -123,8 +123,8 @@ impl<'a> Fields<'a> {
                 match &other.value {
                     Value::Map(pairs) => self.add(pairs, true),
                     _ => {
-                        let fault = Fault::new("only a mapping can be merged in", "write `<<: *name`");
-                        self.page.fault(fault.at(other.span.clone(), format!("this is {}", other.kind())));
+                        let error = ConfigError::new("only a mapping can be merged in", "write `<<: *name`");
+                        self.errors.report(error.at(other.span.clone(), format!("this is {}", other.kind())));
                     }
                 }
             }
@@ -132,12 +132,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Where a setting stands, if it is there.
-    pub(super) fn place(&self, name: &str) -> Option<Range<usize>> {
+    pub(super) fn span_of(&self, name: &str) -> Option<Range<usize>> {
         self.fields.iter().find(|field| field.name == name).map(Field::span)
     }
 
-    pub(super) fn fault(&self, fault: Fault) {
-        self.page.fault(fault);
+    pub(super) fn report(&self, error: ConfigError) {
+        self.errors.report(error);
     }
 
     /// A text as it is written: `0123` and `true` are texts too where one is wanted.
@@ -145,7 +145,7 @@ impl<'a> Fields<'a> {
         let field = self.find(name)?;
         match &field.value.value {
             Value::Scalar { text, .. } => Some(At { value: text, span: field.span() }),
-            _ => self.unlike(field, "a text"),
+            _ => self.wrong_type(field, "a text"),
         }
     }
 
@@ -156,8 +156,8 @@ impl<'a> Fields<'a> {
             "true" | "yes" | "on" | "y" => true,
             "false" | "no" | "off" | "n" => false,
             _ => {
-                let fault = Fault::new(format!("`{name}` is yes or no"), "write true or false");
-                self.fault(fault.at(span, "this is neither"));
+                let error = ConfigError::new(format!("`{name}` is yes or no"), "write true or false");
+                self.report(error.at(span, "this is neither"));
                 false
             }
         }
@@ -167,8 +167,8 @@ impl<'a> Fields<'a> {
     pub(super) fn count(&mut self, name: &'static str) -> Option<At<u64>> {
         let At { value, span } = self.text(name)?;
         let Some(value) = whole(value) else {
-            let fault = Fault::new(format!("`{name}` is a whole number"), "write digits, such as 100");
-            self.fault(fault.at(span, "this is not one"));
+            let error = ConfigError::new(format!("`{name}` is a whole number"), "write digits, such as 100");
+            self.report(error.at(span, "this is not one"));
             return None;
         };
         Some(At { value, span })
@@ -179,44 +179,44 @@ impl<'a> Fields<'a> {
         let Some(field) = self.find(name) else { return &[] };
         match &field.value.value {
             Value::List(items) => items,
-            _ => self.unlike(field, "a list, each item after a dash").unwrap_or(&[]),
+            _ => self.wrong_type(field, "a list, each item after a dash").unwrap_or(&[]),
         }
     }
 
     /// The settings of a mapping, and where its name stands.
     pub(super) fn fields(&mut self, name: &'static str, example: &str) -> Option<(Self, Range<usize>)> {
         let field = self.find(name)?;
-        Some((Self::of(self.page, field.value, &format!("`{name}`"), example)?, field.key.span.clone()))
+        Some((Self::of(self.errors, field.value, &format!("`{name}`"), example)?, field.key.span.clone()))
     }
 
     /// Lets a setting stand that means nothing here.
     pub(super) fn ignore(&mut self, name: &'static str) {
-        self.asked.push(name);
+        self.known.push(name);
     }
 
     /// Complains about whatever was not asked for.
     pub(super) fn finish(self) {
-        for Field { name, key, .. } in self.fields.iter().filter(|field| !self.asked.contains(&field.name)) {
-            let home = HOMES.iter().find(|(names, _)| names.contains(name));
-            let help = match (home, nearest(name, self.asked.iter().copied())) {
+        for Field { name, key, .. } in self.fields.iter().filter(|field| !self.known.contains(&field.name)) {
+            let home = SECTIONS.iter().find(|(names, _)| names.contains(name));
+            let help = match (home, nearest(name, self.known.iter().copied())) {
                 (Some((_, home)), _) => format!("it stands {home}"),
                 (None, Some(near)) => format!("did you mean `{near}`?"),
-                (None, None) => format!("what can stand here: {}", self.asked.join(", ")),
+                (None, None) => format!("what can stand here: {}", self.known.join(", ")),
             };
-            let fault = Fault::new(format!("there is no setting `{name}` here"), help);
-            self.page.fault(fault.at(key.span.clone(), "unknown"));
+            let error = ConfigError::new(format!("there is no setting `{name}` here"), help);
+            self.errors.report(error.at(key.span.clone(), "unknown"));
         }
     }
 
     fn find(&mut self, name: &'static str) -> Option<Field<'a>> {
-        self.asked.push(name);
+        self.known.push(name);
         let found = self.fields.iter().find(|field| field.name == name)?;
         (!found.value.is_null()).then_some(*found)
     }
 
-    fn unlike<T>(&self, field: Field<'_>, wanted: &str) -> Option<T> {
-        let fault = Fault::new(format!("`{}` is {wanted}", field.name), format!("write {wanted}"));
-        self.fault(fault.at(field.span(), format!("this is {}", field.value.kind())));
+    fn wrong_type<T>(&self, field: Field<'_>, wanted: &str) -> Option<T> {
+        let error = ConfigError::new(format!("`{}` is {wanted}", field.name), format!("write {wanted}"));
+        self.report(error.at(field.span(), format!("this is {}", field.value.kind())));
         None
     }
 }

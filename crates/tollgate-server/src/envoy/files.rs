@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::config::Faults;
+use crate::config::ConfigErrors;
 
 /// A larger file is a mistake.
 const BYTES_MAX: u64 = 4 << 20;
@@ -15,8 +15,8 @@ pub(super) type Source = (String, Result<String, String>);
 /// A file, or all `*.yaml` and `*.yml` of a directory, in the order of their names. A directory
 /// without any that has a directory `config` means that one: so the reference's runtime directories
 /// look.
-pub(super) fn sources(path: &Path) -> Result<Vec<Source>, Faults> {
-    let told = |reason: String| Faults::sentence(path.display().to_string(), reason);
+pub(super) fn sources(path: &Path) -> Result<Vec<Source>, ConfigErrors> {
+    let told = |reason: String| ConfigErrors::sentence(path.display().to_string(), reason);
     let files = files(path).map_err(|error| told(format!("cannot read {}: {error}", path.display())))?;
     if files.is_empty() {
         return Err(told(format!("there is no file *.yaml or *.yml in {}", path.display())));

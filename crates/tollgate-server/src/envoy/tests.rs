@@ -8,7 +8,7 @@ use tollgate::{HOUR, Limit, MINUTE, RuleSet, SECOND};
 
 use super::*;
 
-mod faults;
+mod errors;
 
 /// A directory of its own, gone at the end.
 struct Directory(PathBuf);
@@ -29,7 +29,7 @@ impl Directory {
         self
     }
 
-    fn read(&self) -> Result<Domains, Vec<Faults>> {
+    fn read(&self) -> Result<Domains, Vec<ConfigErrors>> {
         Domains::read(&self.0, &Backend::Memory(Box::default()))
     }
 }
@@ -42,13 +42,13 @@ impl Drop for Directory {
 
 /// All of what is wrong with one file.
 fn told(text: &str) -> String {
-    let faults = Directory::new().with("x.yaml", text).read().expect_err("something is wrong");
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    let errors = Directory::new().with("x.yaml", text).read().expect_err("something is wrong");
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 fn domains(text: &str) -> Domains {
     let read = Directory::new().with("x.yaml", text).read();
-    let domains = read.unwrap_or_else(|faults| panic!("{}", faults[0]));
+    let domains = read.unwrap_or_else(|errors| panic!("{}", errors[0]));
     RuleSet::new(domains.rules().cloned()).expect("rules that work together");
     domains
 }
@@ -196,7 +196,7 @@ descriptors:
     );
     let verdict = |key| find(&domains, "d", &[(key, "x")]).map(|matched| matched.verdict);
     assert_eq!(verdict("free"), Some(Verdict::Unlimited));
-    assert_eq!(verdict("banned"), Some(Verdict::Nothing(HOUR)));
+    assert_eq!(verdict("banned"), Some(Verdict::DenyAll(HOUR)));
     assert!(find(&domains, "d", &[("banned", "x")]).unwrap().shadow);
     assert_eq!(verdict("none"), None);
     assert_eq!(domains.rules().count(), 0);

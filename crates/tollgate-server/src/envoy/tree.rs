@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use tollgate::Rule;
 
 use super::amount::Amount;
-use super::descriptors::{Descriptor, Limited};
+use super::descriptors::{Descriptor, RateLimit};
 use super::names::{Names, Path, attribute_names};
 use super::{Matched, Verdict};
 
 /// What descriptors come to, whichever level they are on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Grown {
+pub(super) struct Compiled {
     pub(super) rules: Vec<Rule>,
     /// Those that need no rule, by their names.
-    pub(super) others: Vec<(String, Verdict)>,
+    pub(super) without_rule: Vec<(String, Verdict)>,
 }
 
 /// Descriptors that stand beside one another.
@@ -35,7 +35,7 @@ struct Values {
 #[derive(Clone, Debug)]
 struct Branch {
     matched: Option<Matched>,
-    below: Level,
+    children: Level,
 }
 
 impl Level {
@@ -44,18 +44,18 @@ impl Level {
         let branches = |values: &Values| {
             let patterns = values.patterns.iter().map(|(_, branch)| branch);
             let mut all = values.exact.values().chain(patterns).chain(values.any.as_deref());
-            all.any(|branch| branch.matched.is_some() || branch.below.limits())
+            all.any(|branch| branch.matched.is_some() || branch.children.limits())
         };
         self.keys.values().any(branches)
     }
 
     /// Puts descriptors to use; those `above` lead to them.
-    pub(super) fn grow<'a>(
+    pub(super) fn compile<'a>(
         descriptors: &'a [Descriptor],
         above: &mut Vec<&'a Descriptor>,
         domain: &'a str,
         names: &Names,
-        grown: &mut Grown,
+        compiled: &mut Compiled,
     ) -> Self {
         let mut level = Self::default();
         for descriptor in descriptors {
@@ -64,18 +64,18 @@ impl Level {
                 let rule = rule(limited, above, domain, names);
                 let verdict = match (limited.amount, &rule) {
                     (_, Some(rule)) => Verdict::Rule(rule.name()),
-                    (Amount::Nothing(period), _) => Verdict::Nothing(period),
+                    (Amount::DenyAll(period), _) => Verdict::DenyAll(period),
                     _ => Verdict::Unlimited,
                 };
                 if rule.is_none() {
-                    grown.others.push((path(domain, above).full_key(), verdict));
+                    compiled.without_rule.push((path(domain, above).full_key(), verdict));
                 }
-                grown.rules.extend(rule);
+                compiled.rules.extend(rule);
                 limited.matched(verdict)
             });
-            let below = Self::grow(&descriptor.below, above, domain, names, grown);
+            let children = Self::compile(&descriptor.children, above, domain, names, compiled);
             above.pop();
-            level.insert(descriptor, Branch { matched, below });
+            level.insert(descriptor, Branch { matched, children });
         }
         level.keys.values_mut().for_each(Values::sort);
         level
@@ -96,7 +96,7 @@ impl Level {
         let mut matched = None;
         for (key, value) in entries {
             let branch = level.keys.get(key)?.find(value)?;
-            (level, matched) = (&branch.below, branch.matched.as_ref());
+            (level, matched) = (&branch.children, branch.matched.as_ref());
         }
         matched
     }
@@ -109,11 +109,11 @@ impl Values {
     }
 
     fn sort(&mut self) {
-        self.patterns.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.said()));
+        self.patterns.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
     }
 }
 
-impl Limited {
+impl RateLimit {
     fn matched(&self, verdict: Verdict) -> Matched {
         Matched {
             verdict,
@@ -132,13 +132,13 @@ pub(super) fn note<'a>(descriptors: &'a [Descriptor], path: &mut Path<'a>, names
         if descriptor.limited.as_ref().is_some_and(|limited| matches!(limited.amount, Amount::Limit(_))) {
             names.note(path);
         }
-        note(&descriptor.below, path, names);
+        note(&descriptor.children, path, names);
         path.steps.pop();
     }
 }
 
 /// The rule of the last of these descriptors, if it needs one.
-fn rule(limited: &Limited, steps: &[&Descriptor], domain: &str, names: &Names) -> Option<Rule> {
+fn rule(limited: &RateLimit, steps: &[&Descriptor], domain: &str, names: &Names) -> Option<Rule> {
     let Amount::Limit(limit) = limited.amount else { return None };
     let attributes = attribute_names(steps.iter().map(|step| step.key.as_str()));
     let varying = attributes.into_iter().zip(steps).filter(|(_, step)| step.varies());
@@ -164,7 +164,7 @@ impl Pattern {
     }
 
     /// How much it says: first what a value begins with, then all of it.
-    fn said(&self) -> (usize, usize) {
+    fn specificity(&self) -> (usize, usize) {
         (self.parts.first().map_or(0, String::len), self.parts.iter().map(String::len).sum())
     }
 

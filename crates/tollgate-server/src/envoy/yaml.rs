@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
-use crate::config::Fault;
+use crate::config::ConfigError;
 
 /// Lists and mappings inside one another, aliases followed.
 const DEPTH_MAX: usize = 100;
@@ -63,11 +63,11 @@ impl Node {
 }
 
 /// Reads the one document of a file; `None` if there is nothing in it.
-pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<Fault>> {
+pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<ConfigError>> {
     let mut builder = Builder::new(text);
     let mut events = Parser::new_from_str(text);
     while let Some(event) = events.next_event() {
-        let (event, span) = event.map_err(|error| Box::new(builder.places.error(&error)))?;
+        let (event, span) = event.map_err(|error| Box::new(builder.offsets.error(&error)))?;
         builder.take(event, span)?;
     }
     let mut documents = builder.documents.into_iter().filter(|document| !document.is_null());
@@ -75,8 +75,8 @@ pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<Fault>> {
     match documents.next() {
         Some(second) => {
             let help = "a file holds one domain; put the other into a file of its own";
-            let fault = Fault::new("there is more than one document", help);
-            Err(Box::new(fault.at(second.span.clone(), "another one")))
+            let error = ConfigError::new("there is more than one document", help);
+            Err(Box::new(error.at(second.span.clone(), "another one")))
         }
         None => Ok(first),
     }
@@ -84,7 +84,7 @@ pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<Fault>> {
 
 /// Puts nodes together as their parts come in.
 struct Builder<'t> {
-    places: Places<'t>,
+    offsets: Offsets<'t>,
     /// Lists and mappings that have begun and not ended.
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
@@ -102,7 +102,7 @@ struct Open {
 impl<'t> Builder<'t> {
     fn new(text: &'t str) -> Self {
         Self {
-            places: Places::new(text),
+            offsets: Offsets::new(text),
             open: Vec::new(),
             anchors: HashMap::new(),
             documents: Vec::new(),
@@ -110,8 +110,8 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<Fault>> {
-        let span = self.places.range(span);
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<ConfigError>> {
+        let span = self.offsets.range(span);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && tag.is_none();
@@ -132,12 +132,12 @@ impl<'t> Builder<'t> {
                     Err(Box::new(too_deep(span)))
                 }
                 Some(node) => {
-                    self.put(node, 0).map_err(|fault| Box::new(fault.at(span, "this makes it too large")))
+                    self.put(node, 0).map_err(|error| Box::new(error.at(span, "this makes it too large")))
                 }
                 None => {
                     let help = "write out what is meant";
-                    let fault = Fault::new("this alias stands inside what it stands for", help);
-                    Err(Box::new(fault.at(span, "here")))
+                    let error = ConfigError::new("this alias stands inside what it stands for", help);
+                    Err(Box::new(error.at(span, "here")))
                 }
             },
             Event::Nothing
@@ -148,7 +148,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn close(&mut self, value: impl FnOnce(Vec<Rc<Node>>) -> Value) -> Result<(), Box<Fault>> {
+    fn close(&mut self, value: impl FnOnce(Vec<Rc<Node>>) -> Value) -> Result<(), Box<ConfigError>> {
         let Some(Open { span, anchor, children }) = self.open.pop() else { return Ok(()) };
         let size = children.iter().fold(1_usize, |size, child| size.saturating_add(child.size));
         let depth = children.iter().map(|child| child.depth).max().unwrap_or(0).saturating_add(1);
@@ -157,12 +157,12 @@ impl<'t> Builder<'t> {
         self.put(Rc::new(Node { span, value: value(children), size, depth }), anchor)
     }
 
-    fn put(&mut self, node: Rc<Node>, anchor: usize) -> Result<(), Box<Fault>> {
+    fn put(&mut self, node: Rc<Node>, anchor: usize) -> Result<(), Box<ConfigError>> {
         self.size = self.size.saturating_add(node.size);
         if self.size > NODES_MAX {
             let help = format!("at most {NODES_MAX} values are read, aliases written out");
-            let fault = Fault::new("this file is too large", help);
-            return Err(Box::new(fault.at(node.span.clone(), "up to here")));
+            let error = ConfigError::new("this file is too large", help);
+            return Err(Box::new(error.at(node.span.clone(), "up to here")));
         }
         if anchor > 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
@@ -175,9 +175,9 @@ impl<'t> Builder<'t> {
     }
 }
 
-fn too_deep(span: Range<usize>) -> Fault {
+fn too_deep(span: Range<usize>) -> ConfigError {
     let help = format!("{DEPTH_MAX} lists and mappings inside one another are the most");
-    Fault::new("this is nested too deeply", help).at(span, "here")
+    ConfigError::new("this is nested too deeply", help).at(span, "here")
 }
 
 /// Keys and values, which come in turn.
@@ -187,13 +187,13 @@ fn pairs(children: Vec<Rc<Node>>) -> Vec<(Rc<Node>, Rc<Node>)> {
 }
 
 /// The parser counts characters, everyone else bytes.
-struct Places<'t> {
+struct Offsets<'t> {
     text: &'t str,
     /// Where each character begins; not needed if each is a byte.
     starts: Option<Vec<usize>>,
 }
 
-impl<'t> Places<'t> {
+impl<'t> Offsets<'t> {
     fn new(text: &'t str) -> Self {
         let starts = (!text.is_ascii()).then(|| text.char_indices().map(|(start, _)| start).collect());
         Self { text, starts }
@@ -207,17 +207,17 @@ impl<'t> Places<'t> {
         }
     }
 
-    fn error(&self, error: &ScanError) -> Fault {
+    fn error(&self, error: &ScanError) -> ConfigError {
         let at = self.byte(error.marker().index());
         if !error.info().contains("tab") {
-            return Fault::new("this is not YAML", "").at(at..at, error.info());
+            return ConfigError::new("this is not YAML", "").at(at..at, error.info());
         }
         // The parser names the text that a tab is found in, which may begin a line earlier, or its end.
         let (before, after) = self.text.split_at_checked(at).unwrap_or((self.text, ""));
         let line = before.rfind('\n').map_or(0, |end| end.saturating_add(1));
         let here = before.get(line..).and_then(|line| line.find('\t')).map(|tab| line.saturating_add(tab));
         let tab = here.or_else(|| Some(at.saturating_add(after.find('\t')?))).unwrap_or(at);
-        Fault::new("this is not YAML", "indent with spaces").at(tab..tab, error.info())
+        ConfigError::new("this is not YAML", "indent with spaces").at(tab..tab, error.info())
     }
 
     /// Without the space at its end, and with at least one character if the line has one there.

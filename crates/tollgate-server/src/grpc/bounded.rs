@@ -18,18 +18,18 @@ const UNCOUNTED_BYTES_MAX: usize = 16 << 10;
 const COUNTED_BYTES_MAX: usize = 64 << 20;
 
 /// What all messages that are on their way have, beyond what is not counted.
-pub(super) type Counted = Arc<AtomicUsize>;
+pub(super) type BufferedBytes = Arc<AtomicUsize>;
 
 /// A message on its way. It ends in an error where there is no room for it.
 pub(super) struct Bounded<B> {
     body: B,
     bytes: usize,
     counted: usize,
-    all: Counted,
+    all: BufferedBytes,
 }
 
 impl<B> Bounded<B> {
-    pub(super) fn new(body: B, all: &Counted) -> Self {
+    pub(super) fn new(body: B, all: &BufferedBytes) -> Self {
         Self { body, bytes: 0, counted: 0, all: Arc::clone(all) }
     }
 
@@ -92,27 +92,27 @@ mod tests {
 
     const MESSAGE: usize = 1 << 20;
 
-    fn message(length: usize, all: &Counted) -> Bounded<Full<Bytes>> {
+    fn message(length: usize, all: &BufferedBytes) -> Bounded<Full<Bytes>> {
         Bounded::new(Full::new(vec![0; length].into()), all)
     }
 
     #[tokio::test]
     async fn messages_that_are_half_there_have_a_bound_together_and_small_ones_pass() {
-        let all = Counted::default();
-        let mut on_their_way = Vec::new();
+        let all = BufferedBytes::default();
+        let mut buffered = Vec::new();
         let refused = loop {
             let mut large = message(MESSAGE, &all);
             let frame = large.frame().await.unwrap();
-            on_their_way.push(large);
+            buffered.push(large);
             match frame {
                 Ok(frame) => assert_eq!(frame.data_ref().unwrap().len(), MESSAGE),
                 Err(refused) => break refused,
             }
         };
         assert_eq!(refused.code(), tonic::Code::Unavailable);
-        assert!((64..70).contains(&on_their_way.len()), "{}", on_their_way.len());
+        assert!((64..70).contains(&buffered.len()), "{}", buffered.len());
         assert!(message(UNCOUNTED_BYTES_MAX, &all).frame().await.unwrap().is_ok());
-        on_their_way.clear();
+        buffered.clear();
         assert_eq!(all.load(Ordering::Relaxed), 0, "given back");
         assert!(message(MESSAGE, &all).frame().await.unwrap().is_ok());
     }

@@ -27,8 +27,8 @@ const DOMAIN: &str = "domain";
 
 /// What is to become of a descriptor.
 #[derive(Debug)]
-pub(super) struct Sought<'a> {
-    kind: Kind<'a>,
+pub(super) struct ResolvedDescriptor<'a> {
+    resolution: Resolution<'a>,
     matched: Option<&'a Matched>,
     /// Its name, if it is to be told apart from others of its rule.
     detailed: Option<String>,
@@ -38,20 +38,20 @@ pub(super) struct Sought<'a> {
 }
 
 #[derive(Debug)]
-enum Kind<'a> {
+enum Resolution<'a> {
     /// Nothing limits it.
-    Free,
+    NoLimit,
     /// Nothing limits it, and that is written down.
     Unlimited,
     /// It is always denied: nothing is allowed in a period of this length.
-    Closed(Duration),
+    AlwaysDenied(Duration),
     /// It is put to the limiter.
-    Asked(Asked<'a>),
+    RateLimit(DescriptorRequest<'a>),
 }
 
 /// A descriptor as a request.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct DescriptorRequest<'a> {
     attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     scope: Scope,
     cost: u64,
@@ -64,7 +64,7 @@ enum Scope {
     Under(InlineLimit),
 }
 
-impl<'a> Sought<'a> {
+impl<'a> ResolvedDescriptor<'a> {
     /// What is to become of all descriptors of a request.
     ///
     /// # Errors
@@ -81,11 +81,11 @@ impl<'a> Sought<'a> {
             Self::one(app, domains, &request.domain, descriptor, cost)
         });
         let mut all = each.collect::<Result<Vec<_>, _>>()?;
-        let matched = all.iter().filter_map(|sought| sought.matched);
+        let matched = all.iter().filter_map(|descriptor| descriptor.matched);
         let replaced: HashSet<&String> = matched.flat_map(|matched| &matched.replaces).collect();
-        for sought in &mut all {
-            if sought.matched.is_some_and(|matched| replaced.contains(&matched.name)) {
-                sought.kind = Kind::Free;
+        for descriptor in &mut all {
+            if descriptor.matched.is_some_and(|matched| replaced.contains(&matched.name)) {
+                descriptor.resolution = Resolution::NoLimit;
             }
         }
         Ok(all)
@@ -100,73 +100,84 @@ impl<'a> Sought<'a> {
     ) -> Result<Self, Status> {
         let negative = descriptor.is_negative_hits;
         // What is given back is not asked for.
-        let asked_cost = if negative { 0 } else { cost };
+        let charged = if negative { 0 } else { cost };
         let entries = || descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let keys = entries().map(|(key, _)| key);
         let values = entries().map(|(_, value)| value_of(value.as_bytes()));
-        let sought = |kind, matched| Self { kind, matched, detailed: None, cost, negative };
-        if let Some(brought) = &descriptor.limit {
-            let period = period(brought)?;
-            let kind = match u64::from(brought.requests_per_unit) {
-                0 => Kind::Closed(period),
+        let resolved = |resolution, matched| Self { resolution, matched, detailed: None, cost, negative };
+        if let Some(inline) = &descriptor.limit {
+            let period = period(inline)?;
+            let resolution = match u64::from(inline.requests_per_unit) {
+                0 => Resolution::AlwaysDenied(period),
                 count => {
                     let limit = app.limiter.inline(Limit::fixed_window(count, period));
                     let limit = limit.map_err(|error| Status::invalid_argument(error.to_string()))?;
                     let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
                     let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
-                    Kind::Asked(Asked { attributes, scope: Scope::Under(limit), cost: asked_cost })
+                    Resolution::RateLimit(DescriptorRequest {
+                        attributes,
+                        scope: Scope::Under(limit),
+                        cost: charged,
+                    })
                 }
             };
-            return Ok(sought(kind, None));
+            return Ok(resolved(resolution, None));
         }
         let Some(known) = domains.get(domain) else {
             let names = attribute_names(iter::once(DOMAIN).chain(keys));
             let attributes =
                 names.into_iter().zip(iter::once(value_of(domain.as_bytes())).chain(values)).collect();
-            return Ok(sought(Kind::Asked(Asked { attributes, scope: Scope::All, cost: asked_cost }), None));
+            return Ok(resolved(
+                Resolution::RateLimit(DescriptorRequest { attributes, scope: Scope::All, cost: charged }),
+                None,
+            ));
         };
         let Some(matched) = known.find(entries()) else {
             app.uncovered.fetch_add(1, Ordering::Relaxed);
-            return Ok(sought(Kind::Free, None));
+            return Ok(resolved(Resolution::NoLimit, None));
         };
-        let kind = match matched.verdict {
-            Verdict::Unlimited => Kind::Unlimited,
-            Verdict::Nothing(_) if matched.shadow => Kind::Free,
-            Verdict::Nothing(period) => Kind::Closed(period),
+        let resolution = match matched.verdict {
+            Verdict::Unlimited => Resolution::Unlimited,
+            Verdict::DenyAll(_) if matched.shadow => Resolution::NoLimit,
+            Verdict::DenyAll(period) => Resolution::AlwaysDenied(period),
             Verdict::Rule(rule) => {
                 let attributes = attribute_names(keys).into_iter().zip(values).collect();
-                Kind::Asked(Asked { attributes, scope: Scope::Only(rule.as_str()), cost: asked_cost })
+                Resolution::RateLimit(DescriptorRequest {
+                    attributes,
+                    scope: Scope::Only(rule.as_str()),
+                    cost: charged,
+                })
             }
         };
         let detailed = matched.detailed.then(|| readable_name(domain, entries()));
-        Ok(Self { detailed, ..sought(kind, Some(matched)) })
+        Ok(Self { detailed, ..resolved(resolution, Some(matched)) })
     }
 
     /// The request that it is, if it is one.
-    pub(super) const fn asked(&self) -> Option<&Asked<'a>> {
-        match &self.kind {
-            Kind::Asked(asked) => Some(asked),
-            Kind::Free | Kind::Unlimited | Kind::Closed(_) => None,
+    pub(super) const fn request(&self) -> Option<&DescriptorRequest<'a>> {
+        match &self.resolution {
+            Resolution::RateLimit(request) => Some(request),
+            Resolution::NoLimit | Resolution::Unlimited | Resolution::AlwaysDenied(_) => None,
         }
     }
 
     /// The request to be given back, if it is one.
-    pub(super) fn refunded(&self) -> Option<Refunded<'_, 'a>> {
-        let asked = self.asked().filter(|_| self.negative)?;
-        Some(Refunded { asked, cost: self.cost })
+    pub(super) fn refunded(&self) -> Option<DescriptorRefund<'_, 'a>> {
+        let request = self.request().filter(|_| self.negative)?;
+        Some(DescriptorRefund { request, cost: self.cost })
     }
 
     /// If it is always denied: what its limit is called, and the period in which nothing is allowed.
-    pub(super) fn closed(&self) -> Option<(&str, Duration)> {
+    pub(super) fn always_denied(&self) -> Option<(&str, Duration)> {
         let name = self.matched.map_or(OVERRIDE, |matched| &matched.name);
-        match self.kind {
-            Kind::Closed(period) => Some((name, period)),
+        match self.resolution {
+            Resolution::AlwaysDenied(period) => Some((name, period)),
             _ => None,
         }
     }
 
     pub(super) const fn is_unlimited(&self) -> bool {
-        matches!(self.kind, Kind::Unlimited)
+        matches!(self.resolution, Resolution::Unlimited)
     }
 
     /// What its limit is called, if it has a name of its own.
@@ -176,11 +187,11 @@ impl<'a> Sought<'a> {
 
     /// The name to count it by, and how much it takes if it is admitted, if it is to be told apart.
     pub(super) fn detailed(&self) -> Option<(&str, u64)> {
-        Some((self.detailed.as_deref()?, self.asked()?.cost))
+        Some((self.detailed.as_deref()?, self.request()?.cost))
     }
 }
 
-impl AsRequest for &Asked<'_> {
+impl AsRequest for &DescriptorRequest<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
         let pairs: SmallVec<[(&str, &str); 4]> =
             self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -195,24 +206,24 @@ impl AsRequest for &Asked<'_> {
 
 /// A descriptor whose cost is given back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refunded<'r, 'a> {
-    asked: &'r Asked<'a>,
+pub(super) struct DescriptorRefund<'r, 'a> {
+    request: &'r DescriptorRequest<'a>,
     cost: u64,
 }
 
-impl AsRequest for Refunded<'_, '_> {
+impl AsRequest for DescriptorRefund<'_, '_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        self.asked.with_request(|request| f(request.cost(self.cost)))
+        self.request.with_request(|request| f(request.cost(self.cost)))
     }
 }
 
 /// The unit of the limit that a descriptor brought along.
-fn period(brought: &RateLimitOverride) -> Result<Duration, Status> {
+fn period(inline: &RateLimitOverride) -> Result<Duration, Status> {
     let wrong = || {
-        let unit = brought.unit;
+        let unit = inline.unit;
         Status::invalid_argument(format!("the limit of a descriptor has the unit {unit}; there is none such"))
     };
-    match RateLimitUnit::try_from(brought.unit).map_err(|_| wrong())? {
+    match RateLimitUnit::try_from(inline.unit).map_err(|_| wrong())? {
         RateLimitUnit::Unknown => Err(wrong()),
         RateLimitUnit::Second => Ok(SECOND),
         RateLimitUnit::Minute => Ok(MINUTE),

@@ -27,7 +27,7 @@ impl Health {
 }
 
 async fn status(app: &App) -> ServingStatus {
-    if app.why_not_ready().await.is_none() { ServingStatus::Serving } else { ServingStatus::NotServing }
+    if app.not_ready_reason().await.is_none() { ServingStatus::Serving } else { ServingStatus::NotServing }
 }
 
 fn told(status: ServingStatus) -> HealthCheckResponse {

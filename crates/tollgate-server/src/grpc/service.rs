@@ -7,8 +7,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tollgate::{Clock as _, Decision, Error};
 use tonic::{Request, Response, Status};
 
-use super::answer::Answer;
-use super::descriptors::{Asked, Sought};
+use super::descriptors::{DescriptorRequest, ResolvedDescriptor};
+use super::response::ResponseBuilder;
 use crate::app::{App, STOPWATCH};
 use crate::metrics::Route;
 
@@ -30,7 +30,7 @@ impl RateLimits {
         Self { app }
     }
 
-    /// Decides a request. What `given_back` says has been given back is not given back again.
+    /// Decides a request. What `refunded` says has been given back is not given back again.
     ///
     /// Where `grpc_refunds` is off, a descriptor that gives back is an error, which Envoy lets pass
     /// unless its `failure_mode_deny` is set. So the error comes last: the other descriptors are
@@ -39,25 +39,27 @@ impl RateLimits {
     async fn decide(
         &self,
         request: &RateLimitRequest,
-        given_back: &mut [bool],
+        refunded: &mut [bool],
     ) -> Result<RateLimitResponse, Status> {
         let settings = self.app.settings().clone();
-        let sought = Sought::all(&self.app, &settings.domains, request)?;
-        for (sought, done) in sought.iter().zip(given_back) {
-            if let (Some(refunded), false) = (sought.refunded().filter(|_| settings.grpc_refunds), *done) {
+        let descriptors = ResolvedDescriptor::all(&self.app, &settings.domains, request)?;
+        for (descriptor, done) in descriptors.iter().zip(refunded) {
+            if let (Some(refunded), false) = (descriptor.refunded().filter(|_| settings.grpc_refunds), *done)
+            {
                 // Whatever came of it is in the numbers.
                 *done = self.app.timed(self.app.limiter.refund(refunded)).await.is_ok();
             }
         }
-        let mut answer = Answer::new(&settings.headers, sought.len());
-        let asked: Vec<&Asked<'_>> = sought.iter().filter_map(Sought::asked).collect();
-        let closed = sought.iter().any(|sought| sought.closed().is_some());
-        let each: Vec<Decision> = match asked.as_slice() {
+        let mut response = ResponseBuilder::new(&settings.headers, descriptors.len());
+        let requests: Vec<&DescriptorRequest<'_>> =
+            descriptors.iter().filter_map(ResolvedDescriptor::request).collect();
+        let always_denied = descriptors.iter().any(|descriptor| descriptor.always_denied().is_some());
+        let each: Vec<Decision> = match requests.as_slice() {
             [] => Vec::new(),
             // Somebody is denied for certain: then nobody is charged.
-            _ if closed => {
-                let mut peeked = Vec::with_capacity(asked.len());
-                for request in asked {
+            _ if always_denied => {
+                let mut peeked = Vec::with_capacity(requests.len());
+                for request in requests {
                     // No fields either: there is no time to come back at.
                     peeked.push(self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?);
                 }
@@ -65,32 +67,32 @@ impl RateLimits {
             }
             [only] => {
                 let decision = self.app.check(*only).await.map_err(refused)?;
-                answer.headers(&decision);
+                response.headers(&decision);
                 vec![decision]
             }
             several => {
                 let together = self.app.timed(self.app.limiter.check_together(several)).await;
                 let together = together.map_err(refused)?;
-                answer.headers(together.whole());
+                response.headers(together.whole());
                 together.into_each()
             }
         };
         let mut each = each.iter();
-        for sought in &sought {
-            let decision = if sought.asked().is_some() { each.next() } else { None };
-            answer.status(sought, decision);
+        for descriptor in &descriptors {
+            let decision = if descriptor.request().is_some() { each.next() } else { None };
+            response.status(descriptor, decision);
         }
-        let allowed = answer.allowed();
-        let gives_back = request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
-        if allowed && gives_back && !settings.grpc_refunds {
+        let allowed = response.allowed();
+        let has_refund = request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
+        if allowed && has_refund && !settings.grpc_refunds {
             let sentence = "is_negative_hits gives units back, which is off; set `grpc_refunds = true` \
                             under [server] to allow it";
             return Err(Status::invalid_argument(sentence));
         }
-        for (name, cost) in sought.iter().filter_map(Sought::detailed) {
+        for (name, cost) in descriptors.iter().filter_map(ResolvedDescriptor::detailed) {
             self.app.top.count_as(name, allowed.then_some(cost), self.app.clock.now());
         }
-        Ok(answer.finish())
+        Ok(response.finish())
     }
 }
 
@@ -114,13 +116,13 @@ impl RateLimitService for RateLimits {
         if let Some((what, many, most)) = bounds.into_iter().find(|(_, many, most)| many > most) {
             return Err(Status::invalid_argument(format!("there are {many} {what}; send at most {most}")));
         }
-        let mut given_back = vec![false; request.descriptors.len()];
-        let mut answered = self.decide(&request, &mut given_back).await;
+        let mut refunded = vec![false; request.descriptors.len()];
+        let mut answered = self.decide(&request, &mut refunded).await;
         for _ in 0..RETRIES_MAX {
             if answered.as_ref().is_err_and(|status| status.code() == tonic::Code::Aborted) {
                 // The rules changed in between: once more by the new ones.
                 self.app.settled();
-                answered = self.decide(&request, &mut given_back).await;
+                answered = self.decide(&request, &mut refunded).await;
             }
         }
         if let Err(status) = &mut answered

@@ -15,9 +15,9 @@ use tracing::info;
 use utoipa::ToSchema;
 
 use super::check::LimitAnswer;
-use super::document::Guarded;
+use super::document::AdminErrors;
 use super::ok;
-use super::problem::{Client, Json, Mistake, parameters, twice, whole};
+use super::problem::{ApiError, Client, Json, parameters, twice, whole};
 use crate::app::App;
 
 /// Lets through who has the token.
@@ -25,20 +25,20 @@ pub(super) async fn guard(
     State(app): State<Arc<App>>,
     request: HttpRequest,
     next: Next,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let shown = request.headers().get(AUTHORIZATION);
     let token = shown.and_then(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
     });
-    if token.is_some_and(|token| app.admits(token)) {
+    if token.is_some_and(|token| app.is_admin_token(token)) {
         return Ok(next.run(request).await);
     }
     if shown.is_some() {
         app.wrong_token(Head::from(&request).peer(), "http").await;
     }
     let detail = "this needs `Authorization: Bearer <admin token>`; where none is configured, the log has the one made at the start";
-    Err(Mistake::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))
+    Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))
 }
 
 /// A client's budgets.
@@ -119,14 +119,14 @@ pub(super) struct Moved {
     params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
     responses(
         (status = 200, description = "its numbers", body = ClientAnswer),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     Client(client): Client,
     RawQuery(query): RawQuery,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let further = parameters(&query)?;
     if further.iter().any(|(name, _)| name == CLIENT) {
@@ -152,10 +152,10 @@ pub(super) async fn show(
     params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
     responses(
         (status = 204, description = "forgotten"),
-        Guarded,
+        AdminErrors,
     )
 )]
-pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, Mistake> {
+pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, ApiError> {
     app.reset(&client).await.map_err(refused)?;
     info!(client = app.logged(&client), "a client was reset");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -171,16 +171,16 @@ pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -
     request_body = Block,
     responses(
         (status = 200, description = "kept out", body = Blocked),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn block(
     State(app): State<Arc<App>>,
     Client(client): Client,
     Json(Block { span }): Json<Block>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let span: Duration =
-        parse_duration(&span).map_err(|error| Mistake::bad("invalid_duration", "for", error.to_string()))?;
+        parse_duration(&span).map_err(|error| ApiError::bad("invalid_duration", "for", error.to_string()))?;
     let until = app.clock.now().saturating_add(span);
     app.block(&client, span.into()).await.map_err(refused)?;
     info!(client = app.logged(&client), duration = ?span, "a client was blocked");
@@ -196,13 +196,13 @@ pub(super) async fn block(
     params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
     responses(
         (status = 204, description = "let in"),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn unblock(
     State(app): State<Arc<App>>,
     Client(client): Client,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     app.block(&client, Timestamp::EPOCH.into()).await.map_err(refused)?;
     info!(client = app.logged(&client), "a client was let in again");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -221,14 +221,14 @@ pub(super) async fn unblock(
     request_body = OwnLimit,
     responses(
         (status = 204, description = "given"),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn set_limit(
     State(app): State<Arc<App>>,
     Client(client): Client,
     Json(OwnLimit { rule, limit }): Json<OwnLimit>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     app.per_client(&rule).map_err(|error| not_own(&app, error))?;
     let notations = match limit {
         Notations::One(one) => vec![one],
@@ -238,7 +238,7 @@ pub(super) async fn set_limit(
         notations.iter().map(|text| text.parse()).collect::<Result<Vec<Limit>, Error>>().map_err(refused)?;
     // What is refused is not kept, and lists of limits are kept for good.
     limits.iter().try_for_each(|limit| app.limiter.store().accepts(limit)).map_err(refused)?;
-    app.set_own_limit(&client, &rule, Limits::from(limits)).map_err(refused)?;
+    app.set_client_limit(&client, &rule, Limits::from(limits)).map_err(refused)?;
     info!(
         client = app.logged(&client),
         rule,
@@ -260,17 +260,17 @@ pub(super) async fn set_limit(
     ),
     responses(
         (status = 204, description = "the rules' limits apply again"),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn clear_limits(
     State(app): State<Arc<App>>,
     Client(client): Client,
     RawQuery(query): RawQuery,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let rule = parameters(&query)?.into_iter().find(|(name, _)| name == "rule").map(|(_, rule)| rule);
-    app.clear_own_limits(&client, rule.as_deref()).map_err(|error| not_own(&app, error))?;
+    app.clear_client_limits(&client, rule.as_deref()).map_err(|error| not_own(&app, error))?;
     info!(client = app.logged(&client), "a client's own limits were taken back");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -287,14 +287,14 @@ pub(super) async fn clear_limits(
     request_body = Units,
     responses(
         (status = 200, description = "taken", body = Moved),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn penalise(
     State(app): State<Arc<App>>,
     Client(client): Client,
     Json(Units { rule, cost }): Json<Units>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let units =
         app.timed(app.limiter.penalise(own(&client, rule.as_deref(), cost))).await.map_err(refused)?;
     info!(client = app.logged(&client), rule, units, "a client was penalised");
@@ -313,14 +313,14 @@ pub(super) async fn penalise(
     request_body = Units,
     responses(
         (status = 200, description = "given back", body = Moved),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn refund(
     State(app): State<Arc<App>>,
     Client(client): Client,
     Json(Units { rule, cost }): Json<Units>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let units = app.timed(app.limiter.refund(own(&client, rule.as_deref(), cost))).await.map_err(refused)?;
     info!(client = app.logged(&client), rule, units, "a client was given units back");
     Ok(ok(&Moved { units }))
@@ -333,17 +333,17 @@ fn own<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
 }
 
 /// A rule that exists is not to be called unknown because no client can have a limit of its own there.
-fn not_own(app: &App, error: Error) -> Mistake {
+fn not_own(app: &App, error: Error) -> ApiError {
     match error {
         Error::UnknownRule { rule } if app.has_rule(&rule) => {
             let detail = format!("rule {rule:?} does not count by client alone; use an [[override]]");
-            Mistake::new(StatusCode::NOT_FOUND, "not_covered", "rule", detail)
+            ApiError::new(StatusCode::NOT_FOUND, "not_covered", "rule", detail)
         }
         other => refused(other),
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn refused(error: Error) -> Mistake {
-    Mistake::of(&error)
+fn refused(error: Error) -> ApiError {
+    ApiError::of(&error)
 }

@@ -19,9 +19,9 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use tollgate_http::{Asked, Head, Numbers, UNIDENTIFIED, denied, denied_as};
 
-use super::check::told;
-use super::document::Gated;
-use super::problem::{Mistake, parameters};
+use super::check::decision_response;
+use super::document::AuthErrors;
+use super::problem::{ApiError, parameters};
 use crate::app::App;
 
 /// Where Envoy puts the path it was asked for: behind this.
@@ -54,13 +54,13 @@ const NOT_IN_A_URI: AsciiSet = CONTROLS.add(b' ').add(b'<').add(b'>').add(b'`');
     ),
     responses(
         (status = 200, description = "yes", body = Numbers),
-        Gated,
+        AuthErrors,
     )
 )]
 pub(super) async fn told_by_headers(
     State(app): State<Arc<App>>,
     request: http::Request<Body>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let deny_status = deny_status(parts.uri.query().unwrap_or_default())?;
     let Original { method, target, host } = Original::of(&parts.headers)?;
@@ -78,12 +78,12 @@ pub(super) async fn told_by_headers(
 pub(super) async fn told_by_path(
     State(app): State<Arc<App>>,
     request: http::Request<Body>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     parts.uri = PathAndQuery::try_from(path)
         .map(Uri::from)
-        .map_err(|error| Mistake::bad("invalid_uri", "path", format!("{path:?} is no path: {error}")))?;
+        .map_err(|error| ApiError::bad("invalid_uri", "path", format!("{path:?} is no path: {error}")))?;
     Ok(decide(&app, &parts, None).await.map(Body::from))
 }
 
@@ -98,7 +98,7 @@ async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> ht
     let asked = app.limiter.with_rules(|rules| Asked::new(head, client, rules));
     let decision = app.check(&asked).await;
     // That the store failed is not the client's fault, and no proxy is to say so.
-    told(app, decision, |decision, headers| match deny_status {
+    decision_response(app, decision, |decision, headers| match deny_status {
         Some(status) if !decision.unavailable() => denied_as(status, decision, headers),
         _ => denied(decision, headers),
     })
@@ -113,7 +113,7 @@ struct Original {
 }
 
 impl Original {
-    fn of(headers: &HeaderMap) -> Result<Self, Mistake> {
+    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let find = |names: [HeaderName; 2]| names.into_iter().find(|name| headers.contains_key(name));
         let forwarded = find([X_FORWARDED_METHOD, X_FORWARDED_URI]);
         let original = find([X_ORIGINAL_METHOD, X_ORIGINAL_URI]);
@@ -128,11 +128,11 @@ impl Original {
     }
 }
 
-fn two_ways(one: &HeaderName, other: &HeaderName) -> Mistake {
+fn two_ways(one: &HeaderName, other: &HeaderName) -> ApiError {
     let detail = format!(
         "it has {one} and {other}, and a client can add what its proxy does not write; let the proxy remove the other kind"
     );
-    Mistake::bad("ambiguous", one.to_string(), detail)
+    ApiError::bad("ambiguous", one.to_string(), detail)
 }
 
 /// What a header says, if it is there.
@@ -140,22 +140,22 @@ fn read<T>(
     headers: &HeaderMap,
     name: &HeaderName,
     parse: impl FnOnce(&[u8]) -> Option<T>,
-) -> Result<Option<T>, Mistake> {
+) -> Result<Option<T>, ApiError> {
     let Some(value) = only(headers, name)? else { return Ok(None) };
     let nonsense =
-        || Mistake::bad("invalid_header", name.to_string(), format!("{value:?} makes no sense here"));
+        || ApiError::bad("invalid_header", name.to_string(), format!("{value:?} makes no sense here"));
     parse(value.as_bytes()).map(Some).ok_or_else(nonsense)
 }
 
 /// The one value of a header.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, Mistake> {
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     match values.next() {
         None => Ok(first),
         Some(_) => {
             let detail = "it is there twice, and a client can add one; let the proxy replace it";
-            Err(Mistake::bad("ambiguous", name.to_string(), detail))
+            Err(ApiError::bad("ambiguous", name.to_string(), detail))
         }
     }
 }
@@ -168,7 +168,7 @@ fn target_of(value: &[u8]) -> Option<Uri> {
     Cow::from(percent_encode(value, &NOT_IN_A_URI)).parse().ok()
 }
 
-fn deny_status(query: &str) -> Result<Option<StatusCode>, Mistake> {
+fn deny_status(query: &str) -> Result<Option<StatusCode>, ApiError> {
     let parameters = parameters(query)?;
     let Some((_, status)) = parameters.iter().find(|(name, _)| name == "deny_status") else {
         return Ok(None);
@@ -176,6 +176,6 @@ fn deny_status(query: &str) -> Result<Option<StatusCode>, Mistake> {
     let digits = status.bytes().all(|byte| byte.is_ascii_digit());
     match status.parse().ok().filter(|status| digits && (400..=599).contains(status)) {
         Some(status) => Ok(StatusCode::from_u16(status).ok()),
-        None => Err(Mistake::bad("invalid_status", "deny_status", "it is not a status from 400 to 599")),
+        None => Err(ApiError::bad("invalid_status", "deny_status", "it is not a status from 400 to 599")),
     }
 }

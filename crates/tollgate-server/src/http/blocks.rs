@@ -7,9 +7,9 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::document::Guarded;
+use super::document::AdminErrors;
 use super::ok;
-use super::problem::{Mistake, count};
+use super::problem::{ApiError, count};
 use crate::app::App;
 
 /// How many blocks are told of unless more or fewer are asked for.
@@ -49,15 +49,15 @@ struct BlockAnswer {
     params(("count" = Option<u64>, Query, description = "how many at most", minimum = 1, maximum = 1000)),
     responses(
         (status = 200, description = "those", body = Blocks),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn blocks(
     State(app): State<Arc<App>>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let most = count(&query.unwrap_or_default(), USUAL, MOST)?;
-    let blocks = app.blocks(most).await.map_err(|error| Mistake::of(&error))?;
+    let blocks = app.blocks(most).await.map_err(|error| ApiError::of(&error))?;
     let more = blocks.len() >= most;
     let answer = |block: crate::app::Blocked| BlockAnswer {
         client: block.client,

@@ -17,8 +17,8 @@ use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_wit
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
-use super::document::{Mistaken, Refused};
-use super::problem::{About, Json, Mistake, client, parse, texts, twice, whole};
+use super::document::{CheckErrors, CommonErrors};
+use super::problem::{About, ApiError, Json, client, parse, texts, twice, whole};
 use crate::app::App;
 use crate::value::value_of;
 
@@ -151,9 +151,9 @@ impl Check {
     }
 
     /// Whether it can be counted, whatever the rules are.
-    pub(super) fn validated(&self) -> Result<(), Mistake> {
+    pub(super) fn validated(&self) -> Result<(), ApiError> {
         let bad = |field: &str, detail: String| {
-            Err(Mistake::bad("invalid_key", format!("attributes{field}"), detail))
+            Err(ApiError::bad("invalid_key", format!("attributes{field}"), detail))
         };
         if self.attributes.len() > ATTRIBUTES_MAX {
             return bad(
@@ -169,7 +169,7 @@ impl Check {
         }
         if self.cost > MAX_COUNT {
             let error = Error::InvalidCost { value: self.cost };
-            return Err(Mistake::of(&error));
+            return Err(ApiError::of(&error));
         }
         Ok(())
     }
@@ -182,11 +182,11 @@ impl From<&Decision> for Answer {
     }
 }
 
-impl From<Result<Decision, Mistake>> for BatchAnswer {
-    fn from(decision: Result<Decision, Mistake>) -> Self {
+impl From<Result<Decision, ApiError>> for BatchAnswer {
+    fn from(decision: Result<Decision, ApiError>) -> Self {
         match decision {
             Ok(decision) => Self::Decided(Answer::from(&decision)),
-            Err(mistake) => Self::Refused { error: mistake.into_problem() },
+            Err(error) => Self::Refused { error: error.into_problem() },
         }
     }
 }
@@ -224,33 +224,37 @@ impl From<&Report> for LimitAnswer {
     ),
     responses(
         (status = 200, description = "yes", body = Numbers),
-        Refused<Numbers>,
+        CheckErrors<Numbers>,
     )
 )]
 pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
-    let answer = match asked(&uri) {
-        Ok((client, cost)) => told(&app, app.check(Request::client(&client).cost(cost)).await, denied),
-        Err(mistake) => mistake.into_bytes(),
+    let answer = match parse_uri(&uri) {
+        Ok((client, cost)) => {
+            decision_response(&app, app.check(Request::client(&client).cost(cost)).await, denied)
+        }
+        Err(error) => error.into_bytes(),
     };
     answer.map(Body::from)
 }
 
 /// The same, for who does not need a router to find it: if the store answers at once.
-pub(crate) fn at_once(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
-    Some(match asked(uri) {
-        Ok((client, cost)) => told(app, app.check_now(Request::client(&client).cost(cost))?, denied),
-        Err(mistake) => mistake.into_bytes(),
+pub(crate) fn check_now(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
+    Some(match parse_uri(uri) {
+        Ok((client, cost)) => {
+            decision_response(app, app.check_now(Request::client(&client).cost(cost))?, denied)
+        }
+        Err(error) => error.into_bytes(),
     })
 }
 
 /// Who, and for how much.
-fn asked(uri: &Uri) -> Result<(Cow<'_, str>, u64), Mistake> {
+fn parse_uri(uri: &Uri) -> Result<(Cow<'_, str>, u64), ApiError> {
     let client = client(uri.path().strip_prefix("/check/").unwrap_or_default())?;
     Ok((client, cost(uri.query().unwrap_or_default())?))
 }
 
 /// A decision with its numbers, or whatever a denial is to be.
-pub(super) fn told(
+pub(super) fn decision_response(
     app: &App,
     decision: Result<Decision, Error>,
     denial: impl FnOnce(&Decision, &Headers) -> http::Response<Bytes>,
@@ -263,7 +267,7 @@ pub(super) fn told(
             response
         }
         Ok(decision) => denial(&decision, headers),
-        Err(error) => Mistake::of(&error).into_bytes(),
+        Err(error) => ApiError::of(&error).into_bytes(),
     }
 }
 
@@ -277,13 +281,13 @@ pub(super) fn told(
     request_body = Check,
     responses(
         (status = 200, description = "yes", body = Answer),
-        Refused<Answer>,
+        CheckErrors<Answer>,
     )
 )]
 pub(super) async fn by_attributes(
     State(app): State<Arc<App>>,
     Json(check): Json<Check>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     check.validated()?;
     let decision = decide(&app, &check).await?;
     Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)))
@@ -300,23 +304,23 @@ pub(super) async fn by_attributes(
     request_body = Batch,
     responses(
         (status = 200, description = "each of them", body = Answers),
-        Mistaken,
+        CommonErrors,
     )
 )]
 pub(super) async fn batch(
     State(app): State<Arc<App>>,
     Json(Batch { checks }): Json<Batch>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     if checks.len() > BATCH_MAX {
         let detail = format!("there are {} checks; send at most {BATCH_MAX} at a time", checks.len());
-        return Err(Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "checks", detail));
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "checks", detail));
     }
     let read = |(index, check): (usize, Box<RawValue>)| {
-        let check: Result<Check, Mistake> = parse(check.get().as_bytes());
+        let check: Result<Check, ApiError> = parse(check.get().as_bytes());
         let check = check.and_then(|check| check.validated().map(|()| check));
-        check.map_err(|mistake| mistake.within(&format!("checks[{index}]")))
+        check.map_err(|error| error.within(&format!("checks[{index}]")))
     };
-    let checks: Vec<Result<Check, Mistake>> = checks.into_iter().enumerate().map(read).collect();
+    let checks: Vec<Result<Check, ApiError>> = checks.into_iter().enumerate().map(read).collect();
     let mut results = Vec::with_capacity(checks.len());
     let mut rest = checks.into_iter().peekable();
     while let Some(check) = rest.next() {
@@ -325,7 +329,7 @@ pub(super) async fn batch(
             other => {
                 let decision = match other {
                     Ok(peek) => decide(&app, &peek).await,
-                    Err(mistake) => Err(mistake),
+                    Err(error) => Err(error),
                 };
                 results.push(BatchAnswer::from(decision));
                 continue;
@@ -337,7 +341,7 @@ pub(super) async fn batch(
             takes.push(check);
         }
         let each = |decision: Result<Decision, Error>| {
-            results.push(BatchAnswer::from(decision.map_err(|error| Mistake::of(&error))));
+            results.push(BatchAnswer::from(decision.map_err(|error| ApiError::of(&error))));
         };
         app.check_many(&takes.iter().collect::<Vec<_>>(), each).await;
         tokio::task::yield_now().await;
@@ -345,9 +349,9 @@ pub(super) async fn batch(
     Ok(json(StatusCode::OK, &Answers { results }).map(Body::from))
 }
 
-async fn decide(app: &App, check: &Check) -> Result<Decision, Mistake> {
+async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
     let decision = if check.peek { app.timed(app.limiter.peek(check)).await } else { app.check(check).await };
-    decision.map_err(|error| Mistake::of(&error))
+    decision.map_err(|error| ApiError::of(&error))
 }
 
 /// A decision with these numbers: 429 or 503 if it was denied.
@@ -368,11 +372,11 @@ pub(super) fn answer(
     response.map(Body::from)
 }
 
-fn cost(query: &str) -> Result<u64, Mistake> {
+fn cost(query: &str) -> Result<u64, ApiError> {
     let pairs = || form_urlencoded::parse(query.as_bytes());
     if let Some((unknown, _)) = pairs().find(|(name, _)| name != "cost") {
         let detail = format!("there is no parameter {unknown:?} here; the only one is `cost`");
-        return Err(Mistake::bad("unknown_parameter", unknown.into_owned(), detail));
+        return Err(ApiError::bad("unknown_parameter", unknown.into_owned(), detail));
     }
     let Some((name, cost)) = pairs().next() else { return Ok(1) };
     if pairs().nth(1).is_some() {
@@ -383,7 +387,7 @@ fn cost(query: &str) -> Result<u64, Mistake> {
         Ok(cost @ 0..=MAX_COUNT) if digits => Ok(cost),
         _ => {
             let detail = format!("the cost is not a whole number from 0 to {MAX_COUNT}");
-            Err(Mistake::bad("invalid_cost", "cost", detail))
+            Err(ApiError::bad("invalid_cost", "cost", detail))
         }
     }
 }

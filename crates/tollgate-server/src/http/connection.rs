@@ -28,11 +28,11 @@ use tollgate_http::{Head, PeerAddr};
 use tower_service::Service as _;
 use tracing::{Instrument as _, debug, enabled, info_span};
 
-use super::check::at_once;
+use super::check::check_now;
 use super::cross_site::is_from_browser;
 use super::host;
 use crate::app::{App, STOPWATCH};
-use crate::connection::{Course, Phase, Slot};
+use crate::connection::{Lifecycle, Phase, Slot};
 use crate::metrics::Route;
 
 /// The largest head of a request.
@@ -41,7 +41,7 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 /// The most header fields of a request.
 const HEADERS_MAX: usize = 100;
 
-type Answer = Response<Either<Full<Bytes>, Body>>;
+type HttpResponse = Response<Either<Full<Bytes>, Body>>;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -61,14 +61,14 @@ impl Http {
     }
 
     /// Answers a connection until it ends.
-    pub(crate) async fn speak(
+    pub(crate) async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
         peer: SocketAddr,
         slot: &Arc<Slot>,
-        mut course: watch::Receiver<Course>,
+        mut lifecycle: watch::Receiver<Lifecycle>,
     ) -> io::Result<()> {
-        let (requests, phase) = (AtomicU64::new(0), course.clone());
+        let (requests, phase) = (AtomicU64::new(0), lifecycle.clone());
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
             let busy = slot.busy();
@@ -81,14 +81,14 @@ impl Http {
             .max_header_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        let (mut tick, mut heard) = (course.borrow_and_update().tick, None);
+        let (mut tick, mut heard) = (lifecycle.borrow_and_update().tick, None);
         let ended = loop {
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => break ended,
                 // If nobody tells any more, the server is gone.
-                told = course.changed() => {
-                    let now = *course.borrow_and_update();
+                told = lifecycle.changed() => {
+                    let now = *lifecycle.borrow_and_update();
                     if told.is_err() || now.phase == Phase::Closing {
                         connection.as_mut().graceful_shutdown();
                         break connection.await;
@@ -109,8 +109,8 @@ impl Http {
         &self,
         mut request: Request<Incoming>,
         peer: SocketAddr,
-        course: &watch::Receiver<Course>,
-    ) -> Result<Answer, Infallible> {
+        lifecycle: &watch::Receiver<Lifecycle>,
+    ) -> Result<HttpResponse, Infallible> {
         let began = STOPWATCH.now();
         let route = Route::of(request.uri().path());
         // What is asked most takes the short way around the router, and needs no name unless it is logged.
@@ -124,8 +124,8 @@ impl Http {
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
         let at_once = match host::check(request.version(), request.headers()) {
-            Err(mistake) => Some(mistake.into_bytes()),
-            Ok(()) if short => at_once(&self.app, request.uri()),
+            Err(error) => Some(error.into_bytes()),
+            Ok(()) if short => check_now(&self.app, request.uri()),
             Ok(()) => None,
         };
         let mut response = if let Some(response) = at_once {
@@ -146,7 +146,7 @@ impl Http {
         if let Some(id) = id {
             response.headers_mut().insert(REQUEST_ID, id);
         }
-        if course.borrow().phase != Phase::Open {
+        if lifecycle.borrow().phase != Phase::Open {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)

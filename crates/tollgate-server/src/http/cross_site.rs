@@ -14,16 +14,16 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::problem::Mistake;
+use super::problem::ApiError;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Lets through what no other site's page asks for.
-pub(super) async fn guard(request: Request, next: Next) -> Result<Response, Mistake> {
+pub(super) async fn guard(request: Request, next: Next) -> Result<Response, ApiError> {
     let Some(field) = cross_site_field(request.headers()) else { return Ok(next.run(request).await) };
     let detail =
         format!("{field} says that a page of another site asks; ask from a server, or the same origin");
-    Err(Mistake::new(StatusCode::FORBIDDEN, "cross_site", field.as_str().to_owned(), detail))
+    Err(ApiError::new(StatusCode::FORBIDDEN, "cross_site", field.as_str().to_owned(), detail))
 }
 
 /// Whether a browser has said anything of where a request comes from.

@@ -40,16 +40,16 @@ fn schemas<M: ToSchema>(name: &str) -> Vec<(String, RefOr<Schema>)> {
 }
 
 /// What may be wrong with any request.
-pub(super) struct Mistaken;
+pub(super) struct CommonErrors;
 
 /// What may be wrong with a request that needs the token.
-pub(super) struct Guarded;
+pub(super) struct AdminErrors;
 
 /// What may be wrong with a request that is to be counted, and what a denial with such numbers says.
-pub(super) struct Refused<N>(PhantomData<N>);
+pub(super) struct CheckErrors<N>(PhantomData<N>);
 
 /// What may be wrong with a request that a proxy asks about, which chooses how a denial is answered.
-pub(super) struct Gated;
+pub(super) struct AuthErrors;
 
 /// Numbers that a denial can have.
 pub(super) trait Denying {
@@ -65,7 +65,7 @@ impl Denying for Answer {
     const DENIAL: &'static str = "DenialWithLimits";
 }
 
-const MISTAKES: [(u16, &str); 7] = [
+const COMMON_ERRORS: [(u16, &str); 7] = [
     (400, "the request makes no sense, and which field of it"),
     (403, "a browser says that a page of another site asks"),
     (404, "there is no such thing"),
@@ -75,30 +75,30 @@ const MISTAKES: [(u16, &str); 7] = [
     (503, "the store failed"),
 ];
 
-impl IntoResponses for Mistaken {
+impl IntoResponses for CommonErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        problems("Problem", &MISTAKES)
+        problems("Problem", &COMMON_ERRORS)
     }
 }
 
-impl IntoResponses for Guarded {
+impl IntoResponses for AdminErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let mut all = Mistaken::responses();
+        let mut all = CommonErrors::responses();
         all.append(&mut problems("Problem", &[(401, "the token is missing"), (507, "there is no room")]));
         all
     }
 }
 
-impl<N: Denying> IntoResponses for Refused<N> {
+impl<N: Denying> IntoResponses for CheckErrors<N> {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let mut all = Mistaken::responses();
+        let mut all = CommonErrors::responses();
         let denials = [(429, "no, and when to come back"), (503, "the store failed, and a rule denies then")];
         all.append(&mut problems(N::DENIAL, &denials));
         all
     }
 }
 
-impl IntoResponses for Gated {
+impl IntoResponses for AuthErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = problems("Problem", &[(400, "it cannot be told what is asked about")]);
         let denials =

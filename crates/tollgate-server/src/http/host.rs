@@ -6,11 +6,11 @@ use std::str;
 use axum::http::header::HOST;
 use axum::http::{HeaderMap, Version};
 
-use super::problem::Mistake;
+use super::problem::ApiError;
 
 /// Refuses a request whose host cannot be told for certain: servers and proxies that choose
 /// differently between two hosts can be played off against each other.
-pub(super) fn check(version: Version, headers: &HeaderMap) -> Result<(), Mistake> {
+pub(super) fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(HOST).iter();
     let detail = match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => "there is more than one Host field; send one",
@@ -20,7 +20,7 @@ pub(super) fn check(version: Version, headers: &HeaderMap) -> Result<(), Mistake
         (None, _) if version == Version::HTTP_11 => "there is no Host field; HTTP/1.1 requires one",
         _ => return Ok(()),
     };
-    Err(Mistake::bad("invalid_host", "host", detail))
+    Err(ApiError::bad("invalid_host", "host", detail))
 }
 
 /// Whether a value is `uri-host [":" port]` of RFC 3986. An empty name is one: so a request is

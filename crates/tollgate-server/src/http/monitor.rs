@@ -13,12 +13,12 @@ use tollgate_http::millis_ceil;
 use tollgate_redis::RedisStore;
 use utoipa::ToSchema;
 
-use super::document::{Guarded, Mistaken};
+use super::document::{AdminErrors, CommonErrors};
 use super::ok;
-use super::problem::{Mistake, count};
+use super::problem::{ApiError, count};
 use crate::app::App;
 use crate::metrics;
-use crate::top::Heavy;
+use crate::top::TopClient;
 
 /// How many clients `GET /v1/top` tells of unless it is asked for more or less.
 const TOP: usize = 10;
@@ -118,14 +118,14 @@ pub(super) async fn healthz() -> Response {
     tag = "monitoring",
     responses(
         (status = 200, description = "yes", body = Readiness),
-        Mistaken,
+        CommonErrors,
     )
 )]
-pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Mistake> {
-    if let Some(detail) = app.why_not_ready().await {
-        return Err(Mistake::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
+pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    if let Some(detail) = app.not_ready_reason().await {
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
     }
-    Ok(ok(&Readiness { status: "ready", full: app.full.now(app.clock.now()) }))
+    Ok(ok(&Readiness { status: "ready", full: app.refusals.recent(app.clock.now()) }))
 }
 
 /// Numbers for Prometheus
@@ -150,7 +150,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     security(("admin" = [])),
     responses(
         (status = 200, description = "in all and by rule", body = Stats),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
@@ -189,13 +189,16 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
     params(("count" = Option<u64>, Query, description = "how many of each", minimum = 1, maximum = 1000)),
     responses(
         (status = 200, description = "most first", body = TopAnswer),
-        Guarded,
+        AdminErrors,
     )
 )]
-pub(super) async fn top(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Mistake> {
+pub(super) async fn top(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
     let count = count(&query.unwrap_or_default(), TOP, TOP_MAX)?;
     let now = app.clock.now();
-    let answers = |heavy: Vec<Heavy>| heavy.into_iter().map(HeavyAnswer::from).collect();
+    let answers = |heavy: Vec<TopClient>| heavy.into_iter().map(HeavyAnswer::from).collect();
     Ok(ok(&TopAnswer {
         heaviest: answers(app.top.heaviest(count, now)),
         most_denied: answers(app.top.most_denied(count, now)),
@@ -209,8 +212,8 @@ impl From<&Counts> for CountsAnswer {
     }
 }
 
-impl From<Heavy> for HeavyAnswer {
-    fn from(Heavy { client, at_least, at_most }: Heavy) -> Self {
+impl From<TopClient> for HeavyAnswer {
+    fn from(TopClient { client, at_least, at_most }: TopClient) -> Self {
         Self { client, at_least, at_most }
     }
 }

@@ -31,7 +31,7 @@ pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// What is wrong with a request: how, in which field, and what to send instead.
 #[derive(Debug)]
-pub(super) struct Mistake {
+pub(super) struct ApiError {
     status: StatusCode,
     code: &'static str,
     field: Cow<'static, str>,
@@ -47,7 +47,7 @@ pub(super) struct About {
     field: Cow<'static, str>,
 }
 
-impl Mistake {
+impl ApiError {
     pub(super) fn new(
         status: StatusCode,
         code: &'static str,
@@ -96,13 +96,13 @@ impl Mistake {
     }
 }
 
-impl IntoResponse for Mistake {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.into_bytes().map(Body::from)
     }
 }
 
-impl Mistake {
+impl ApiError {
     /// The problem body.
     pub(super) fn into_problem(self) -> Problem<About> {
         let Self { status, code, field, detail } = self;
@@ -125,32 +125,32 @@ impl Mistake {
     }
 }
 
-pub(super) async fn unknown_path(uri: Uri) -> Mistake {
+pub(super) async fn unknown_path(uri: Uri) -> ApiError {
     let detail = format!("there is nothing at {}; /openapi.json has everything there is", uri.path());
-    Mistake::new(StatusCode::NOT_FOUND, "not_found", "path", detail)
+    ApiError::new(StatusCode::NOT_FOUND, "not_found", "path", detail)
 }
 
-pub(super) async fn wrong_method(method: Method) -> Mistake {
+pub(super) async fn wrong_method(method: Method) -> ApiError {
     let detail = format!("{method} does nothing here; the Allow header has what does");
-    Mistake::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method", detail)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method", detail)
 }
 
 /// A JSON body.
 pub(super) struct Json<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
-    type Rejection = Mistake;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Mistake> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let too_large = || {
             let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
-            Mistake::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
         };
         let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
         if !content_type.is_some_and(is_json) {
             let detail = "the body is not declared as JSON; send `Content-Type: application/json`";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return Err(Mistake::new(status, "unsupported_media_type", "content-type", detail));
+            return Err(ApiError::new(status, "unsupported_media_type", "content-type", detail));
         }
         let body = request.into_body();
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
@@ -159,11 +159,11 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
         let body = contents(Limited::new(body, BODY_BYTES_MAX));
         let body = tokio::time::timeout(app.fixed().timeout, body).await.map_err(|_| {
             let detail = "the body did not arrive in time; send it at once";
-            Mistake::new(StatusCode::REQUEST_TIMEOUT, "timeout", "body", detail)
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "body", detail)
         })?;
         let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
             Some(_) => too_large(),
-            None => Mistake::bad("invalid_body", "body", format!("the body broke off: {error}")),
+            None => ApiError::bad("invalid_body", "body", format!("the body broke off: {error}")),
         })?;
         parse(&body).map(Self)
     }
@@ -189,23 +189,23 @@ async fn contents(mut body: Limited<Body>) -> Result<Vec<u8>, BoxError> {
 }
 
 /// Parses JSON, and says in which field it is not what it should be.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     // To serde an array of an object's members is as good as the object.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array; send an object, which for a batch is {\"checks\": […]}";
-        return Err(Mistake::bad("invalid_body", "body", detail));
+        return Err(ApiError::bad("invalid_body", "body", detail));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "body".into() } else { path };
-        Mistake::bad(
+        ApiError::bad(
             "invalid_body",
             field,
             format!("this is not the JSON that belongs here: {}", error.inner()),
         )
     })?;
-    let rest = |error| Mistake::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
+    let rest = |error| ApiError::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
     json.end().map_err(rest)?;
     Ok(parsed)
 }
@@ -215,7 +215,7 @@ pub(super) type Parameters<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// The parameters of a query. One that is given twice is a mistake: whoever looks at the request
 /// before or after may take the other.
-pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, Mistake> {
+pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, ApiError> {
     let mut all = Parameters::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if all.iter().any(|(known, _)| *known == name) {
@@ -227,19 +227,19 @@ pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, Mistake> {
 }
 
 /// The parameter `count`, or how many are usual.
-pub(super) fn count(query: &str, usual: usize, most: usize) -> Result<usize, Mistake> {
+pub(super) fn count(query: &str, usual: usize, most: usize) -> Result<usize, ApiError> {
     let parameters = parameters(query)?;
     let Some((_, count)) = parameters.iter().find(|(name, _)| name == "count") else { return Ok(usual) };
     count.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
         let detail = format!("the count is not a whole number from 1 to {most}");
-        Mistake::bad("invalid_count", "count", detail)
+        ApiError::bad("invalid_count", "count", detail)
     })
 }
 
 /// A parameter that is given twice.
-pub(super) fn twice(name: String) -> Mistake {
+pub(super) fn twice(name: String) -> ApiError {
     let detail = format!("the parameter {name:?} is given twice; send it once");
-    Mistake::bad("ambiguous", name, detail)
+    ApiError::bad("ambiguous", name, detail)
 }
 
 /// Reads an object of texts. A name that is there twice is a mistake.
@@ -303,17 +303,17 @@ pub(super) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
 pub(super) struct Client(pub(super) String);
 
 impl<S: Sync> FromRequestParts<S> for Client {
-    type Rejection = Mistake;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Mistake> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let rest = parts.uri.path().strip_prefix("/v1/clients/").unwrap_or_default();
         client(rest.split('/').next().unwrap_or_default()).map(|client| Self(client.into_owned()))
     }
 }
 
 /// A client's name as a path spells it.
-pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, Mistake> {
-    let bad = |detail| Mistake::bad("invalid_key", "client", detail);
+pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, ApiError> {
+    let bad = |detail| ApiError::bad("invalid_key", "client", detail);
     if encoded.is_empty() {
         return Err(bad("the client is missing; name one in the path"));
     }
@@ -328,7 +328,7 @@ pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, Mistake> {
         .decode_utf8()
         .map_err(|_| bad("the client is not UTF-8 once it is percent-decoded; encode its UTF-8 bytes"))?;
     if client.len() > MAX_VALUE_BYTES {
-        return Err(Mistake::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
+        return Err(ApiError::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
     }
     // What has a zero byte in it is counted by a name that other protocols know it by too.
     Ok(match client {

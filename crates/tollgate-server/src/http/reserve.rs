@@ -20,8 +20,8 @@ use tollgate_http::json;
 use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
-use super::document::{Mistaken, Refused};
-use super::problem::{Json, Mistake, texts, whole};
+use super::document::{CheckErrors, CommonErrors};
+use super::problem::{ApiError, Json, texts, whole};
 use crate::app::App;
 
 /// The longest reservation.
@@ -90,25 +90,25 @@ fn half_a_minute() -> String {
     request_body = Reserve,
     responses(
         (status = 200, description = "held", body = Reserved),
-        Refused<Answer>,
+        CheckErrors<Answer>,
     )
 )]
 pub(super) async fn reserve(
     State(app): State<Arc<App>>,
     Json(Reserve { attributes, cost, ttl }): Json<Reserve>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let check = Check::new(attributes, cost);
     check.validated()?;
-    let ttl = parse_duration(&ttl).map_err(|error| Mistake::bad("invalid_ttl", "ttl", error.to_string()))?;
+    let ttl = parse_duration(&ttl).map_err(|error| ApiError::bad("invalid_ttl", "ttl", error.to_string()))?;
     if ttl.is_zero() || ttl > TTL_MAX {
-        return Err(Mistake::bad(
+        return Err(ApiError::bad(
             "invalid_ttl",
             "ttl",
             "a reservation lasts longer than nothing and at most an hour",
         ));
     }
     let reservation =
-        app.timed(app.limiter.reserve(&check, ttl)).await.map_err(|error| Mistake::of(&error))?;
+        app.timed(app.limiter.reserve(&check, ttl)).await.map_err(|error| ApiError::of(&error))?;
     let decision = reservation.decision().clone();
     if !decision.allowed() {
         return Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)));
@@ -134,14 +134,14 @@ pub(super) async fn reserve(
     request_body = Settle,
     responses(
         (status = 200, description = "settled", body = Settled),
-        Mistaken,
+        CommonErrors,
     )
 )]
 pub(super) async fn settle(
     State(app): State<Arc<App>>,
     uri: Uri,
     Json(Settle { cost }): Json<Settle>,
-) -> Result<Response, Mistake> {
+) -> Result<Response, ApiError> {
     let shortfall = end(&app, uri.path(), cost).await?;
     Ok(json(StatusCode::OK, &Settled { shortfall }).map(Body::from))
 }
@@ -154,22 +154,22 @@ pub(super) async fn settle(
     params(("id" = String, Path, description = "what the reservation was answered with")),
     responses(
         (status = 204, description = "given back"),
-        Mistaken,
+        CommonErrors,
     )
 )]
-pub(super) async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Mistake> {
+pub(super) async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
     end(&app, uri.path(), 0).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn end(app: &App, path: &str, cost: u64) -> Result<u64, Mistake> {
-    let unknown = || Mistake::of(&tollgate::Error::NotReserved);
+async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
+    let unknown = || ApiError::of(&tollgate::Error::NotReserved);
     let id = path.strip_prefix("/v1/reserve/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
     let check = Check::new(attributes, cost);
     check.validated()?;
     let settled = app.timed(app.limiter.settle(HoldId(hold), &check)).await;
-    Ok(settled.map_err(|error| Mistake::of(&error))?.shortfall)
+    Ok(settled.map_err(|error| ApiError::of(&error))?.shortfall)
 }
 
 /// A reservation's name: the hold, and the attributes it is held for.

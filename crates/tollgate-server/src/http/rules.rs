@@ -12,9 +12,9 @@ use tollgate::{Error, Limit, Override, Rule, Store as _};
 use tracing::info;
 use utoipa::ToSchema;
 
-use super::document::Guarded;
+use super::document::AdminErrors;
 use super::ok;
-use super::problem::Mistake;
+use super::problem::ApiError;
 use crate::app::App;
 use crate::config::policy_name;
 
@@ -60,7 +60,7 @@ struct OverrideAnswer {
     security(("admin" = [])),
     responses(
         (status = 200, description = "in order", body = Rules),
-        Guarded,
+        AdminErrors,
     )
 )]
 pub(super) async fn rules(State(app): State<Arc<App>>) -> Response {
@@ -88,18 +88,18 @@ pub(super) struct Cleared {
     params(("rule" = String, Path, description = "which, percent-encoded", min_length = 1)),
     responses(
         (status = 200, description = "forgotten", body = Cleared),
-        Guarded,
+        AdminErrors,
     )
 )]
-pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Mistake> {
+pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
     let path = uri.path().strip_prefix("/v1/rules/").and_then(|rest| rest.strip_suffix("/state"));
     let rule = percent_decode_str(path.unwrap_or_default()).decode_utf8_lossy();
     let is_known = app.limiter.with_rules(|rules| rules.rules().iter().any(|known| *known.name() == *rule));
     if !is_known {
-        return Err(Mistake::of(&Error::UnknownRule { rule: rule.into() }));
+        return Err(ApiError::of(&Error::UnknownRule { rule: rule.into() }));
     }
     let keys =
-        app.timed(app.limiter.store().clear(&rule)).await.map_err(|error| Mistake::of(&error.into()))?;
+        app.timed(app.limiter.store().clear(&rule)).await.map_err(|error| ApiError::of(&error.into()))?;
     info!(rule = &*rule, keys, "all state of a rule was forgotten");
     Ok(ok(&Cleared { keys }))
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tollgate::{AsRequest, MAX_COUNT, Request};
 
 use super::frame::Frame;
-use super::throttle::{Last, Throttle, integer};
+use super::throttle::{LastLimit, Throttle, integer};
 use crate::app::App;
 use crate::inline::THROTTLE;
 use crate::value::value_of;
@@ -15,16 +15,16 @@ use crate::value::value_of;
 #[derive(Debug)]
 pub(super) enum Command<'a> {
     /// Whether a request may go ahead.
-    Decide(Asked<'a>),
+    Decide(CheckRequest<'a>),
     /// What would become of it.
-    Peek(Asked<'a>),
+    Peek(CheckRequest<'a>),
     /// Anything else, by its name in lower case.
     Other(String),
 }
 
 /// A request, and in which form the answer is wanted.
 #[derive(Debug)]
-pub(super) enum Asked<'a> {
+pub(super) enum CheckRequest<'a> {
     /// `CL.THROTTLE`
     Throttle(Throttle<'a>),
     /// `TOLL.CHECK`
@@ -47,19 +47,24 @@ impl<'a> Command<'a> {
     ///
     /// # Errors
     /// What is wrong with it, as a sentence.
-    pub(super) fn read(app: &App, last: &mut Last, frame: &Frame, bytes: &'a [u8]) -> Result<Self, String> {
+    pub(super) fn read(
+        app: &App,
+        last: &mut LastLimit,
+        frame: &Frame,
+        bytes: &'a [u8],
+    ) -> Result<Self, String> {
         let mut arguments = frame.arguments(bytes);
         let name = arguments.next().unwrap_or_default();
         if name.eq_ignore_ascii_case(THROTTLE.as_bytes()) {
             let throttle = Throttle::read(app, last, arguments)?;
             // A quantity of nothing only looks, so that not even another limit changes what is in use.
-            let wrap = if throttle.takes_nothing() { Self::Peek } else { Self::Decide };
-            return Ok(wrap(Asked::Throttle(throttle)));
+            let wrap = if throttle.is_peek() { Self::Peek } else { Self::Decide };
+            return Ok(wrap(CheckRequest::Throttle(throttle)));
         }
         if name.eq_ignore_ascii_case(b"toll.check") {
             let (check, peek) = Check::read(arguments)?;
             let wrap = if peek { Self::Peek } else { Self::Decide };
-            return Ok(wrap(Asked::Check(check)));
+            return Ok(wrap(CheckRequest::Check(check)));
         }
         Ok(Self::Other(String::from_utf8_lossy(name).to_lowercase()))
     }
@@ -107,11 +112,11 @@ impl AsRequest for &Check<'_> {
     }
 }
 
-impl AsRequest for &Asked<'_> {
+impl AsRequest for &CheckRequest<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
         match self {
-            Asked::Throttle(throttle) => throttle.with_request(f),
-            Asked::Check(check) => check.with_request(f),
+            CheckRequest::Throttle(throttle) => throttle.with_request(f),
+            CheckRequest::Check(check) => check.with_request(f),
         }
     }
 }

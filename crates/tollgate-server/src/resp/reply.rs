@@ -74,10 +74,10 @@ impl Replies {
         });
     }
 
-    pub(super) fn truth(&mut self, truth: bool) {
+    pub(super) fn boolean(&mut self, value: bool) {
         match self.version {
-            Version::Two => self.integer(truth.into()),
-            Version::Three => self.bytes.extend_from_slice(if truth { b"#t\r\n" } else { b"#f\r\n" }),
+            Version::Two => self.integer(value.into()),
+            Version::Three => self.bytes.extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" }),
         }
     }
 

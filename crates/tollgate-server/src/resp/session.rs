@@ -9,11 +9,11 @@ use tollgate::{Clock as _, Decision, Error, Rule};
 use tollgate_http::Numbers;
 use tracing::info;
 
-use super::command::{Asked, Command};
+use super::command::{CheckRequest, Command};
 use super::frame::Frame;
-use super::hello;
+use super::handshake;
 use super::reply::{Replies, Version};
-use super::throttle::{self, Last};
+use super::throttle::{self, LastLimit};
 use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
 use crate::config::policy_name;
@@ -28,7 +28,7 @@ const REPLY_BYTES_MAX: usize = 64 << 10;
 const BATCH_MAX: usize = 512;
 
 /// How many there usually are.
-const USUAL_BATCH: usize = 16;
+const BATCH_USUAL: usize = 16;
 
 /// A client.
 #[derive(Debug)]
@@ -40,13 +40,13 @@ pub(super) struct Session {
     /// The admin token that it has shown: good for as long as it is the one in force.
     token: Option<Secret>,
     /// Whether it has just shown a wrong one.
-    pub(super) guessed: bool,
+    pub(super) wrong_token: bool,
     /// Whether it, or the protocol, is at its end.
-    pub(super) over: bool,
+    pub(super) closing: bool,
     /// How many commands it has sent.
     pub(super) commands: u64,
     frame: Frame,
-    last: Last,
+    last: LastLimit,
     /// What is to be done when `EXEC` comes.
     pub(super) queue: Option<Queue>,
     pub(super) replies: Replies,
@@ -62,11 +62,11 @@ impl Session {
             name: Vec::new(),
             peer,
             token: None,
-            guessed: false,
-            over: false,
+            wrong_token: false,
+            closing: false,
             commands: 0,
             frame: Frame::default(),
-            last: Last::default(),
+            last: LastLimit::default(),
             queue: None,
             replies: Replies::default(),
         }
@@ -78,9 +78,9 @@ impl Session {
         let began = STOPWATCH.now();
         let before = self.commands;
         let mut frame = std::mem::take(&mut self.frame);
-        let mut batch: Vec<Asked<'_>> = Vec::new();
+        let mut batch: Vec<CheckRequest<'_>> = Vec::new();
         let mut start = 0;
-        while !self.over && self.replies.bytes.len() < REPLY_BYTES_MAX && batch.len() < BATCH_MAX {
+        while !self.closing && self.replies.bytes.len() < REPLY_BYTES_MAX && batch.len() < BATCH_MAX {
             let rest = bytes.get(start..).unwrap_or_default();
             match frame.read(rest) {
                 Ok(None) => break,
@@ -89,11 +89,11 @@ impl Session {
                     if !frame.is_empty() {
                         self.commands = self.commands.saturating_add(1);
                         let kept = self.queue.as_mut().is_some_and(|queue| {
-                            queue.takes(&frame, rest.get(..length).unwrap_or_default(), &mut self.replies)
+                            queue.enqueue(&frame, rest.get(..length).unwrap_or_default(), &mut self.replies)
                         });
                         if !kept && let Some(other) = self.gather(&frame, rest, &mut batch) {
                             self.decide(&mut batch).await;
-                            self.other(other, &frame, rest).await;
+                            self.run(other, &frame, rest).await;
                         }
                     }
                     frame.clear();
@@ -101,7 +101,7 @@ impl Session {
                 Err(malformed) => {
                     self.decide(&mut batch).await;
                     self.replies.error("ERR", format_args!("Protocol error: {malformed}"));
-                    self.over = true;
+                    self.closing = true;
                 }
             }
         }
@@ -117,14 +117,14 @@ impl Session {
         &mut self,
         frame: &Frame,
         bytes: &'a [u8],
-        batch: &mut Vec<Asked<'a>>,
+        batch: &mut Vec<CheckRequest<'a>>,
     ) -> Option<Result<Command<'a>, String>> {
         match Command::read(&self.app, &mut self.last, frame, bytes) {
-            Ok(Command::Decide(asked)) => {
+            Ok(Command::Decide(request)) => {
                 if batch.capacity() == 0 {
-                    batch.reserve(USUAL_BATCH);
+                    batch.reserve(BATCH_USUAL);
                 }
-                batch.push(asked);
+                batch.push(request);
                 None
             }
             other => Some(other),
@@ -136,7 +136,7 @@ impl Session {
         let Some(queue) = self.queue.take() else {
             return self.replies.error("ERR", "EXEC without MULTI");
         };
-        if queue.spoilt {
+        if queue.aborted {
             let sentence = "Transaction discarded because of previous errors.";
             return self.replies.error("EXECABORT", sentence);
         }
@@ -149,7 +149,7 @@ impl Session {
             }
             if let Some(other) = other {
                 // No transaction is in another, so this goes no deeper.
-                Box::pin(self.other(other, &frame, rest)).await;
+                Box::pin(self.run(other, &frame, rest)).await;
             }
             frame.clear();
             rest = rest.get(length..).unwrap_or_default();
@@ -158,16 +158,16 @@ impl Session {
     }
 
     /// Decides what has been gathered, one after the other.
-    async fn decide(&mut self, batch: &mut Vec<Asked<'_>>) {
+    async fn decide(&mut self, batch: &mut Vec<CheckRequest<'_>>) {
         if batch.is_empty() {
             return;
         }
         let Self { app, replies, .. } = self;
-        let requests: SmallVec<[&Asked<'_>; 64]> = batch.iter().collect();
-        let mut asked = batch.iter();
+        let requests: SmallVec<[&CheckRequest<'_>; 64]> = batch.iter().collect();
+        let mut request = batch.iter();
         app.check_many(&requests, |decision| {
-            if let Some(asked) = asked.next() {
-                tell(replies, asked, &decision);
+            if let Some(request) = request.next() {
+                write_decision(replies, request, &decision);
             }
         })
         .await;
@@ -175,10 +175,10 @@ impl Session {
         batch.clear();
     }
 
-    async fn other(&mut self, command: Result<Command<'_>, String>, frame: &Frame, bytes: &[u8]) {
+    async fn run(&mut self, command: Result<Command<'_>, String>, frame: &Frame, bytes: &[u8]) {
         match command {
-            Err(mistake) => self.replies.error("ERR", mistake),
-            Ok(Command::Peek(asked)) => self.peek(&asked).await,
+            Err(error) => self.replies.error("ERR", error),
+            Ok(Command::Peek(request)) => self.peek(&request).await,
             Ok(Command::Other(name)) => {
                 let arguments: SmallVec<[&[u8]; 8]> = frame.arguments(bytes).skip(1).collect();
                 match (name.as_str(), arguments.as_slice()) {
@@ -190,8 +190,8 @@ impl Session {
                     ("toll.rules", []) => self.rules(),
                     ("exec", []) => self.execute().await,
                     (name, arguments) => {
-                        hello::answer(self, name, arguments);
-                        if std::mem::take(&mut self.guessed) {
+                        handshake::answer(self, name, arguments);
+                        if std::mem::take(&mut self.wrong_token) {
                             self.app.wrong_token(Some(self.peer), "resp").await;
                         }
                     }
@@ -202,9 +202,9 @@ impl Session {
         }
     }
 
-    async fn peek(&mut self, asked: &Asked<'_>) {
-        let decision = self.app.timed(self.app.limiter.peek(asked)).await;
-        tell(&mut self.replies, asked, &decision);
+    async fn peek(&mut self, request: &CheckRequest<'_>) {
+        let decision = self.app.timed(self.app.limiter.peek(request)).await;
+        write_decision(&mut self.replies, request, &decision);
     }
 
     async fn reset(&mut self, client: &[u8]) {
@@ -222,18 +222,18 @@ impl Session {
     fn rules(&mut self) {
         let rules = self.app.limiter.rules();
         self.replies.array(rules.rules().len());
-        rules.rules().iter().for_each(|rule| describe(&mut self.replies, rule));
+        rules.rules().iter().for_each(|rule| rule_reply(&mut self.replies, rule));
     }
 
     fn is_admin(&self) -> bool {
-        self.token.as_ref().is_some_and(|token| self.app.admits(token.reveal().as_bytes()))
+        self.token.as_ref().is_some_and(|token| self.app.is_admin_token(token.reveal().as_bytes()))
     }
 
     /// Whether this is the admin token. One that is not takes away what another has given.
     pub(super) fn authenticate(&mut self, token: &[u8]) -> bool {
-        let right = self.app.admits(token);
+        let right = self.app.is_admin_token(token);
         self.token = right.then(|| Secret::new(String::from_utf8_lossy(token).into_owned()));
-        self.guessed = !right;
+        self.wrong_token = !right;
         if !right {
             let sentence =
                 "invalid username-password pair or user is disabled; the password is the admin token";
@@ -252,21 +252,21 @@ impl Session {
 }
 
 /// A decision in the form that was asked for.
-fn tell(replies: &mut Replies, asked: &Asked<'_>, decision: &Result<Decision, Error>) {
-    match (asked, decision) {
-        (Asked::Throttle(_), Ok(decision)) => throttle::answer(replies, decision),
-        (Asked::Check(_), Ok(decision)) => numbers(replies, decision),
+fn write_decision(replies: &mut Replies, request: &CheckRequest<'_>, decision: &Result<Decision, Error>) {
+    match (request, decision) {
+        (CheckRequest::Throttle(_), Ok(decision)) => throttle::reply(replies, decision),
+        (CheckRequest::Check(_), Ok(decision)) => check_reply(replies, decision),
         (_, Err(error)) => replies.error("ERR", error),
     }
 }
 
 /// A decision as `TOLL.CHECK` tells it.
-fn numbers(replies: &mut Replies, decision: &Decision) {
+fn check_reply(replies: &mut Replies, decision: &Decision) {
     let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until } =
         decision.into();
     replies.map(if until.is_some() { 8 } else { 7 });
     replies.bulk(b"allowed");
-    replies.truth(allowed);
+    replies.boolean(allowed);
     replies.bulk(b"limit");
     replies.count_or_null(limit);
     replies.bulk(b"remaining");
@@ -281,14 +281,14 @@ fn numbers(replies: &mut Replies, decision: &Decision) {
         None => replies.null(),
     }
     replies.bulk(b"degraded");
-    replies.truth(degraded);
+    replies.boolean(degraded);
     if let Some(until) = until {
         replies.bulk(b"blocked_until_ms");
         replies.count(until);
     }
 }
 
-fn describe(replies: &mut Replies, rule: &Rule) {
+fn rule_reply(replies: &mut Replies, rule: &Rule) {
     replies.map(8);
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
@@ -309,9 +309,9 @@ fn describe(replies: &mut Replies, rule: &Rule) {
     replies.bulk(b"cost");
     replies.count(rule.unit_cost());
     replies.bulk(b"shadow");
-    replies.truth(rule.is_shadow());
+    replies.boolean(rule.is_shadow());
     replies.bulk(b"on_demand");
-    replies.truth(rule.is_on_demand());
+    replies.boolean(rule.is_on_demand());
     replies.bulk(b"on_store_error");
     replies.bulk(policy_name(rule.failure_policy()).as_bytes());
 }

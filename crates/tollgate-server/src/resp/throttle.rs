@@ -11,11 +11,11 @@ use crate::inline::THROTTLE;
 use crate::value::value_of;
 
 /// `max_burst`, `count` and `period`, as they were sent.
-type Numbers = [i64; 3];
+type LimitArguments = [i64; 3];
 
 /// The limit that a connection asked for last: nearly always the one it asks for next.
 #[derive(Debug, Default)]
-pub(super) struct Last(Option<(Numbers, InlineLimit)>);
+pub(super) struct LastLimit(Option<(LimitArguments, InlineLimit)>);
 
 /// One call.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl<'a> Throttle<'a> {
     /// What is wrong with it.
     pub(super) fn read(
         app: &App,
-        last: &mut Last,
+        last: &mut LastLimit,
         mut arguments: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<Self, String> {
         if !(4..=5).contains(&arguments.len()) {
@@ -56,7 +56,7 @@ impl<'a> Throttle<'a> {
         Ok(Self { key, limit, quantity })
     }
 
-    pub(super) const fn takes_nothing(&self) -> bool {
+    pub(super) const fn is_peek(&self) -> bool {
         self.quantity == 0
     }
 }
@@ -69,7 +69,7 @@ impl AsRequest for Throttle<'_> {
 
 /// Five integers: limited or not, the whole limit, how much of it is left, and in how many seconds
 /// to try again (-1 if there is no need to, or no use) and until all of it is back.
-pub(super) fn answer(replies: &mut Replies, decision: &Decision) {
+pub(super) fn reply(replies: &mut Replies, decision: &Decision) {
     let retry = decision.retry_after().filter(|_| !decision.allowed());
     replies.array(5);
     replies.integer((!decision.allowed()).into());
@@ -81,7 +81,7 @@ pub(super) fn answer(replies: &mut Replies, decision: &Decision) {
 
 /// The limit that the numbers mean: a bucket of `max_burst + 1`, into which `count` trickle every
 /// `period` seconds.
-fn limit(numbers: Numbers) -> Result<Limit, String> {
+fn limit(numbers: LimitArguments) -> Result<Limit, String> {
     let wrong = "max_burst is at least 0, count and period at least 1";
     let [burst, count, period] = numbers.map(u64::try_from);
     let (Ok(burst), Ok(count @ 1..), Ok(period @ 1..)) = (burst, count, period) else {

@@ -4,7 +4,7 @@
 //! checks as one batch. Others are not kept waiting for it, which no check could tell.
 
 use super::frame::Frame;
-use super::hello;
+use super::handshake;
 use super::reply::Replies;
 
 /// The most commands of a transaction, and how many bytes they may be: whoever connects may have one.
@@ -12,10 +12,10 @@ const COMMANDS_MAX: usize = 1_024;
 const BYTES_MAX: usize = 128 << 10;
 
 /// What has long answers, and no place in a transaction: they would all be kept until the last.
-const LONG: [&[u8]; 4] = [b"command", b"info", b"hello", b"toll.rules"];
+const NOT_QUEUED: [&[u8]; 4] = [b"command", b"info", b"hello", b"toll.rules"];
 
 /// What is not kept, but done at once.
-const AT_ONCE: [&[u8]; 6] = [b"multi", b"exec", b"discard", b"watch", b"reset", b"quit"];
+const IMMEDIATE: [&[u8]; 6] = [b"multi", b"exec", b"discard", b"watch", b"reset", b"quit"];
 
 /// The commands since `MULTI`, as they came.
 #[derive(Debug, Default)]
@@ -23,23 +23,23 @@ pub(super) struct Queue {
     pub(super) bytes: Vec<u8>,
     pub(super) commands: usize,
     /// Whether one of them was refused. Then none is done.
-    pub(super) spoilt: bool,
+    pub(super) aborted: bool,
 }
 
 impl Queue {
     /// Keeps a command for later and says so, unless it is one that is done at once. Says whether that
     /// was all there was to do.
-    pub(super) fn takes(&mut self, frame: &Frame, bytes: &[u8], replies: &mut Replies) -> bool {
+    pub(super) fn enqueue(&mut self, frame: &Frame, bytes: &[u8], replies: &mut Replies) -> bool {
         let name = frame.arguments(bytes).next().unwrap_or_default();
-        if AT_ONCE.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+        if IMMEDIATE.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             return false;
         }
-        if !hello::is_command(name) {
+        if !handshake::is_command(name) {
             // Who knows the name tells it best.
-            self.spoilt = true;
+            self.aborted = true;
             return false;
         }
-        let refusal = if LONG.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+        let refusal = if NOT_QUEUED.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             Some("this command has no place in a transaction".to_owned())
         } else if self.commands >= COMMANDS_MAX || self.bytes.len().saturating_add(bytes.len()) > BYTES_MAX {
             Some(format!(
@@ -50,7 +50,7 @@ impl Queue {
             None
         };
         if let Some(refusal) = refusal {
-            self.spoilt = true;
+            self.aborted = true;
             replies.error("ERR", refusal);
             return true;
         }

@@ -13,15 +13,15 @@ use envoy_types::pb::google::protobuf;
 use tollgate::{Algorithm, DAY, Decision, HOUR, Limit, MINUTE, Report, SECOND};
 use tollgate_http::{Headers, policy_name};
 
-use super::descriptors::Sought;
+use super::descriptors::ResolvedDescriptor;
 
 /// A response in the making.
-pub(super) struct Answer<'a> {
+pub(super) struct ResponseBuilder<'a> {
     headers: &'a Headers,
     response: RateLimitResponse,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ResponseBuilder<'a> {
     pub(super) fn new(headers: &'a Headers, descriptors: usize) -> Self {
         let statuses = Vec::with_capacity(descriptors);
         let response = RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..Default::default() };
@@ -41,12 +41,12 @@ impl<'a> Answer<'a> {
     }
 
     /// Adds the status of the next descriptor. One that is over its limit is over it for all.
-    pub(super) fn status(&mut self, sought: &Sought<'_>, decision: Option<&Decision>) {
+    pub(super) fn status(&mut self, descriptor: &ResolvedDescriptor<'_>, decision: Option<&Decision>) {
         let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
-        let status = match (decision, sought.closed()) {
-            (Some(decision), _) => decided(sought, decision),
-            (None, Some((name, period))) => closed(name, period),
-            _ if sought.is_unlimited() => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
+        let status = match (decision, descriptor.always_denied()) {
+            (Some(decision), _) => decided(descriptor, decision),
+            (None, Some((name, period))) => always_denied(name, period),
+            _ if descriptor.is_unlimited() => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
             _ => ok,
         };
         if status.code() == Code::OverLimit {
@@ -67,7 +67,7 @@ impl<'a> Answer<'a> {
 
 /// What one descriptor's limits said: the numbers of the one that decided, or, where all only
 /// watch, of the first.
-fn decided(sought: &Sought<'_>, decision: &Decision) -> DescriptorStatus {
+fn decided(descriptor: &ResolvedDescriptor<'_>, decision: &Decision) -> DescriptorStatus {
     let code = if decision.allowed() { Code::Ok } else { Code::OverLimit };
     let Some(report) = decision.deciding().or_else(|| decision.limits().first().copied()) else {
         return DescriptorStatus { code: code.into(), ..Default::default() };
@@ -75,7 +75,7 @@ fn decided(sought: &Sought<'_>, decision: &Decision) -> DescriptorStatus {
     let remaining = if report.shadow { report.outcome.remaining } else { decision.remaining() };
     DescriptorStatus {
         code: code.into(),
-        current_limit: Some(current_limit(sought, &report)),
+        current_limit: Some(current_limit(descriptor, &report)),
         limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
         duration_until_reset: Some(duration(report.outcome.reset_at.since(decision.now()))),
         ..Default::default()
@@ -83,15 +83,15 @@ fn decided(sought: &Sought<'_>, decision: &Decision) -> DescriptorStatus {
 }
 
 /// Nothing is allowed, and never will be.
-fn closed(name: &str, period: Duration) -> DescriptorStatus {
+fn always_denied(name: &str, period: Duration) -> DescriptorStatus {
     let limit = RateLimit { name: name.into(), requests_per_unit: 0, unit: unit(period).into() };
     DescriptorStatus { code: Code::OverLimit.into(), current_limit: Some(limit), ..Default::default() }
 }
 
-fn current_limit(sought: &Sought<'_>, report: &Report) -> RateLimit {
+fn current_limit(descriptor: &ResolvedDescriptor<'_>, report: &Report) -> RateLimit {
     let (count, period) = rate(&report.limit);
     RateLimit {
-        name: sought.name().map_or_else(|| policy_name(report), str::to_owned),
+        name: descriptor.name().map_or_else(|| policy_name(report), str::to_owned),
         requests_per_unit: u32::try_from(count).unwrap_or(u32::MAX),
         unit: unit(period).into(),
     }

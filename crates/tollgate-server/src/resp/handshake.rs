@@ -65,7 +65,7 @@ pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
         ("select", [_]) => replies.error("ERR", "DB index is out of range; there is only 0"),
         ("quit", _) => {
             replies.simple("OK");
-            session.over = true;
+            session.closing = true;
         }
         ("reset", []) => {
             session.reset_state();
@@ -75,7 +75,7 @@ pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
         ("command", []) => commands(session, COMMANDS.iter().map(Some)),
         ("command", [subcommand, rest @ ..]) => command(session, &lower(subcommand), rest),
         ("config", [subcommand, patterns @ ..]) if lower(subcommand) == "get" => config(session, patterns),
-        ("info", _) => replies.text(&information()),
+        ("info", _) => replies.text(&server_info()),
         _ if COMMANDS.iter().any(|(known, _)| *known == name) => {
             replies.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
         }
@@ -108,7 +108,7 @@ fn hello(session: &mut Session, arguments: &[&[u8]]) {
                 None => return session.replies.error("ERR", "syntax error in HELLO option 'auth'"),
             },
             ("setname", Some(chosen), _) if is_name(chosen) => name = Some(chosen.to_vec()),
-            ("setname", Some(_), _) => return session.replies.error("ERR", UNNAMEABLE),
+            ("setname", Some(_), _) => return session.replies.error("ERR", INVALID_CLIENT_NAME),
             (option, ..) => {
                 return session.replies.error("ERR", format_args!("syntax error in HELLO option '{option}'"));
             }
@@ -137,7 +137,8 @@ fn hello(session: &mut Session, arguments: &[&[u8]]) {
 /// The longest name of a client.
 const NAME_BYTES_MAX: usize = 128;
 
-const UNNAMEABLE: &str = "a client's name has up to 128 characters, and no spaces, newlines or special ones";
+const INVALID_CLIENT_NAME: &str =
+    "a client's name has up to 128 characters, and no spaces, newlines or special ones";
 
 fn is_name(name: &[u8]) -> bool {
     name.len() <= NAME_BYTES_MAX && name.iter().all(u8::is_ascii_graphic)
@@ -149,7 +150,7 @@ fn client(session: &mut Session, subcommand: &str, arguments: &[&[u8]]) {
     let described = if matches!(subcommand, "info" | "list") { described(session) } else { String::new() };
     let replies = &mut session.replies;
     match (subcommand, arguments) {
-        ("setname", [name]) if !is_name(name) => replies.error("ERR", UNNAMEABLE),
+        ("setname", [name]) if !is_name(name) => replies.error("ERR", INVALID_CLIENT_NAME),
         ("setname", [name]) => {
             session.name = name.to_vec();
             replies.simple("OK");
@@ -216,7 +217,7 @@ fn config(session: &mut Session, patterns: &[&[u8]]) {
     }
 }
 
-fn information() -> String {
+fn server_info() -> String {
     let mut text = String::new();
     let version = env!("CARGO_PKG_VERSION");
     // Writing to memory does not fail.

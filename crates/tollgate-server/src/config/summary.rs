@@ -32,8 +32,8 @@ impl fmt::Display for Config {
             )?,
         }
         describe_rules(f, &self.rules)?;
-        self.settings.domains.others().try_for_each(|(name, verdict)| {
-            let all = if matches!(verdict, Verdict::Nothing(_)) { "Always denied" } else { "No limit" };
+        self.settings.domains.without_rule().try_for_each(|(name, verdict)| {
+            let all = if matches!(verdict, Verdict::DenyAll(_)) { "Always denied" } else { "No limit" };
             writeln!(f, "\nDescriptors {name:?}.\n  {all}.")
         })
     }

@@ -6,26 +6,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tollgate::{Cause, Decision, MINUTE, RuleName, Timestamp};
 use tracing::warn;
 
-use super::quiet::Quiet;
+use super::log_throttle::LogThrottle;
 
 /// Who was turned away, by rule.
 #[derive(Debug)]
-pub(crate) struct Full {
-    rules: Mutex<BTreeMap<&'static str, Refusals>>,
+pub(crate) struct Refusals {
+    rules: Mutex<BTreeMap<&'static str, RuleRefusals>>,
     /// A full table turns away thousands.
-    log: Quiet,
+    log: LogThrottle,
 }
 
 /// How many requests, and when the last of them.
 #[derive(Clone, Copy, Debug)]
-struct Refusals {
+struct RuleRefusals {
     count: u64,
     last: Timestamp,
 }
 
-impl Full {
+impl Refusals {
     pub(super) const fn new() -> Self {
-        Self { rules: Mutex::new(BTreeMap::new()), log: Quiet::new(MINUTE) }
+        Self { rules: Mutex::new(BTreeMap::new()), log: LogThrottle::new(MINUTE) }
     }
 
     /// Counts a decision if there was no room, and logs it once a minute at most.
@@ -36,8 +36,8 @@ impl Full {
         let Some(rule) = decision.rule() else { return };
         let (rule, last) = (rule.as_str(), decision.now());
         let mut rules = self.rules();
-        let refusals = rules.entry(rule).or_insert(Refusals { count: 0, last });
-        *refusals = Refusals { count: refusals.count.saturating_add(1), last };
+        let refusals = rules.entry(rule).or_insert(RuleRefusals { count: 0, last });
+        *refusals = RuleRefusals { count: refusals.count.saturating_add(1), last };
         drop(rules);
         if let Some(refused) = self.log.count(last) {
             warn!(
@@ -53,13 +53,13 @@ impl Full {
     }
 
     /// The rules that have turned somebody away within the last minute.
-    pub(crate) fn now(&self, now: Timestamp) -> Vec<&'static str> {
+    pub(crate) fn recent(&self, now: Timestamp) -> Vec<&'static str> {
         let rules = self.rules();
         let recent = rules.iter().filter(|(_, refusals)| now.since(refusals.last) < MINUTE);
         recent.map(|(rule, _)| *rule).collect()
     }
 
-    fn rules(&self) -> MutexGuard<'_, BTreeMap<&'static str, Refusals>> {
+    fn rules(&self) -> MutexGuard<'_, BTreeMap<&'static str, RuleRefusals>> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
 //! What is wrong with a configuration, shown as a compiler would: the file, the line, the column,
-//! the text at fault, and what to write instead.
+//! the text at error, and what to write instead.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigError {
     message: String,
     /// Where in the file, in bytes, and what to say there. Nowhere, if it came from elsewhere.
     at: Option<(Range<usize>, String)>,
@@ -17,7 +17,7 @@ pub struct Fault {
     help: String,
 }
 
-impl Fault {
+impl ConfigError {
     pub(crate) fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { message: message.into(), at: None, beside: None, help: help.into() }
     }
@@ -40,29 +40,34 @@ impl Fault {
 
 /// Everything that is wrong with one configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Faults {
+pub struct ConfigErrors {
     /// The file's name.
     pub file: String,
     /// What stands in it.
     pub text: String,
     /// What is wrong.
-    pub faults: Vec<Fault>,
+    pub errors: Vec<ConfigError>,
     /// What is wrong with other files that belong to it.
     pub elsewhere: Vec<Self>,
 }
 
-impl Faults {
+impl ConfigErrors {
     /// One sentence, about no place in particular.
     pub(crate) fn sentence(file: String, sentence: String) -> Self {
-        Self { file, text: String::new(), faults: vec![Fault::new(sentence, "")], elsewhere: Vec::new() }
+        Self {
+            file,
+            text: String::new(),
+            errors: vec![ConfigError::new(sentence, "")],
+            elsewhere: Vec::new(),
+        }
     }
 
     /// For people, in colour if they can see it.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
-        let mut rendered: Vec<String> = self.faults.iter().map(|fault| self.one(fault, &renderer)).collect();
-        if let many @ 2.. = self.faults.len() {
+        let mut rendered: Vec<String> = self.errors.iter().map(|error| self.one(error, &renderer)).collect();
+        if let many @ 2.. = self.errors.len() {
             rendered.push(format!("{}: {many} mistakes", self.file));
         }
         rendered.extend(self.elsewhere.iter().map(|other| other.render(colour)));
@@ -71,31 +76,31 @@ impl Faults {
 
     /// In the order of the file; what is not in it comes first.
     pub(crate) fn sorted(mut self) -> Self {
-        self.faults.sort_by_key(|fault| fault.at.as_ref().map(|(span, _)| span.start));
+        self.errors.sort_by_key(|error| error.at.as_ref().map(|(span, _)| span.start));
         self
     }
 
-    fn one(&self, fault: &Fault, renderer: &Renderer) -> String {
-        let Some((span, label)) = &fault.at else {
-            let and = if fault.help.is_empty() { "" } else { "; " };
-            return format!("{}{and}{}", fault.message, fault.help);
+    fn one(&self, error: &ConfigError, renderer: &Renderer) -> String {
+        let Some((span, label)) = &error.at else {
+            let and = if error.help.is_empty() { "" } else { "; " };
+            return format!("{}{and}{}", error.message, error.help);
         };
         let primary = AnnotationKind::Primary.span(span.clone()).label(label.as_str());
-        let beside = fault
+        let beside = error
             .beside
             .as_ref()
             .map(|(span, label)| AnnotationKind::Context.span(span.clone()).label(label.as_str()));
         let annotations = [primary].into_iter().chain(beside);
         let snippet = Snippet::source(self.text.as_str()).path(self.file.as_str()).annotations(annotations);
-        let mut report = Level::ERROR.primary_title(fault.message.as_str()).element(snippet);
-        if !fault.help.is_empty() {
-            report = report.element(Level::HELP.message(fault.help.as_str()));
+        let mut report = Level::ERROR.primary_title(error.message.as_str()).element(snippet);
+        if !error.help.is_empty() {
+            report = report.element(Level::HELP.message(error.help.as_str()));
         }
         renderer.render(&[report])
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.render(false))
     }

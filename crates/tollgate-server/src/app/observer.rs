@@ -7,28 +7,28 @@ use tollgate::{Clock as _, Decision, Observer, Request, SECOND, StoreError};
 use tracing::warn;
 
 use super::STOPWATCH;
-use super::full::Full;
-use super::quiet::Quiet;
+use super::log_throttle::LogThrottle;
+use super::refusals::Refusals;
 use crate::top::Top;
 
 /// Sees every decision once, whatever protocol it was asked for in.
-pub(super) struct Watcher {
+pub(super) struct DecisionObserver {
     top: Arc<Top>,
     uncovered: Arc<AtomicU64>,
-    full: Arc<Full>,
-    failures: Quiet,
+    refusals: Arc<Refusals>,
+    failures: LogThrottle,
 }
 
-impl Watcher {
-    pub(super) const fn new(top: Arc<Top>, uncovered: Arc<AtomicU64>, full: Arc<Full>) -> Self {
-        Self { top, uncovered, full, failures: Quiet::new(SECOND) }
+impl DecisionObserver {
+    pub(super) const fn new(top: Arc<Top>, uncovered: Arc<AtomicU64>, refusals: Arc<Refusals>) -> Self {
+        Self { top, uncovered, refusals, failures: LogThrottle::new(SECOND) }
     }
 }
 
-impl Observer for Watcher {
+impl Observer for DecisionObserver {
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
         self.top.count(request, decision);
-        self.full.count(decision);
+        self.refusals.count(decision);
         if decision.limits().is_empty() {
             self.uncovered.fetch_add(1, Ordering::Relaxed);
         }

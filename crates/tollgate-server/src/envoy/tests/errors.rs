@@ -148,8 +148,8 @@ fn all_mistakes_of_all_files_are_told_at_once() {
         .with("3.yaml", [0xff])
         .with("4.yaml", "[")
         .with("5.yaml", "domain: e\n");
-    let faults = directory.read().unwrap_err();
-    let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    let errors = directory.read().unwrap_err();
+    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(told.len(), 4);
     assert_told(&told[0], &["1.yaml: 3 mistakes"]);
     assert_told(&told[1], &["2.yaml:1:9\n", "another file has the domain \"d\"", "1.yaml"]);

@@ -5,11 +5,11 @@ use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleSet};
 use super::{App, compose};
 
 /// How many there can be.
-const OWN_LIMITS_MAX: usize = 10_000;
+const CLIENT_LIMITS_MAX: usize = 10_000;
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub(super) struct OwnLimit {
+pub(super) struct ClientLimit {
     client: String,
     pub(super) replacement: Override,
 }
@@ -33,39 +33,45 @@ impl App {
     ///
     /// # Errors
     /// [`Error::UnknownRule`] if the rule does not exist or does not count by client alone.
-    pub(crate) fn set_own_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
-        self.change_own(client, Some(rule), Some(limits))
+    pub(crate) fn set_client_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
+        self.change_client_limits(client, Some(rule), Some(limits))
     }
 
-    /// Takes back what [`set_own_limit`](Self::set_own_limit) gave, for one rule or all.
-    pub(crate) fn clear_own_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
-        self.change_own(client, rule, None)
+    /// Takes back what [`set_client_limit`](Self::set_client_limit) gave, for one rule or all.
+    pub(crate) fn clear_client_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
+        self.change_client_limits(client, rule, None)
     }
 
-    fn change_own(&self, client: &str, rule: Option<&str>, limits: Option<Limits>) -> Result<(), Error> {
+    fn change_client_limits(
+        &self,
+        client: &str,
+        rule: Option<&str>,
+        limits: Option<Limits>,
+    ) -> Result<(), Error> {
         let mut rules = self.rules();
         if let Some(unknown) = rule.filter(|rule| !is_per_client(&rules.file, rule)) {
             return Err(Error::UnknownRule { rule: unknown.into() });
         }
-        let mut own = rules.own.clone();
-        let replaced = |own: &OwnLimit| {
-            own.client == client && rule.is_none_or(|rule| own.replacement.rule().as_str() == rule)
+        let mut client_limits = rules.client_limits.clone();
+        let replaced = |client_limits: &ClientLimit| {
+            client_limits.client == client
+                && rule.is_none_or(|rule| client_limits.replacement.rule().as_str() == rule)
         };
-        own.retain(|own| !replaced(own));
+        client_limits.retain(|client_limits| !replaced(client_limits));
         if let (Some(rule), Some(limits)) = (rule, limits) {
-            if own.len() >= OWN_LIMITS_MAX {
-                let reason = "fewer than that; what is to last belongs into the configuration";
+            if client_limits.len() >= CLIENT_LIMITS_MAX {
+                let reason = "below 10000; put permanent limits in the configuration file";
                 return Err(Error::InvalidConfig {
-                    field: "own limits of clients",
-                    value: own.len().to_string(),
+                    field: "the number of per-client limits",
+                    value: client_limits.len().to_string(),
                     reason,
                 });
             }
             let replacement = Override::new(rule, limits).exactly(CLIENT, client);
-            own.push(OwnLimit { client: client.into(), replacement });
+            client_limits.push(ClientLimit { client: client.into(), replacement });
         }
-        self.limiter.set_rules(compose(&rules.file, &own, &self.fixed, &self.settings())?)?;
-        rules.own = own;
+        self.limiter.set_rules(compose(&rules.file, &client_limits, &self.fixed, &self.settings())?)?;
+        rules.client_limits = client_limits;
         Ok(())
     }
 }

@@ -7,14 +7,14 @@ use tollgate::Timestamp;
 
 /// How often something is logged at most.
 #[derive(Debug)]
-pub(crate) struct Quiet {
+pub(crate) struct LogThrottle {
     span: Duration,
     /// Until this moment it is only counted.
     until: AtomicU64,
     untold: AtomicU64,
 }
 
-impl Quiet {
+impl LogThrottle {
     /// At most once in a span.
     pub(crate) const fn new(span: Duration) -> Self {
         Self { span, until: AtomicU64::new(0), untold: AtomicU64::new(0) }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn one_line_a_span_stands_for_all_since_the_last() {
-        let quiet = Quiet::new(SECOND);
+        let quiet = LogThrottle::new(SECOND);
         let at =
             |millis: u64| quiet.count(Timestamp::from_secs(1).saturating_add(Duration::from_millis(millis)));
         assert_eq!(
