@@ -1,4 +1,4 @@
-//! What a running server consists of, whatever protocol it is asked in.
+//! The running server, shared by all protocols.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -33,14 +33,14 @@ use log_throttle::LogThrottle;
 use observer::DecisionObserver;
 use refusals::Refusals;
 
-/// What tells how long something took. Decisions are made by the server's own clock, which may be
-/// coarse, or a test's.
+/// The clock that measures durations. Decisions use the configured clock, which may be coarse or a
+/// test's.
 pub(crate) const STOPWATCH: TokioClock = TokioClock;
 
-/// How much of a client's name stands in a log line.
+/// The longest prefix of a client's name in a log line.
 const LOGGED_BYTES_MAX: usize = 64;
 
-/// The limiter and all that is known around it.
+/// The limiter, its settings and its counters.
 pub struct App {
     pub(crate) limiter: Limiter<Backend>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -48,19 +48,20 @@ pub struct App {
     pub(crate) top: Arc<Top>,
     /// Requests that no rule covered.
     pub(crate) uncovered: Arc<AtomicU64>,
-    /// Requests that there was no room for.
+    /// Requests refused because the store was full.
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) started_at: Timestamp,
     settings: ArcSwap<Settings>,
-    /// What opens the administration when nothing is configured.
+    /// The admin token while none is configured.
     generated_token: Secret,
-    /// Who was blocked.
+    /// Clients that administrators blocked.
     blocked: blocks::Names,
-    /// Wrong tokens that were shown.
+    /// Throttles the log of wrong admin tokens.
     wrong_tokens: LogThrottle,
-    /// What masks names in logs.
+    /// The key of the hash that masks names in logs.
     mask: Secret,
-    /// What the configuration's files said when they were last read, right or wrong. Held while they are read again.
+    /// The text of the configuration files when they were last read, valid or not. Locked during a
+    /// reload.
     text: Mutex<String>,
     origin: Origin,
     fixed: Fixed,
@@ -69,12 +70,12 @@ pub struct App {
     answered: AtomicU64,
 }
 
-/// The rules as the file has them, and the limits that single clients were given since.
+/// The rules of the file, and the limits that administrators set for single clients.
 #[derive(Debug)]
 struct Rules {
     file: RuleSet,
     client_limits: Vec<ClientLimit>,
-    /// How much the file said.
+    /// The file's extent, to recognise a truncated one.
     extent: Extent,
 }
 
@@ -85,8 +86,7 @@ impl fmt::Debug for App {
 }
 
 impl App {
-    /// Puts a server together. `origin` is where its configuration came from and is read again;
-    /// `clock` is what it tells the time by.
+    /// Builds a server. A reload rereads `origin`; decisions use `clock`.
     ///
     /// # Errors
     /// A sentence that says what to do.
@@ -127,7 +127,7 @@ impl App {
         })
     }
 
-    /// Decides a request, if the store answers at once.
+    /// Decides a request, if the store answers without waiting.
     ///
     /// # Errors
     /// As [`Limiter::check_async`].
@@ -149,8 +149,8 @@ impl App {
         }
     }
 
-    /// Decides several requests in their order, and hands on each decision. Where the store has to be waited for,
-    /// they are all under way together.
+    /// Decides several requests in order and passes each decision to `each`. A store that has to be
+    /// waited for decides them concurrently.
     pub(crate) async fn check_many<R: AsRequest + Copy>(
         &self,
         requests: &[R],
@@ -165,37 +165,38 @@ impl App {
         join_all(checks).await.into_iter().for_each(each);
     }
 
-    /// Whatever else is asked of the limiter.
-    pub(crate) async fn timed<T>(&self, asked: impl Future<Output = T>) -> T {
+    /// Measures any other operation of the limiter.
+    pub(crate) async fn timed<T>(&self, operation: impl Future<Output = T>) -> T {
         let began = STOPWATCH.now();
-        let answer = asked.await;
+        let result = operation.await;
         self.metrics.store.observe(STOPWATCH.now().since(began), 1);
-        answer
+        result
     }
 
-    /// Forgets what a client has in use, under every rule that counts by client alone, and by
-    /// `CL.THROTTLE`, which needs none.
+    /// Resets a client under every rule keyed by client alone, and under `CL.THROTTLE`, which needs
+    /// no rule.
     ///
     /// # Errors
-    /// As [`Limiter::reset`]. If no rule counts by client, that is told, and the rest is done.
+    /// As [`Limiter::reset`]. Where no rule is keyed by client alone, `CL.THROTTLE` is reset all
+    /// the same.
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
         let [by_rules, throttled] = inline::client_budgets(client);
         let by_rules = self.timed(self.limiter.reset(by_rules)).await;
         by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.reset(throttled)).await))
     }
 
-    /// What can change while the server runs.
+    /// The settings that a reload changes.
     pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
         self.settings.load()
     }
 
-    /// What cannot.
+    /// The settings that need a restart.
     #[must_use]
     pub const fn fixed(&self) -> &Fixed {
         &self.fixed
     }
 
-    /// A client's name, for a log.
+    /// A client's name for a log line: masked or shortened.
     pub(crate) fn logged(&self, client: &str) -> String {
         if self.settings().hash_keys_in_logs {
             return self.mask.mask(client);
@@ -207,59 +208,61 @@ impl App {
         }
     }
 
-    /// A name for a request that has none: the server's own and a number.
+    /// An id for a request without one: the start time and a number.
     pub(crate) fn next_request_id(&self) -> HeaderValue {
         let number = self.answered.fetch_add(1, Ordering::Relaxed);
         let server = self.started_at.as_nanos();
         HeaderValue::try_from(format!("{server:x}-{number:x}")).unwrap_or(HeaderValue::from_static("-"))
     }
 
-    /// Whether to send it requests.
+    /// Whether the server accepts requests: false once it is stopping.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Why not to send it requests, in a sentence; `None` if nothing speaks against it.
+    /// Why the server is not ready, in a sentence; `None` if it is.
     pub(crate) async fn not_ready_reason(&self) -> Option<&'static str> {
         if !self.is_ready() {
-            return Some("the server is about to stop; ask another");
+            return Some("the server is stopping; use another one");
         }
         let answers = timeout(self.fixed.store.deadline, self.limiter.store().answers()).await;
         (answers != Ok(true)).then_some("the store does not answer; the log has the reason")
     }
 
-    /// Tells load balancers to go elsewhere.
+    /// Fails readiness, so that load balancers stop sending requests.
     pub(crate) fn set_not_ready(&self) {
         self.ready.store(false, Ordering::Relaxed);
     }
 
-    /// Reads the configuration again. If it is good it takes effect at once, counts kept; if not,
-    /// nothing changes.
+    /// Reloads the configuration. A valid one takes effect at once and keeps the counts; an invalid
+    /// one changes nothing.
     ///
     /// # Errors
-    /// What is wrong with it, which has been logged and counted.
+    /// The configuration's errors, already logged and counted.
     pub fn reload(&self) -> Result<(), ConfigErrors> {
-        // One at a time, so that the newest counts.
+        // One reload at a time, so that the newest wins.
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        // First the text: what is written while it is read is read again.
+        // The text is read first, so a write during the load triggers another reload.
         let before = self.current_text();
         let read = self.origin.load();
         *text = read.as_ref().map_or(before, |config| config.text.clone());
         let applied = read.and_then(|config| self.apply(config));
         self.metrics.reloaded(applied.is_ok());
         match &applied {
-            Ok(()) => info!("the configuration was read again and is in effect"),
-            Err(errors) => error!("the configuration is not in effect, and nothing has changed:\n{errors}"),
+            Ok(()) => info!("the configuration was reloaded and is in effect"),
+            Err(errors) => {
+                error!("the new configuration is invalid, and the old one stays in effect:\n{errors}")
+            }
         }
         applied
     }
 
-    /// Waits, if the configuration is just being taken over, until it has been.
+    /// Waits for a reload in progress.
     pub(crate) fn settled(&self) {
         drop(self.rules());
     }
 
-    /// Whether the configuration's files say something else than when they were last read.
+    /// Whether the configuration files differ from when they were last read.
     pub(crate) fn config_changed(&self) -> bool {
         let text = self.current_text();
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) != text
@@ -269,7 +272,7 @@ impl App {
         self.origin.text(self.settings().envoy_config.as_deref())
     }
 
-    /// What to watch: the configuration's files, and directories of them.
+    /// The paths to watch: configuration files and directories of them.
     pub(crate) fn watched_paths(&self) -> impl Iterator<Item = PathBuf> {
         self.origin.file.clone().into_iter().chain(self.settings().envoy_config.clone())
     }
@@ -294,16 +297,17 @@ impl App {
             ConfigErrors::sentence(name(), format!("{error}{restart}"))
         })?;
         *rules = Rules { file, client_limits, extent };
-        // Still under the lock: whoever has found rules and settings apart waits for it, and finds them together.
+        // Settings are swapped under the lock: a request that saw new rules beside old settings
+        // waits for it.
         let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
         drop(rules);
         if had_token && let Some(token) = self.generated_token() {
-            info!(token, "no admin token is configured any more; this one is good until the server stops");
+            info!(token, "the admin token was removed; this generated one is valid until the server stops");
         }
         let waiting = self.fixed.changed_settings(&fixed);
         if !waiting.is_empty() {
             let waiting = waiting.join(", ");
-            warn!("{waiting}: what the file says of this counts only when the server is started again");
+            warn!("{waiting}: a change of this needs a restart");
         }
         Ok(())
     }
@@ -313,8 +317,7 @@ impl App {
     }
 }
 
-/// The file's rules with those for limits that requests bring along, and the clients' own limits,
-/// which count first.
+/// The file's rules, the rules of inline limits, and the per-client limits, which take precedence.
 fn compose(
     file: &RuleSet,
     client_limits: &[ClientLimit],

@@ -1,22 +1,22 @@
-//! Where state is kept: the one place that chooses.
+//! The configured store: memory, disk or Redis. No other module chooses between them.
 
 use tollgate::{Applied, Charge, Error, Limit, MemoryStats, MemoryStore, Op, Store, StoreError, Timestamp};
 use tollgate_disk::{DiskStore, Durability};
 use tollgate_redis::RedisStore;
 
-/// The store that was configured.
+/// The configured store.
 #[derive(Debug)]
 pub enum Backend {
-    /// In this process.
+    /// State in this process.
     Memory(Box<MemoryStore>),
-    /// In this process, and in a directory.
+    /// State in this process, and in a directory.
     Disk(DiskStore),
-    /// In Redis, for all servers that share it.
+    /// State in Redis, shared with other servers.
     Redis(RedisStore),
 }
 
 impl Backend {
-    /// What decides, if that is in this process.
+    /// The in-memory store that decides, unless it is Redis.
     pub(crate) fn memory(&self) -> Option<&MemoryStore> {
         match self {
             Self::Memory(memory) => Some(memory),
@@ -25,7 +25,7 @@ impl Backend {
         }
     }
 
-    /// How full the table is, if it is here.
+    /// Statistics of the in-memory store, if there is one.
     pub(crate) fn memory_stats(&self) -> Option<MemoryStats> {
         self.memory().map(MemoryStore::memory_stats)
     }
@@ -44,7 +44,7 @@ impl Backend {
         }
     }
 
-    /// What it is called in configuration.
+    /// The store's name in the configuration.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::Memory(_) => "memory",
@@ -53,7 +53,7 @@ impl Backend {
         }
     }
 
-    /// What is wrong with it at the moment, if anything is.
+    /// The store's current failure, if any.
     pub(crate) fn failure(&self) -> Option<String> {
         match self {
             Self::Memory(_) => None,
@@ -62,20 +62,20 @@ impl Backend {
         }
     }
 
-    /// Whether it answers.
+    /// Whether the store answers.
     pub(crate) async fn answers(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            // Relaxed answers whatever the disk does.
+            // A relaxed store answers whatever the disk does.
             Self::Disk(disk) => disk.durability() == Durability::Relaxed || disk.failure().is_none(),
             Self::Redis(redis) => redis.ping().await.is_ok(),
         }
     }
 
-    /// Has everything that is to be kept be kept, before the process ends.
+    /// Flushes pending writes.
     ///
     /// # Errors
-    /// Why it could not be.
+    /// If a write failed.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         match self {
             Self::Memory(_) | Self::Redis(_) => Ok(()),

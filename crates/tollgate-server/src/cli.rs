@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! What a person did wrong is one sentence on standard error that says what to do, or shows where
-//! in a file it is. Standard output is for answers.
+//! A user's error is one sentence on standard error that says what to do, or an excerpt of the file
+//! that shows where the error is. Standard output carries only results.
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -17,10 +17,10 @@ use tollgate_disk::DiskStore;
 use crate::config::{Flags, Origin, STARTER, WORKERS_MAX, is_yaml};
 use crate::{ask, loading, serve_until_signal};
 
-/// What a command that did not work exits with. (1 is a denial.)
+/// Exit status of a command that failed. (1 means denied.)
 const FAILED: u8 = 2;
 
-/// Allow at most so many requests per client per time.
+/// Rate limiting for Rust services and for any stack: exact, fast; in memory, on disk or in Redis
 #[derive(Debug, Parser)]
 #[command(
     name = "tollgate",
@@ -28,11 +28,11 @@ const FAILED: u8 = 2;
     after_help = "\
 Examples:
   tollgate serve                          10 per 60 s per client, on http://127.0.0.1:8080
-  curl localhost:8080/check/alice         may alice go ahead?
-  tollgate check alice                    the same, for scripts
-  tollgate init                           a configuration to start from
-  tollgate validate tollgate.toml         what it means, or what is wrong with it
-  tollgate serve --config tollgate.toml   serve it; change it and it takes effect"
+  curl localhost:8080/check/alice         may alice proceed?
+  tollgate check alice                    the same check, for scripts
+  tollgate init                           writes a commented configuration
+  tollgate validate tollgate.toml         explains it, or shows its errors
+  tollgate serve --config tollgate.toml   serves it; edits take effect at once"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -41,38 +41,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests over HTTP, gRPC and the Redis protocol until told to stop
+    /// Serve HTTP, gRPC and the Redis protocol until SIGTERM or SIGINT
     #[command(after_help = "\
 Examples:
   tollgate serve                                       10 per 60 s per client
   tollgate serve --limit \"100/s burst 200\"             a token bucket instead
   tollgate serve --http 127.0.0.1:0                    on a free port; the ready line says which
   tollgate serve --data /var/lib/tollgate              counts survive restarts and crashes
-  tollgate serve --redis redis://127.0.0.1:6379        with other servers, one budget for all
-  tollgate serve --envoy-config ratelimit/             Envoy's limits, as its reference service has them
+  tollgate serve --redis redis://127.0.0.1:6379        shares budgets with other servers
+  tollgate serve --envoy-config ratelimit/             the YAML of Envoy's rate limit service
   tollgate serve --config /etc/tollgate/tollgate.toml  rules and settings from a file
-  TOLLGATE_STORE_MAX_KEYS=5000000 tollgate serve       any setting of the file, from the environment
+  TOLLGATE_STORE_MAX_KEYS=5000000 tollgate serve       any setting from the environment
 
-The file is read again on SIGHUP and when it changes: counts are kept, and a file with a mistake
-changes nothing. SIGTERM and SIGINT finish what is in flight and exit 0; a second one does not wait
-for stop_delay.")]
+The file is reloaded on SIGHUP and when it changes. A reload keeps the counts; a file with an error
+is rejected as a whole. SIGTERM and SIGINT finish requests in flight and exit 0; a second one skips
+stop_delay.")]
     Serve {
-        /// The configuration; `tollgate init` writes one to start from
+        /// Configuration file; `tollgate init` writes a commented one
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Where to listen for HTTP, or off [default: 127.0.0.1:8080]
+        /// HTTP listen address, or off [default: 127.0.0.1:8080]
         #[arg(long, value_name = "ADDR")]
         http: Option<String>,
-        /// Where to listen for gRPC, Envoy's rate limit service, or off [default: 127.0.0.1:8081]
+        /// gRPC listen address (Envoy's rate limit service), or off [default: 127.0.0.1:8081]
         #[arg(long, value_name = "ADDR")]
         grpc: Option<String>,
-        /// Where to listen for the Redis protocol, or off [default: 127.0.0.1:6380]
+        /// Redis protocol listen address, or off [default: 127.0.0.1:6380]
         #[arg(long, value_name = "ADDR")]
         resp: Option<String>,
-        /// Limits for gRPC as Envoy's reference service has them: its YAML file, or a directory of them
+        /// YAML file of Envoy's rate limit service, or a directory of them: limits for gRPC
         #[arg(long, value_name = "FILE-OR-DIR")]
         envoy_config: Option<PathBuf>,
-        /// What each client may do, such as "10/60s fixed", "100/s burst 200" or "50/hour sliding"
+        /// Limit per client, such as "10/60s fixed", "100/s burst 200" or "50/hour sliding"
         /// [default: 10/60s fixed]
         #[arg(long)]
         limit: Option<Limit>,
@@ -83,96 +83,96 @@ for stop_delay.")]
         /// Keep budgets in this directory, so that they survive a restart and a crash
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
-        /// How many threads answer [default: one for each processor]
+        /// Worker threads [default: one per processor]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=WORKERS_MAX))]
         workers: Option<u64>,
     },
-    /// Ask a running server whether a client may go ahead: exit 0 allowed, 1 denied, 2 error
+    /// Check a client against a running server: exit 0 allowed, 1 denied, 2 error
     #[command(after_help = "\
 Examples:
   tollgate check alice
   tollgate check alice --cost 5
-  tollgate check alice --cost 0                        look, and take nothing
+  tollgate check alice --cost 0                        peek: charges nothing
   tollgate check alice --server https://limits.example --cacert ca.pem
   if tollgate check \"$USER\"; then backup; fi")]
     Check {
-        /// Who
+        /// Client name
         client: String,
-        /// The server
+        /// Server URL
         #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
         server: String,
-        /// How much
+        /// Cost in units
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=MAX_COUNT))]
         cost: u64,
-        /// Whom to believe that the server is who it says, in PEM [default: the usual authorities]
+        /// CA certificate (PEM) that verifies the server [default: the public CAs]
         #[arg(long, value_name = "FILE")]
         cacert: Option<PathBuf>,
     },
-    /// Write a commented configuration to start from, never over a file that is there
+    /// Write a commented configuration file; an existing file is never overwritten
     #[command(after_help = "\
 Examples:
   tollgate init                                        writes tollgate.toml
   tollgate init /etc/tollgate/tollgate.toml
-  tollgate init - | less                               only shows it")]
+  tollgate init - | less                               prints it")]
     Init {
-        /// Where to
+        /// File to write, or - for standard output
         #[arg(default_value = "tollgate.toml")]
         file: PathBuf,
     },
-    /// Say what a configuration means, or where it is wrong and why
+    /// Explain a configuration, or show its errors and where they are
     #[command(after_help = "\
 Examples:
   tollgate validate                                    reads tollgate.toml
   tollgate validate tollgate.toml && systemctl reload tollgate
-  tollgate validate ratelimit.yaml                     limits as Envoy's reference service has them
+  tollgate validate ratelimit.yaml                     the YAML of Envoy's rate limit service
 
-The environment counts here too, as it does for `tollgate serve`.")]
+TOLLGATE_* variables apply here as they do to `tollgate serve`.")]
     Validate {
-        /// The configuration
+        /// Configuration file
         #[arg(default_value = "tollgate.toml")]
         file: PathBuf,
     },
-    /// Write what is in a data directory as lines of JSON, to move it or to keep a copy
+    /// Write the state of a data directory as lines of JSON, for a backup or a move
     #[command(after_help = "\
 Examples:
   tollgate dump --data /var/lib/tollgate > state.jsonl
   tollgate dump --data /old | tollgate restore --data /new
 
-No server may have the directory meanwhile. What is written is as secret as the names of the clients:
-they are not in it, but whoever has it can find out whether one is.")]
+No server may use the directory meanwhile. Keep the dump as secret as the clients' names: it does not
+contain them, but a reader can test whether a given name is in it.")]
     Dump {
-        /// The directory
+        /// Data directory
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Make a data directory out of what `tollgate dump` wrote
+    /// Create a data directory from the output of `tollgate dump`
     #[command(after_help = "\
 Examples:
   tollgate restore --data /var/lib/tollgate < state.jsonl
 
-Nothing is overwritten: a directory that has state already is refused.")]
+A directory that already holds state is refused.")]
     Restore {
-        /// The directory
+        /// Data directory
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Write what a shell needs to complete commands
+    /// Write shell completions
     #[command(after_help = "\
 Examples:
   tollgate completions bash > /etc/bash_completion.d/tollgate
   tollgate completions zsh > ~/.zfunc/_tollgate
   tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
     Completions {
-        /// Which
+        /// Shell
         shell: Shell,
     },
 }
 
-/// Does what the process's arguments say.
+/// Runs the command that the process's arguments name.
 #[must_use]
 pub fn run() -> ExitCode {
     panic::set_hook(Box::new(report));
-    let done = match Cli::parse().command {
+    let result = match Cli::parse().command {
         None => Ok(Cli::command().render_help().to_string()),
         Some(Command::Serve { config, http, grpc, resp, envoy_config, limit, workers, redis, data }) => {
             let workers = workers.and_then(|workers| usize::try_from(workers).ok());
@@ -194,15 +194,15 @@ pub fn run() -> ExitCode {
         Some(Command::Restore { data }) => restore(&data),
         Some(Command::Completions { shell }) => Ok(completions(shell)),
     };
-    match done {
+    match result {
         Ok(text) => {
             print(&text);
             ExitCode::SUCCESS
         }
-        Err(complaint) => {
-            // What shows a place in a file begins as compilers begin.
-            let name = if complaint.contains('\n') { "" } else { "tollgate: " };
-            let _ = writeln!(io::stderr(), "{name}{complaint}");
+        Err(message) => {
+            // A message of several lines is a rendered excerpt, which begins like a compiler's.
+            let name = if message.contains('\n') { "" } else { "tollgate: " };
+            let _ = writeln!(io::stderr(), "{name}{message}");
             ExitCode::from(FAILED)
         }
     }
@@ -215,11 +215,13 @@ fn init(file: &Path) -> Result<String, String> {
     }
     let mut written =
         OpenOptions::new().write(true).create_new(true).open(file).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => format!("{name} is there already; name another, or move it away"),
-            _ => format!("cannot write {name}: {error}; name another place"),
+            io::ErrorKind::AlreadyExists => {
+                format!("{name} already exists; name another file, or move it away")
+            }
+            _ => format!("cannot write {name}: {error}; name another path"),
         })?;
     written.write_all(STARTER.as_bytes()).map_err(|error| format!("cannot write {name}: {error}"))?;
-    Ok(format!("wrote {name}; change it, then: tollgate serve --config {name}\n"))
+    Ok(format!("wrote {name}; edit it, then: tollgate serve --config {name}\n"))
 }
 
 fn validate(file: PathBuf) -> Result<String, String> {
@@ -231,7 +233,7 @@ fn validate(file: PathBuf) -> Result<String, String> {
     let config = origin.load();
     let config = config.map_err(|errors| errors.render(colour()))?;
     let warnings: String = config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
-    Ok(format!("{name} is right.\n{warnings}\n{config}"))
+    Ok(format!("{name} is valid.\n{warnings}\n{config}"))
 }
 
 fn dump(data: &Path) -> Result<String, String> {
@@ -251,18 +253,18 @@ fn restore(data: &Path) -> Result<String, String> {
     let store = DiskStore::builder(data).memory(memory).create().map_err(|error| error.to_string())?;
     let keys = store.memory().memory_stats().live;
     block_on(store.close()).map_err(|error| error.to_string())?;
-    Ok(format!("{keys} keys are in {} now; next: tollgate serve --data {0}\n", data.display()))
+    Ok(format!("restored {keys} keys to {}; next: tollgate serve --data {0}\n", data.display()))
 }
 
-/// Says what went wrong inside, in one line. What the storage engine stumbles over is told by whoever asked it.
+/// Reports a panic in one line. The disk store reports panics of the storage engine itself.
 fn report(panic: &PanicHookInfo<'_>) {
     let engine = panic.location().is_some_and(|place| place.file().contains("/redb-"));
     if !engine {
-        let what = panic.payload_as_str().unwrap_or("for no known reason");
+        let message = panic.payload_as_str().unwrap_or("no message");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(
             io::stderr(),
-            "tollgate: this is a mistake in tollgate, please report it: {what} ({place})"
+            "tollgate: this is a bug in tollgate, please report it: {message} ({place})"
         );
     }
 }
@@ -273,12 +275,12 @@ fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Whether whoever reads the errors sees colours.
+/// Whether standard error shows colours.
 fn colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 fn print(text: &str) {
-    // A closed pipe (`tollgate | head -1`) is the reader's choice, not a failure.
+    // A closed pipe (`tollgate | head -1`) is the reader's choice.
     let _ = io::stdout().write_all(text.as_bytes());
 }

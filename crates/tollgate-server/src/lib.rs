@@ -1,8 +1,7 @@
-//! The server, its edges injected: listeners, a limiter's configuration, a clock and a signal to
-//! stop go in, so that tests bind port 0 and own the time.
+//! The server. Its edges are injected (listeners, configuration, clock, stop signal), so tests bind
+//! port 0 and control the time.
 //!
-//! A transport owns two translations and nothing else: its wire into attributes, and a decision
-//! back into its wire.
+//! A transport makes two translations and nothing else: wire to attributes, and decision to wire.
 #![warn(clippy::unwrap_used)]
 
 mod app;

@@ -1,5 +1,5 @@
-//! `tollgate serve`: listens, says so, answers, reads its configuration again when it changes, and
-//! stops when it is told to.
+//! `tollgate serve`: binds the listeners, announces them, reloads its configuration, and stops on a
+//! signal.
 
 use std::future::Future;
 use std::io::{self, Write as _};
@@ -23,13 +23,13 @@ use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::{descriptors, log, reload, upkeep};
 
-/// How long connections that wait for a request have, once the server stops, to send one.
+/// How long idle connections stay open once the server stops, in case a request is on its way.
 const DRAIN: Duration = SECOND;
 
-/// How long a request may go on after that.
+/// How long requests in flight may take after [`DRAIN`].
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Where a server listens, if it does.
+/// The listeners of a server, each optional.
 #[derive(Debug, Default)]
 pub struct Listeners {
     /// For HTTP.
@@ -49,14 +49,14 @@ impl Listeners {
         })
     }
 
-    /// The line that says where they are.
+    /// The ready line: the address of each listener.
     fn ready(&self) -> String {
         let listeners = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp)];
-        let place = |(name, listener): (&str, &Option<TcpListener>)| {
+        let address = |(name, listener): (&str, &Option<TcpListener>)| {
             Some(format!(" {name}={}", listener.as_ref()?.local_addr().ok()?))
         };
-        let places: String = listeners.into_iter().filter_map(place).collect();
-        format!("tollgate ready{places}")
+        let addresses: String = listeners.into_iter().filter_map(address).collect();
+        format!("tollgate ready{addresses}")
     }
 }
 
@@ -70,12 +70,14 @@ async fn bind(name: &str, address: &str) -> Result<Option<TcpListener>, String> 
     TcpListener::bind(address).await.map(Some).map_err(cannot)
 }
 
-/// Serves on `listeners` until `stop` completes. What is in flight then is finished, if that
-/// does not take longer than a few seconds: someone who never finishes sending must not hold the
-/// server up. No request is lost to the stop: HTTP connections end with an answer that says so, and
-/// only those that have been waiting for a request for a second are closed without one.
+/// Serves on `listeners` until `stop` completes, then drains.
+///
+/// Requests in flight are finished if they take no longer than a few seconds, so a peer that never
+/// finishes sending cannot hold the server up. No request is lost: an HTTP connection ends with a
+/// response that says so, and only connections that have been idle for a second are closed without
+/// one.
 pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output = ()>) {
-    let (lifecycle, told) = watch::channel(Lifecycle { phase: Phase::Open, tick: 0 });
+    let (lifecycle, receiver) = watch::channel(Lifecycle { phase: Phase::Open, tick: 0 });
     let request_timeout = app.fixed().timeout;
     let ticking = tokio::spawn({
         let lifecycle = lifecycle.clone();
@@ -94,7 +96,7 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output
     let max_connections = descriptors::share(listeners.len(), app.fixed().max_connections);
     let (mut acceptors, mut accepting) = (Vec::new(), Vec::new());
     for (listener, protocol) in listeners {
-        let acceptor = Acceptor::new(Arc::clone(&app), protocol, told.clone(), max_connections);
+        let acceptor = Acceptor::new(Arc::clone(&app), protocol, receiver.clone(), max_connections);
         acceptors.push(acceptor.clone());
         accepting.push(tokio::spawn(async move { acceptor.accept(listener).await }));
     }
@@ -109,10 +111,10 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output
     ticking.abort();
 }
 
-/// Serves what is configured until SIGTERM or SIGINT.
+/// Serves the configuration of `origin` until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// A sentence that says what to do, or what is wrong with the configuration.
+/// A sentence that says what to do, or the rendered configuration errors.
 pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     let config = origin.load().map_err(|errors| errors.render(colour))?;
     let warnings = config.warnings.clone();
@@ -122,7 +124,7 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     let clock: Arc<dyn Clock> = if store.coarse_clock { Arc::new(CoarseClock) } else { Arc::new(TokioClock) };
     let app = Arc::new(App::new(origin, config, clock)?);
     let mut runtime = match workers {
-        // One thread needs none of what several need to share their work.
+        // A single thread needs no work stealing.
         Some(1) => runtime::Builder::new_current_thread(),
         _ => runtime::Builder::new_multi_thread(),
     };
@@ -137,20 +139,20 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
         announce(&format!("{ready}\n"));
         warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Some(token) = app.generated_token() {
-            info!(token, "no admin token is configured; this one is good until the server stops");
+            info!(token, "no admin token is configured; this generated one is valid until the server stops");
         }
         info!(version = env!("CARGO_PKG_VERSION"), "{ready}");
-        // If the store does not answer, the log says so now and not when somebody asks.
-        let asking = Arc::clone(&app);
-        tokio::spawn(async move { asking.not_ready_reason().await });
-        let told = Arc::clone(&app);
+        // An unreachable store is logged now, not at the first request.
+        let probe = Arc::clone(&app);
+        tokio::spawn(async move { probe.not_ready_reason().await });
+        let stopped = Arc::clone(&app);
         serve(listeners, Arc::clone(&app), async move {
             stopping.wait().await;
-            told.set_not_ready();
+            stopped.set_not_ready();
             let _ = sd_notify::notify(&[NotifyState::Stopping]);
-            let delay = told.fixed().stop_delay;
+            let delay = stopped.fixed().stop_delay;
             info!(?delay, "stopping");
-            // Another signal means: now.
+            // A second signal skips the delay.
             let _ = timeout(delay, stopping.wait()).await;
         })
         .await;
@@ -158,21 +160,21 @@ pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
             .store()
             .close()
             .await
-            .map_err(|error| format!("{error}; what changed since the last write is lost"))?;
+            .map_err(|error| format!("{error}; changes since the last write are lost"))?;
         info!("stopped");
         Ok(())
     })
 }
 
-/// The one line on standard output, and systemd's notice. Whoever started the server waits for
-/// them; nobody does if the pipe is closed.
+/// Writes the ready line to standard output and notifies systemd. A closed pipe means that no
+/// process waits for the line.
 fn announce(line: &str) {
     let mut stdout = io::stdout();
     let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
     let _ = sd_notify::notify(&[NotifyState::Ready]);
 }
 
-/// SIGTERM and SIGINT. The handlers are installed when this is made, so that none is missed.
+/// SIGTERM and SIGINT. The handlers are installed on construction, so no signal is missed.
 struct Stopping {
     terminate: Signal,
     interrupt: Signal,

@@ -1,4 +1,4 @@
-//! Who is an administrator, and what becomes of those who only say so.
+//! Authentication of administrators.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -9,19 +9,18 @@ use tracing::warn;
 use super::{App, STOPWATCH};
 
 impl App {
-    /// The admin token, if it was made up because none is configured: for the one who started the
-    /// server to see, once.
+    /// The generated admin token, if none is configured. It is logged once.
     pub(crate) fn generated_token(&self) -> Option<&str> {
         self.settings().admin_token.is_none().then(|| self.generated_token.reveal())
     }
 
-    /// Whether this token opens the administration.
+    /// Whether `token` is the admin token.
     pub(crate) fn is_admin_token(&self, token: &[u8]) -> bool {
         self.settings().admin_token.as_ref().unwrap_or(&self.generated_token).is(token)
     }
 
-    /// Counts a wrong token, logs it at most once a second, and returns after the configured delay:
-    /// a connection guesses no faster than that. No thread waits.
+    /// Counts a wrong token, logs at most one a second, and returns after the configured delay,
+    /// which bounds how fast a connection can guess. No thread is blocked.
     pub(crate) async fn wrong_token(&self, peer: Option<IpAddr>, protocol: &'static str) {
         self.metrics.failed_authentications.fetch_add(1, Ordering::Relaxed);
         if let Some(attempts) = self.wrong_tokens.count(STOPWATCH.now()) {

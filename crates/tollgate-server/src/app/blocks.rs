@@ -1,8 +1,9 @@
-//! Who is kept out.
+//! Blocked clients.
 //!
-//! A store in memory keeps no names, so the server remembers whom it was told to block, and asks the
-//! store whether they still are. After a restart with a data directory such blocks hold, and are told to
-//! whoever meets them, but are not listed. Redis has the names, of all servers that share it.
+//! The in-memory store keeps no names, so the server remembers the clients it blocked and asks the
+//! store which blocks still hold. After a restart with a data directory, earlier blocks hold and
+//! are reported to the blocked clients, but are not listed. Redis lists the blocks of all servers
+//! that share it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +13,14 @@ use tollgate::{Cause, Error, Timestamp, Until};
 use super::App;
 use crate::inline;
 
-/// How many names are remembered.
+/// The most names to remember.
 const NAMES_MAX: usize = 10_000;
 
-/// Whom the server was told to block, and until when.
+/// The clients that were blocked, and until when.
 #[derive(Debug, Default)]
 pub(super) struct Names(Mutex<BTreeMap<String, Timestamp>>);
 
-/// A client that is kept out.
+/// A blocked client.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     pub(crate) client: String,
@@ -46,11 +47,10 @@ impl Names {
 }
 
 impl App {
-    /// Keeps a client out until then, under every rule that counts by client alone, and by
-    /// `CL.THROTTLE`.
+    /// Blocks a client under every rule keyed by client alone, and under `CL.THROTTLE`.
     ///
     /// # Errors
-    /// As of [`reset`](Self::reset).
+    /// As [`reset`](Self::reset).
     pub(crate) async fn block(&self, client: &str, until: Until) -> Result<(), Error> {
         let now = self.clock.now();
         let ends_at = match until {
@@ -63,10 +63,10 @@ impl App {
         by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.block(throttled, until)).await))
     }
 
-    /// Who is kept out, at most so many.
+    /// The blocked clients, at most `most`.
     ///
     /// # Errors
-    /// If the store could not be asked.
+    /// If the store failed.
     pub(crate) async fn blocks(&self, most: usize) -> Result<Vec<Blocked>, Error> {
         let now = self.clock.now();
         if let Some(redis) = self.limiter.store().as_redis() {

@@ -1,13 +1,13 @@
-//! Limits that single clients are given while the server runs.
+//! Limits that administrators set for single clients while the server runs.
 
 use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleSet};
 
 use super::{App, compose};
 
-/// How many there can be.
+/// The most per-client limits.
 const CLIENT_LIMITS_MAX: usize = 10_000;
 
-/// One of them.
+/// A per-client limit.
 #[derive(Clone, Debug)]
 pub(super) struct ClientLimit {
     client: String,
@@ -15,29 +15,29 @@ pub(super) struct ClientLimit {
 }
 
 impl App {
-    /// Whether a rule counts by client alone, so that its limit can be another for one client.
+    /// Checks that a rule is keyed by client alone, so that a client can have another limit.
     ///
     /// # Errors
-    /// [`Error::UnknownRule`] if it does not, or there is none of this name.
+    /// [`Error::UnknownRule`] if it is not, or does not exist.
     pub(crate) fn per_client(&self, rule: &str) -> Result<(), Error> {
         let known = is_per_client(&self.rules().file, rule);
         if known { Ok(()) } else { Err(Error::UnknownRule { rule: rule.into() }) }
     }
 
-    /// Whether the file has a rule of this name.
+    /// Whether the file has a rule called `rule`.
     pub(crate) fn has_rule(&self, rule: &str) -> bool {
         self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
     }
 
-    /// Gives one client other limits than the rule's, from now on and until the server stops.
+    /// Replaces a rule's limits for one client, until the server stops.
     ///
     /// # Errors
-    /// [`Error::UnknownRule`] if the rule does not exist or does not count by client alone.
+    /// [`Error::UnknownRule`] if the rule does not exist or is not keyed by client alone.
     pub(crate) fn set_client_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
         self.change_client_limits(client, Some(rule), Some(limits))
     }
 
-    /// Takes back what [`set_client_limit`](Self::set_client_limit) gave, for one rule or all.
+    /// Removes the limits of one client, for one rule or all.
     pub(crate) fn clear_client_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
         self.change_client_limits(client, rule, None)
     }

@@ -1,4 +1,4 @@
-//! Who sees every decision and every failure of the store.
+//! The limiter's observer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::log_throttle::LogThrottle;
 use super::refusals::Refusals;
 use crate::top::Top;
 
-/// Sees every decision once, whatever protocol it was asked for in.
+/// Counts every decision once, whichever protocol asked, and logs failures of the store.
 pub(super) struct DecisionObserver {
     top: Arc<Top>,
     uncovered: Arc<AtomicU64>,

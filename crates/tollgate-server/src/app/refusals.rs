@@ -1,4 +1,4 @@
-//! Rules that turn newcomers away because the store has no room for one more key.
+//! Requests refused because the store has no room for another key.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,15 @@ use tracing::warn;
 
 use super::log_throttle::LogThrottle;
 
-/// Who was turned away, by rule.
+/// Refused requests, by rule.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     rules: Mutex<BTreeMap<&'static str, RuleRefusals>>,
-    /// A full table turns away thousands.
+    /// A full table refuses thousands of requests.
     log: LogThrottle,
 }
 
-/// How many requests, and when the last of them.
+/// How many requests were refused, and when the last one.
 #[derive(Clone, Copy, Debug)]
 struct RuleRefusals {
     count: u64,
@@ -28,7 +28,7 @@ impl Refusals {
         Self { rules: Mutex::new(BTreeMap::new()), log: LogThrottle::new(MINUTE) }
     }
 
-    /// Counts a decision if there was no room, and logs it once a minute at most.
+    /// Counts a decision that refused a new key, and logs at most one a minute.
     pub(super) fn count(&self, decision: &Decision) {
         if decision.cause() != Cause::StoreFull {
             return;
@@ -40,19 +40,16 @@ impl Refusals {
         *refusals = RuleRefusals { count: refusals.count.saturating_add(1), last };
         drop(rules);
         if let Some(refused) = self.log.count(last) {
-            warn!(
-                rule,
-                refused, "the table is full of keys in use, and newcomers are denied; raise max_keys"
-            );
+            warn!(rule, refused, "the table is full of keys in use, and new keys are denied; raise max_keys");
         }
     }
 
-    /// How many requests a rule has turned away.
+    /// How many requests a rule has refused.
     pub(crate) fn refused(&self, rule: RuleName) -> u64 {
         self.rules().get(rule.as_str()).map_or(0, |refusals| refusals.count)
     }
 
-    /// The rules that have turned somebody away within the last minute.
+    /// The rules that refused a request within the last minute.
     pub(crate) fn recent(&self, now: Timestamp) -> Vec<&'static str> {
         let rules = self.rules();
         let recent = rules.iter().filter(|(_, refusals)| now.since(refusals.last) < MINUTE);
