@@ -1,7 +1,7 @@
-//! The configuration: a file, over which the environment counts, over which flags count.
+//! The configuration: a file, overridden by the environment, overridden by flags.
 //!
-//! A [`Config`] that exists works: limits and rules are built, certificates and tokens are read.
-//! Whatever is wrong is told all at once, as [`ConfigErrors`].
+//! A [`Config`] that exists is valid: limits and rules are built, certificates and tokens are read.
+//! All errors are reported at once, as [`ConfigErrors`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -36,116 +36,116 @@ pub use server::{Addresses, Fixed, LogFormat, OFF};
 pub use store::Store;
 use values::Delay;
 
-/// Every setting, explained: what `tollgate init` writes.
+/// Every setting, explained: the output of `tollgate init`.
 pub const STARTER: &str = include_str!("../tollgate.toml");
 
-/// The variable that holds the admin token, if no file does.
+/// The variable of the admin token, which overrides the token file.
 const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 
-/// An admin token shorter than this could be guessed.
+/// The shortest admin token that cannot be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Two guesses a second on each connection.
+/// The default delay after a wrong token: two guesses a second per connection.
 const FAILED_AUTH_DELAY: Duration = Duration::from_millis(500);
 
-/// What comes after `TOLLGATE_` in what Kubernetes tells of a service called tollgate, and looks like ours.
+/// Kubernetes sets `TOLLGATE_SERVICE_*` for a service called tollgate.
 const KUBERNETES_PREFIX: &str = "SERVICE_";
 
-/// What to do with YAML.
+/// The help for a YAML file passed as `--config`.
 const YAML_HELP: &str =
-    "this is to be TOML; limits as Envoy's reference service has them belong to --envoy-config";
+    "the configuration is TOML; pass the YAML of Envoy's rate limit service with --envoy-config";
 
-/// What people take for the variable of a rule.
+/// Variables that a user may expect to set a rule.
 const RULE_VARIABLES: [&str; 3] = ["LIMIT", "RULE", "RULE_VARIABLES"];
 
-/// What is configured.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What takes effect when the server starts, and not before it starts again.
+    /// Settings that need a restart.
     pub fixed: Fixed,
-    /// What takes effect at once when the file changes.
+    /// Settings that a reload changes.
     pub settings: Settings,
-    /// The rules; they too take effect at once.
+    /// The rules, which a reload changes too.
     pub rules: RuleSet,
-    /// What looks like a mistake but is not one for certain.
+    /// Likely mistakes that are not errors.
     pub warnings: Vec<String>,
-    /// What all its files say.
+    /// The text of all its files.
     pub text: String,
-    /// How much the file says.
+    /// The extent of the file.
     pub extent: Extent,
 }
 
-/// What a running server can change.
+/// Settings that a reload changes.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The header fields of answers.
+    /// The rate limit header fields of responses.
     pub headers: Headers,
-    /// Who asks.
+    /// Client identification.
     pub identity: Identity,
-    /// What opens the administration; made up at the start if there is none.
+    /// The admin token; one is generated at the start if this is `None`.
     pub admin_token: Option<Secret>,
-    /// How long the answer to a wrong token takes.
+    /// The delay of the response to a wrong token.
     pub failed_auth_delay: Duration,
-    /// Whether clients are hashed in logs.
+    /// Whether client names are hashed in logs.
     pub hash_keys_in_logs: bool,
-    /// Whether descriptors over gRPC may give units back.
+    /// Whether gRPC descriptors may refund units.
     pub grpc_refunds: bool,
-    /// Certificates.
+    /// TLS certificates.
     pub tls: Option<Tls>,
-    /// What rules do when the store fails, unless they say otherwise.
+    /// The failure policy of rules that set none.
     pub on_store_error: FailurePolicy,
-    /// Where the reference service's files are, if it has any.
+    /// The YAML of Envoy's rate limit service: a file or a directory.
     pub envoy_config: Option<PathBuf>,
-    /// What they say.
+    /// The domains defined there.
     pub(crate) domains: Arc<Domains>,
 }
 
 impl Config {
-    /// What is missing that a file of this extent and these settings had, if it looks cut.
+    /// The content that was lost since `extent` and `before`, if the file looks truncated.
     pub(crate) fn lost_since(&self, extent: Extent, before: &Settings) -> Option<String> {
         if self.extent < extent {
-            let lost = if self.extent == Extent::Empty { "says nothing" } else { "has no rule" };
-            return Some(format!("the file {lost} any more; if that is meant, start the server again"));
+            let lost = if self.extent == Extent::Empty { "is empty" } else { "has no rules" };
+            return Some(format!("the file {lost} any more; if that is intended, restart the server"));
         }
         let domain = self.settings.domains.emptied_since(&before.domains)?;
-        Some(format!("the domain {domain:?} has no limit any more; if that is meant, remove its file"))
+        Some(format!("the domain {domain:?} has no limit any more; if that is intended, remove its file"))
     }
 }
 
-/// Flags, which count more than anything else.
+/// Command-line flags, which override everything else.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
-    /// Where to listen for HTTP.
+    /// The HTTP listen address.
     pub http: Option<String>,
-    /// Where to listen for gRPC.
+    /// The gRPC listen address.
     pub grpc: Option<String>,
-    /// Where to listen for the Redis protocol.
+    /// The listen address of the Redis protocol.
     pub resp: Option<String>,
-    /// What each client may do, in place of rules.
+    /// The limit per client, in place of rules.
     pub limit: Option<Limit>,
-    /// How many threads answer.
+    /// The number of worker threads.
     pub workers: Option<usize>,
-    /// Files of the reference service.
+    /// The YAML of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
-    /// Where Redis is.
+    /// The URL of Redis.
     pub redis: Option<String>,
-    /// The directory to keep state in.
+    /// The data directory.
     pub data: Option<PathBuf>,
 }
 
-/// Where a configuration comes from, so that it can be read again.
+/// The sources of a configuration, kept for reloads.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// The file, if there is one.
     pub file: Option<PathBuf>,
-    /// Variables that begin with `TOLLGATE_`.
+    /// The variables that begin with `TOLLGATE_`.
     pub environment: HashMap<String, String>,
-    /// Flags.
+    /// Command-line flags.
     pub flags: Flags,
 }
 
 impl Origin {
-    /// The process's environment, and this file and flags.
+    /// The process's environment, with this file and these flags.
     #[must_use]
     pub fn of_process(file: Option<PathBuf>, flags: Flags) -> Self {
         let environment = std::env::vars_os().filter_map(|(name, value)| {
@@ -155,20 +155,20 @@ impl Origin {
         Self { file, environment: environment.collect(), flags }
     }
 
-    /// Reads everything.
+    /// Reads and validates the configuration.
     ///
     /// # Errors
-    /// All that is wrong, in one sentence or with the places in the file.
+    /// All errors, with their positions in the file.
     pub fn load(&self) -> Result<Config, ConfigErrors> {
         let name =
             self.file.as_ref().map_or_else(|| "the environment".into(), |file| file.display().to_string());
-        let told = |text: String, errors, elsewhere| {
+        let failed = |text: String, errors, elsewhere| {
             Err(ConfigErrors { file: name.clone(), text, errors, elsewhere }.sorted())
         };
         let text = match self.file.as_ref().map(fs::read_to_string) {
             None => String::new(),
             Some(Ok(text)) => text,
-            Some(Err(error)) => return told(String::new(), vec![unreadable(&name, &error)], Vec::new()),
+            Some(Err(error)) => return failed(String::new(), vec![unreadable(&name, &error)], Vec::new()),
         };
         let source = Source {
             text: &text,
@@ -187,7 +187,7 @@ impl Origin {
             };
             let mut errors: Vec<ConfigError> = errors.iter().map(error).collect();
             if self.file.as_deref().is_some_and(is_yaml) {
-                // One is enough: what is wrong is that it was taken for TOML.
+                // One error is enough: the file was taken for TOML.
                 errors.truncate(1);
                 errors = errors.into_iter().map(|error| error.help(YAML_HELP)).collect();
             }
@@ -197,11 +197,11 @@ impl Origin {
         let (errors, elsewhere) = (source.errors.take(), source.elsewhere.take());
         match config {
             Some(config) if errors.is_empty() && elsewhere.is_empty() => Ok(config),
-            _ => told(text.clone(), errors, elsewhere),
+            _ => failed(text.clone(), errors, elsewhere),
         }
     }
 
-    /// What all files say: to see whether anything changed.
+    /// The text of all files, to detect changes.
     pub(crate) fn text(&self, envoy_config: Option<&Path>) -> String {
         let file = self.file.as_ref().and_then(|file| fs::read_to_string(file).ok());
         file.unwrap_or_default() + &envoy_config.map(Domains::text).unwrap_or_default()
@@ -219,13 +219,13 @@ impl Origin {
         }
         let store = store::read(store, flags, self.directory());
         let fixed = server::fixed(source, server, &self.flags, store);
-        // What is wrong with the store has been noted; rules are then read as for memory.
+        // Errors of the store are reported; rules are then validated against memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
-        // First the text: what is written while it is read is read again.
+        // The text is read first, so a write during the load triggers another reload.
         let text = self.text(settings.envoy_config.as_deref());
         if let Some(path) = &settings.envoy_config {
             let read =
-                Domains::read(path, &backend).map_err(|wrong| source.elsewhere.borrow_mut().extend(wrong));
+                Domains::read(path, &backend).map_err(|errors| source.elsewhere.borrow_mut().extend(errors));
             settings.domains = Arc::new(read.unwrap_or_default());
         }
         let context = rules::Context {
@@ -238,7 +238,7 @@ impl Origin {
         root.finish();
         let mut warnings = self.misspelt(source);
         if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
-            warnings.push("gRPC is off, so nobody can ask for the limits of envoy_config".into());
+            warnings.push("gRPC is off, so the limits of envoy_config are unused".into());
         }
         Config { warnings, fixed, settings, rules, text, extent: Extent::of(table) }
     }
@@ -269,7 +269,7 @@ impl Origin {
     fn admin_token(&self, source: &Source<'_>, server: &mut Section<'_>) -> Option<Secret> {
         let file = server.get::<String>("admin_token_file");
         source.read_variables.borrow_mut().push(ADMIN_TOKEN.into());
-        let (token, told) = if let Some(token) = self.environment.get(ADMIN_TOKEN) {
+        let (token, error) = if let Some(token) = self.environment.get(ADMIN_TOKEN) {
             (token.clone(), ConfigError::new(format!("{ADMIN_TOKEN} is too short"), ""))
         } else {
             let file = file?;
@@ -283,9 +283,9 @@ impl Origin {
         let graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
         if token.len() < TOKEN_BYTES_MIN || !graphic {
             let help = format!(
-                "write at least {TOKEN_BYTES_MIN} printable characters without spaces, such as `openssl rand -hex 32` makes"
+                "write at least {TOKEN_BYTES_MIN} printable characters without spaces, for instance with `openssl rand -hex 32`"
             );
-            source.report(told.help(help));
+            source.report(error.help(help));
             return None;
         }
         Some(Secret::new(token.into()))
@@ -299,7 +299,7 @@ impl Origin {
             .span("tls")
             .filter(|_| section.is_bare())
             .map(|span| At { value: String::new(), span: Some(span) });
-        let lone = match (&cert, &key, &client_ca) {
+        let incomplete = match (&cert, &key, &client_ca) {
             (Some(cert), None, _) => Some((cert, "a certificate needs its key", "add `key`")),
             (None, Some(key), _) => Some((key, "a key needs its certificate", "add `cert`")),
             (None, None, Some(ca)) => Some((ca, "client certificates need TLS", "add `cert` and `key`")),
@@ -308,7 +308,7 @@ impl Origin {
             }
             _ => None,
         };
-        if let Some((at, message, help)) = lone {
+        if let Some((at, message, help)) = incomplete {
             section.report(at_value(ConfigError::new(message, help), at));
         }
         let built = cert.zip(key).and_then(|(cert, key)| {
@@ -320,13 +320,13 @@ impl Origin {
             };
             let built = tls::server_config(&certificate?, &private?, authorities.as_deref());
             built
-                .map_err(|wrong| {
-                    let at = match wrong.file {
+                .map_err(|error| {
+                    let at = match error.file {
                         tls::File::Certificate => &cert,
                         tls::File::Key => &key,
                         tls::File::ClientAuthority => client_ca.as_ref().unwrap_or(&cert),
                     };
-                    section.report(at_value(ConfigError::new(wrong.reason, wrong.help), at));
+                    section.report(at_value(ConfigError::new(error.reason, error.help), at));
                 })
                 .ok()
         });
@@ -334,18 +334,19 @@ impl Origin {
         built
     }
 
-    /// Where the reference service's files are: a flag is relative to where one is, a setting to the file it is in.
+    /// The path of the rate limit service's YAML. A flag is relative to the working directory, a
+    /// setting to the directory of its file.
     fn envoy_config(&self, server: &mut Section<'_>) -> Option<PathBuf> {
         let setting = server.get::<String>("envoy_config");
         self.flags.envoy_config.clone().or_else(|| Some(self.directory().join(setting?.value)))
     }
 
-    /// What paths in the configuration are relative to: its own directory.
+    /// The directory of the file, to which its paths are relative.
     fn directory(&self) -> &Path {
         self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""))
     }
 
-    /// What stands in a file that a setting names.
+    /// The contents of a file that a setting names.
     fn read_file(&self, section: &Section<'_>, named: &At<String>) -> Option<Vec<u8>> {
         let path = self.directory().join(&named.value);
         fs::read(&path)
@@ -353,12 +354,11 @@ impl Origin {
             .ok()
     }
 
-    /// Variables that nobody asked for, but that look like some that somebody does, or like their
-    /// last words. Others may belong to someone else: Kubernetes makes a few for a service called
-    /// tollgate.
+    /// Warnings about unread variables that resemble a setting's, or end like one. Other unread
+    /// variables may belong to another program.
     fn misspelt(&self, source: &Source<'_>) -> Vec<String> {
         let asked = source.read_variables.borrow();
-        let strange = self.environment.keys().filter(|name| !asked.contains(name));
+        let unread = self.environment.keys().filter(|name| !asked.contains(name));
         let near = |name: &String| {
             let stem = |name: &str| name.strip_prefix(PREFIX).unwrap_or_default().to_owned();
             let stems: Vec<String> = asked.iter().map(|name| stem(name)).collect();
@@ -368,32 +368,32 @@ impl Origin {
             }
             if RULE_VARIABLES.contains(&written.as_str()) {
                 return Some(format!(
-                    "nothing reads the variable {name}: rules have none; use --limit, or a file"
+                    "the variable {name} is not read: rules have no variables; use --limit, or a file"
                 ));
             }
             let ending = format!("_{written}");
             let whole = stems.iter().map(String::as_str).find(|known| known.ends_with(&ending));
             let near = whole.or_else(|| nearest(&written, stems.iter().map(String::as_str)))?;
-            Some(format!("nothing reads the variable {name}; did you mean {PREFIX}{near}?"))
+            Some(format!("the variable {name} is not read; did you mean {PREFIX}{near}?"))
         };
-        strange.filter_map(near).collect()
+        unread.filter_map(near).collect()
     }
 }
 
 const POLICIES: [(&str, FailurePolicy); 3] =
     [("open", FailurePolicy::Open), ("closed", FailurePolicy::Closed), ("local", FailurePolicy::Local)];
 
-/// A failure policy's name.
+/// The name of a failure policy.
 pub(crate) fn policy_name(policy: FailurePolicy) -> &'static str {
     POLICIES.iter().find(|(_, known)| *known == policy).map_or("", |(name, _)| name)
 }
 
-/// Whether a file calls itself YAML_HELP: only limits as Envoy's reference service has them are.
+/// Whether a file name ends in `.yaml` or `.yml`: the rate limit service's format.
 pub(crate) fn is_yaml(file: &Path) -> bool {
     file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml")
 }
 
-/// A error at a value.
+/// Positions an error at a value.
 fn at_value<T>(error: ConfigError, value: &At<T>) -> ConfigError {
     match &value.span {
         Some(span) => error.at(span.clone(), "here"),
@@ -402,5 +402,5 @@ fn at_value<T>(error: ConfigError, value: &At<T>) -> ConfigError {
 }
 
 fn unreadable(file: &str, error: &io::Error) -> ConfigError {
-    ConfigError::new(format!("cannot read {file}: {error}"), "check the name and who may read it")
+    ConfigError::new(format!("cannot read {file}: {error}"), "check its path and permissions")
 }

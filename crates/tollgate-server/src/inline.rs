@@ -1,23 +1,22 @@
-//! Inline limits: those that come with requests, and the rules that they are counted under.
+//! Inline limits, which requests carry, and the rules that count them.
 
 use tollgate::{CLIENT, Error, FailurePolicy, Request, Rule};
 
 use crate::config::{Addresses, OFF};
 
-/// The rule that calls of `CL.THROTTLE` are counted under.
+/// The rule that counts calls of `CL.THROTTLE`.
 pub(crate) const THROTTLE: &str = "cl.throttle";
 
-/// The rule that limits in Envoy's descriptors are counted under.
+/// The rule that counts limits in Envoy's descriptors.
 pub(crate) const OVERRIDE: &str = "envoy.override";
 
-/// The attribute that it counts by.
+/// The key attribute of [`OVERRIDE`].
 pub(crate) const DESCRIPTOR: &str = "descriptor";
 
-/// The names that no other rule can have.
+/// The reserved rule names.
 pub(crate) const RULES: [&str; 2] = [THROTTLE, OVERRIDE];
 
-/// The rules for the protocols that are listened for: what they do when the store fails, and how
-/// many keys requests may name under each.
+/// The rules of the protocols that are served, with a failure policy and the most keys of each.
 pub(crate) fn rules(
     addresses: &Addresses,
     policy: FailurePolicy,
@@ -31,17 +30,16 @@ pub(crate) fn rules(
     [throttle, descriptors].into_iter().filter_map(rule)
 }
 
-/// The budgets that are a client's own: by rules, and by inline limits.
+/// A client's budgets: those of rules keyed by client alone, and that of `CL.THROTTLE`.
 pub(crate) fn client_budgets(client: &str) -> [Request<'_>; 2] {
     let own = Request::client(client).own();
     [own, own.only(THROTTLE)]
 }
 
-/// What came of doing something under one of these rules, which is there only if its protocol is
-/// listened for.
-pub(crate) fn ignore_unknown_rule(done: Result<(), Error>) -> Result<(), Error> {
-    match done {
+/// Ignores an unknown rule: a rule of inline limits exists only if its protocol is served.
+pub(crate) fn ignore_unknown_rule(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
         Err(Error::UnknownRule { .. }) => Ok(()),
-        done => done,
+        result => result,
     }
 }

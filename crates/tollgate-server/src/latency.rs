@@ -1,17 +1,17 @@
-//! How long things took: a histogram in powers of two that takes no lock.
+//! A lock-free latency histogram with buckets in powers of two.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The first bucket holds what takes up to 2^8 nanoseconds, a quarter of a microsecond.
+/// The bound of the first bucket: 2^8 nanoseconds, a quarter of a microsecond.
 const FIRST: u32 = 8;
 
-/// The last that has a bound: 2^31 nanoseconds, two seconds.
+/// The last finite bound: 2^31 nanoseconds, two seconds.
 const LAST: u32 = 31;
 
 const BUCKETS: usize = (LAST - FIRST + 2) as usize;
 
-/// Counts of how long things took.
+/// A latency histogram.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
     buckets: [AtomicU64; BUCKETS],
@@ -19,21 +19,21 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// So many things took so long together, each about the same.
-    pub(crate) fn observe(&self, took: Duration, things: usize) {
-        let things = u64::try_from(things).unwrap_or(u64::MAX);
+    /// Records `count` operations that took `took` together, each about the same.
+    pub(crate) fn observe(&self, took: Duration, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
         let all_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let Some(nanos) = all_ns.checked_div(things) else { return };
-        // The smallest power of two that is not less.
+        let Some(nanos) = all_ns.checked_div(count) else { return };
+        // The exponent of the next power of two.
         let power = u64::BITS - nanos.saturating_sub(1).leading_zeros();
         let index = usize::try_from(power.saturating_sub(FIRST)).unwrap_or(BUCKETS).min(BUCKETS - 1);
         if let Some(bucket) = self.buckets.get(index) {
-            bucket.fetch_add(things, Ordering::Relaxed);
+            bucket.fetch_add(count, Ordering::Relaxed);
         }
         self.sum_ns.fetch_add(all_ns, Ordering::Relaxed);
     }
 
-    /// The sum in seconds, how many there were, and how many in each bucket up to which bound.
+    /// The sum in seconds, the count, and each bucket's upper bound and count.
     pub(crate) fn read(&self) -> (f64, u64, Vec<(f64, u64)>) {
         let bound = |index: usize| match u32::try_from(index).unwrap_or(LAST) + FIRST {
             power @ ..=LAST => 2_f64.powi(i32::try_from(power).unwrap_or(0)) / 1e9,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_up_to_a_bound_is_in_its_bucket() {
+    fn a_duration_equal_to_a_bound_is_in_its_bucket() {
         let latency = Latency::default();
         for nanos in [0, 1, 256, 257, 512, 1_000, 1 << 31, (1 << 31) + 1, u64::MAX / 4] {
             latency.observe(Duration::from_nanos(nanos), 1);

@@ -1,4 +1,4 @@
-//! How far loading is: a bar on a terminal, and a line in the log every second otherwise.
+//! The progress of loading: a bar on a terminal, otherwise a log line every second.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,35 +11,35 @@ use tracing::info;
 
 use crate::app::STOPWATCH;
 
-/// Tells whoever started the server. (A bar draws nothing where there is no terminal.)
+/// Reports progress. (A bar draws nothing where there is no terminal.)
 pub(crate) fn progress_reporter() -> impl Fn(Progress) + Send + Sync + 'static {
     let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent}%");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::new(100).with_style(style);
-    let (told, began) = (AtomicU64::new(0), STOPWATCH.now());
+    let (last_percent, began) = (AtomicU64::new(0), STOPWATCH.now());
     let last = Mutex::new(began);
     move |progress| {
-        let (what, percent, ended) = match progress {
+        let (activity, percent, ended) = match progress {
             Progress::Nothing => {
-                info!("there is no state in the directory: every budget is full");
+                info!("the data directory is empty: every budget is full");
                 return;
             }
             Progress::Checking { share } => ("checking after a crash", percent(share), false),
             Progress::Loading { done, of } => ("loading", done.saturating_mul(100) / of.max(1), done == of),
             _ => return,
         };
-        if told.swap(percent, Ordering::Relaxed) == percent && !ended {
+        if last_percent.swap(percent, Ordering::Relaxed) == percent && !ended {
             return;
         }
         if bar.is_hidden() {
             if ended {
                 info!(took = ?STOPWATCH.now().since(began), "the state is loaded");
             } else if is_due(&last) {
-                info!(percent, "{what}");
+                info!(percent, "{activity}");
             }
             return;
         }
-        bar.set_message(what);
+        bar.set_message(activity);
         bar.set_position(percent);
         if ended {
             bar.finish_and_clear();
@@ -47,7 +47,7 @@ pub(crate) fn progress_reporter() -> impl Fn(Progress) + Send + Sync + 'static {
     }
 }
 
-/// Whether it is a second since it last was.
+/// Whether a second has passed since the last line.
 fn is_due(last: &Mutex<Timestamp>) -> bool {
     const BETWEEN: Duration = SECOND;
     let now = STOPWATCH.now();

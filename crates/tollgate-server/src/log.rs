@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// Starts logging what passes the filter.
+/// Installs the logger.
 pub(crate) fn start(filter: &str, format: LogFormat) {
     let pretty = match format {
         LogFormat::Auto => io::stderr().is_terminal(),
@@ -17,7 +17,7 @@ pub(crate) fn start(filter: &str, format: LogFormat) {
         .with_env_filter(EnvFilter::new(filter))
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    // Whoever has started logging before goes on with it.
+    // A logger that is already installed stays.
     let _ = if pretty {
         builder.try_init()
     } else {

@@ -1,50 +1,49 @@
-//! A word that must not be seen: not in a log, not in an error, not in how long it takes to compare.
+//! A secret, which neither a log, an error nor the time of a comparison reveals.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// A token.
+/// A token or a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// This one.
+    /// Wraps a secret.
     #[must_use]
     pub const fn new(token: String) -> Self {
         Self(token)
     }
 
-    /// One that nobody knows yet: 128 bits from the operating system.
+    /// A random secret: 128 bits from the operating system.
     ///
     /// # Errors
-    /// If it has none to give.
+    /// If the operating system has no randomness.
     pub fn random() -> Result<Self, String> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| format!("cannot make a random token: {error}"))?;
         Ok(Self(hex(&bytes)))
     }
 
-    /// The token itself: for the one who may see it.
+    /// The secret itself.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is it, in a time that does not tell how much of it is right, nor how long it
-    /// is.
+    /// Compares in a time that reveals neither the length nor a matching prefix.
     #[must_use]
     pub fn is(&self, guess: &[u8]) -> bool {
         Sha256::digest(self.0.as_bytes()).as_slice().ct_eq(Sha256::digest(guess).as_slice()).into()
     }
 
-    /// A name for `text` that does not tell it, the same for the same text and secret.
+    /// A keyed hash of `text`: equal for equal texts, and not reversible without the secret.
     #[must_use]
     pub fn mask(&self, text: &str) -> String {
         let hash =
             Sha256::new().chain_update(self.0.as_bytes()).chain_update([0]).chain_update(text).finalize();
-        // A SHA-256 has 32 bytes.
+        // SHA-256 has 32 bytes.
         hex(&hash[..8])
     }
 }
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_known_by_all_of_it_and_seen_nowhere() {
+    fn only_the_whole_secret_matches_and_debug_hides_it() {
         let secret = Secret::new("open sesame".into());
         assert!(secret.is(b"open sesame"));
         assert!(!secret.is(b"open sesam") && !secret.is(b"open sesame ") && !secret.is(b""));
@@ -73,15 +72,11 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_name_is_the_same_for_the_same_text_and_secret_only() {
+    fn a_mask_depends_on_the_text_and_the_secret() {
         let (one, other) = (Secret::new("1".into()), Secret::new("2".into()));
         assert_eq!(one.mask("alice"), one.mask("alice"));
         assert_ne!(one.mask("alice"), one.mask("alicf"));
-        assert_ne!(
-            one.mask("alice"),
-            other.mask("alice"),
-            "nobody can make a table of all addresses beforehand"
-        );
+        assert_ne!(one.mask("alice"), other.mask("alice"), "a table of all addresses cannot be precomputed");
         assert_eq!(one.mask("alice").len(), 16);
     }
 }

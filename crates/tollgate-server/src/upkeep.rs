@@ -1,5 +1,4 @@
-//! Now and then: idle keys are forgotten even if nobody asks for anything, and what was forgotten is
-//! logged; and limits that fight over a state are.
+//! Periodic upkeep: sweeps idle keys, and warns of states that are converted again and again.
 
 use std::sync::Arc;
 
@@ -8,10 +7,10 @@ use tracing::{debug, info, warn};
 
 use crate::app::{App, STOPWATCH};
 
-/// After how many intervals in a row with conversions it is said that they do not end.
-const LASTING: u32 = 3;
+/// Consecutive intervals with conversions before a warning.
+const CONVERTING_INTERVALS: u32 = 3;
 
-/// Looks after the store every sweep interval from now on.
+/// Starts the upkeep task, which runs every sweep interval.
 pub(crate) fn start(app: &Arc<App>) {
     let app = Arc::downgrade(app);
     tokio::spawn(async move {
@@ -32,21 +31,21 @@ pub(crate) fn start(app: &Arc<App>) {
 }
 
 fn sweep(app: &App, reclaimed: &mut u64) {
-    // Redis forgets by itself.
+    // Redis expires keys itself.
     let Some(store) = app.limiter.store().memory() else { return };
-    // Requests sweep in passing, where they come; this takes the rest, a few slots at a time.
+    // Requests sweep the shards they touch; this sweeps the rest, a few slots at a time.
     store.sweep_all(app.clock.now());
     let memory = store.memory_stats();
     let swept = memory.reclaimed.saturating_sub(*reclaimed);
     *reclaimed = memory.reclaimed;
     if swept > 0 {
-        info!(reclaimed = swept, left = memory.live, "idle clients were forgotten");
+        info!(reclaimed = swept, left = memory.live, "idle keys were reclaimed");
     } else {
-        debug!(left = memory.live, "no client was idle");
+        debug!(left = memory.live, "no key was idle");
     }
 }
 
-/// States that were converted, as seen at the end of each interval.
+/// Conversions of states, as read at the end of each interval.
 #[derive(Debug, Default)]
 struct Conversions {
     total: u64,
@@ -54,12 +53,12 @@ struct Conversions {
 }
 
 impl Conversions {
-    /// How many there were in the last interval, if there have been some in each for a while.
+    /// The conversions of the last interval, if several intervals in a row had some.
     fn last(&mut self, total: u64) -> Option<u64> {
         let converted = total.saturating_sub(self.total);
         self.total = total;
         self.intervals = if converted > 0 { self.intervals.saturating_add(1) } else { 0 };
-        (self.intervals >= LASTING).then_some(converted)
+        (self.intervals >= CONVERTING_INTERVALS).then_some(converted)
     }
 }
 
@@ -68,9 +67,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b11_conversions_that_do_not_end_are_told_and_those_after_a_reload_are_not() {
+    fn b11_lasting_conversions_are_reported_and_those_after_a_reload_are_not() {
         let mut conversions = Conversions::default();
-        let told = [0, 5, 9, 9, 10, 11, 14, 15, 15, 16].map(|total| conversions.last(total));
-        assert_eq!(told, [None, None, None, None, None, None, Some(3), Some(1), None, None]);
+        let reported = [0, 5, 9, 9, 10, 11, 14, 15, 15, 16].map(|total| conversions.last(total));
+        assert_eq!(reported, [None, None, None, None, None, None, Some(3), Some(1), None, None]);
     }
 }

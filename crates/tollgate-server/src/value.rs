@@ -1,9 +1,9 @@
-//! Whatever bytes a protocol has, as a value that can be counted by.
+//! Any bytes of a protocol as an attribute value.
 //!
-//! A limiter counts by texts of 1 to 1024 bytes. Redis keys and Envoy's descriptors may be empty,
-//! longer, or no text at all. Refusing those would be an open door where a proxy lets pass what
-//! cannot be decided, so each has a name of its own, which no ordinary value can spell. It begins as
-//! the value does, as far as that is text, so that a rule for what begins like this still matches.
+//! An attribute value is a text of 1 to 1024 bytes. Redis keys and Envoy's descriptors may be
+//! empty, longer, or not UTF-8. Rejecting those would let a client evade its limit behind a proxy
+//! that fails open, so each maps to a distinct value that no ordinary one can equal. The value
+//! keeps the text's beginning, so prefix matches still apply.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ use tollgate::MAX_VALUE_BYTES;
 
 use crate::secret::hex;
 
-/// What stands between the beginning and the hash.
+/// The separator between the beginning and the hash.
 const MARK: &str = "\0#";
 
-/// How much of a value its name begins with: the hash is 64 bytes.
+/// The longest beginning that is kept: the hash is 64 bytes.
 const HEAD_BYTES_MAX: usize = MAX_VALUE_BYTES - MARK.len() - 64;
 
-/// The value that `bytes` are counted as: themselves, nearly always. Different bytes have different
-/// values (unless someone finds a collision of SHA-256).
+/// The attribute value of `bytes`: nearly always the bytes themselves. Different bytes have
+/// different values, short of a SHA-256 collision.
 pub(crate) fn value_of(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if (1..=MAX_VALUE_BYTES).contains(&bytes.len()) && !bytes.contains(&0) => {
@@ -29,7 +29,7 @@ pub(crate) fn value_of(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The text that `bytes` begin with, up to a bound.
+/// The valid UTF-8 that `bytes` begin with, up to a bound.
 fn head(bytes: &[u8]) -> &str {
     let bytes = bytes.get(..HEAD_BYTES_MAX).unwrap_or(bytes);
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b5_whatever_the_bytes_are_they_are_a_value_of_their_own() {
+    fn b5_different_bytes_have_different_values() {
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
         let longer = "x".repeat(MAX_VALUE_BYTES + 2);
         let named = value_of(b"a\0").into_owned();
@@ -52,7 +52,7 @@ mod tests {
             b"\0#",
             b"a",
             b"a\0",
-            // One that looks like another's name.
+            // The value of other bytes.
             named.as_bytes(),
             b"a\xff",
             b"\xff\xfe",
@@ -70,11 +70,11 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_too_long_or_no_text_still_begins_as_it_does() {
+    fn a_long_or_binary_value_keeps_its_beginning() {
         let long = format!("/login?{}", "ü".repeat(MAX_VALUE_BYTES));
         for bytes in [long.as_bytes(), b"/login\xff", b"/login\0"] {
             assert!(value_of(bytes).starts_with("/login"), "{bytes:?}");
         }
-        assert_eq!(value_of(long.as_bytes()).len(), MAX_VALUE_BYTES - 1, "half a letter is none");
+        assert_eq!(value_of(long.as_bytes()).len(), MAX_VALUE_BYTES - 1, "no partial character is kept");
     }
 }

@@ -1,18 +1,18 @@
-//! What is wrong with a configuration, shown as a compiler would: the file, the line, the column,
-//! the text at error, and what to write instead.
+//! Configuration errors, rendered as a compiler's: file, line, column, excerpt, and what to write
+//! instead.
 
 use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-/// One thing that is wrong.
+/// One error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     message: String,
-    /// Where in the file, in bytes, and what to say there. Nowhere, if it came from elsewhere.
+    /// The span in the file, in bytes, and its label. `None` for an error outside the file.
     at: Option<(Range<usize>, String)>,
-    /// Another place that has to do with it.
+    /// A second span that the error refers to, and its label.
     beside: Option<(Range<usize>, String)>,
     help: String,
 }
@@ -38,21 +38,21 @@ impl ConfigError {
     }
 }
 
-/// Everything that is wrong with one configuration.
+/// All errors of one configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The file's name.
+    /// The name of the file.
     pub file: String,
-    /// What stands in it.
+    /// The text of the file.
     pub text: String,
-    /// What is wrong.
+    /// The errors in the file.
     pub errors: Vec<ConfigError>,
-    /// What is wrong with other files that belong to it.
+    /// The errors in other files that belong to the configuration.
     pub elsewhere: Vec<Self>,
 }
 
 impl ConfigErrors {
-    /// One sentence, about no place in particular.
+    /// One error without a position.
     pub(crate) fn sentence(file: String, sentence: String) -> Self {
         Self {
             file,
@@ -62,25 +62,26 @@ impl ConfigErrors {
         }
     }
 
-    /// For people, in colour if they can see it.
+    /// Renders the errors for a terminal.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
-        let mut rendered: Vec<String> = self.errors.iter().map(|error| self.one(error, &renderer)).collect();
-        if let many @ 2.. = self.errors.len() {
-            rendered.push(format!("{}: {many} mistakes", self.file));
+        let mut rendered: Vec<String> =
+            self.errors.iter().map(|error| self.render_one(error, &renderer)).collect();
+        if let count @ 2.. = self.errors.len() {
+            rendered.push(format!("{}: {count} errors", self.file));
         }
         rendered.extend(self.elsewhere.iter().map(|other| other.render(colour)));
         rendered.join("\n\n")
     }
 
-    /// In the order of the file; what is not in it comes first.
+    /// Sorts errors by position; those outside the file come first.
     pub(crate) fn sorted(mut self) -> Self {
         self.errors.sort_by_key(|error| error.at.as_ref().map(|(span, _)| span.start));
         self
     }
 
-    fn one(&self, error: &ConfigError, renderer: &Renderer) -> String {
+    fn render_one(&self, error: &ConfigError, renderer: &Renderer) -> String {
         let Some((span, label)) = &error.at else {
             let and = if error.help.is_empty() { "" } else { "; " };
             return format!("{}{and}{}", error.message, error.help);
@@ -106,9 +107,10 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// The one of `known` that looks most like `written`, if any does.
+/// The name of `known` that is most similar to `written`, if one is similar enough.
 pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let likeness = |name: &str| strsim::jaro_winkler(&written.to_lowercase(), &name.to_lowercase());
-    let near = known.into_iter().map(|name| (likeness(name), name)).filter(|(like, _)| *like > 0.75);
+    let similarity = |name: &str| strsim::jaro_winkler(&written.to_lowercase(), &name.to_lowercase());
+    let near =
+        known.into_iter().map(|name| (similarity(name), name)).filter(|(similarity, _)| *similarity > 0.75);
     near.max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, name)| name)
 }

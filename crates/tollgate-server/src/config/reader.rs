@@ -1,7 +1,7 @@
-//! Reads settings out of a section of the file, or out of the environment, which counts more.
+//! Reads settings from a section of the file, or from the environment, which takes precedence.
 //!
-//! Whatever is wrong is noted and reading goes on, so that all of it is told at once. What is not
-//! asked for is unknown: [`Section::finish`] says so, with the nearest thing that is known.
+//! An error is recorded and reading goes on, so that all errors are reported at once. A setting
+//! that is never read is unknown: [`Section::finish`] reports it, with the most similar known name.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,20 +14,20 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, ConfigErrors, nearest};
 
-/// Everything begins with this in the environment.
+/// The prefix of all variables.
 pub(super) const PREFIX: &str = "TOLLGATE_";
 
-/// What is read from, and what was found wrong with it.
+/// The sources, and the errors found in them.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     /// The file's text.
     pub(super) text: &'a str,
-    /// Variables of the environment that begin with [`PREFIX`].
+    /// The environment's variables that begin with [`PREFIX`].
     pub(super) environment: &'a HashMap<String, String>,
     pub(super) errors: RefCell<Vec<ConfigError>>,
-    /// What was found wrong with other files.
+    /// The errors of other files.
     pub(super) elsewhere: RefCell<Vec<ConfigErrors>>,
-    /// Variables that a setting was looked for in.
+    /// The names of all variables that were read.
     pub(super) read_variables: RefCell<Vec<String>>,
 }
 
@@ -37,15 +37,15 @@ impl Source<'_> {
     }
 }
 
-/// A value, and where it stands: nowhere, if it came from the environment.
+/// A value and its span in the file; `None` if it came from the environment.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) span: Option<Range<usize>>,
 }
 
-/// What is wrong with a value: why, and what to write instead. `column` is where in a text,
-/// counted in characters from 1.
+/// Why a value is invalid, and what to write instead. `column` is a position in the text, counted
+/// in characters from 1.
 #[derive(Debug)]
 pub(super) struct ParseError {
     reason: String,
@@ -73,14 +73,14 @@ impl From<Error> for ParseError {
     }
 }
 
-/// Something that can be set.
+/// A type of setting.
 pub(super) trait Setting: Sized {
-    /// What to write, in a few words.
+    /// The expected syntax, in a few words.
     const EXPECTED: &'static str;
 
     fn from_text(text: &str) -> Result<Self, ParseError>;
 
-    /// From what is not a text. Nothing but whole numbers and truth values is.
+    /// Parses a value that is not a string: only integers, floats and booleans.
     fn from_other(_: &DeValue<'_>) -> Option<Self> {
         None
     }
@@ -156,11 +156,11 @@ impl Setting for Limit {
     }
 }
 
-/// A table of the file.
+/// A table of the file, and its variables.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     source: &'a Source<'a>,
-    /// Where its settings are in the environment; `None` if they are not.
+    /// The prefix of its variables; `None` if it has none.
     variables: Option<String>,
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
@@ -171,14 +171,14 @@ impl<'a> Section<'a> {
         Self { source, variables: Some(PREFIX.into()), table: Some(table), known: Vec::new() }
     }
 
-    /// A table in this one: empty if it is not there.
+    /// A subtable: empty if the file has none.
     pub(super) fn section(&mut self, key: &'static str) -> Self {
         let table = self.find(key).and_then(|value| self.table_of(key, value));
         let variables = self.variables.as_ref().map(|prefix| format!("{prefix}{}_", key.to_uppercase()));
         Self { source: self.source, variables, table, known: Vec::new() }
     }
 
-    /// All tables of a name, `[[so]]`, each with the place of its heading.
+    /// All tables of an array, `[[key]]`, each with the span of its heading.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(Self, Range<usize>)> {
         let Some(value) = self.find(key) else { return Vec::new() };
         let Some(array) = value.get_ref().as_array() else {
@@ -195,7 +195,7 @@ impl<'a> Section<'a> {
         array.iter().filter_map(section).collect()
     }
 
-    /// The names in a table and their texts, `{ so = "…" }`.
+    /// The pairs of an inline table of strings.
     pub(super) fn pairs(&mut self, key: &'static str) -> Vec<(&'a str, String)> {
         let Some(table) = self.find(key).and_then(|value| self.table_of(key, value)) else {
             return Vec::new();
@@ -207,23 +207,23 @@ impl<'a> Section<'a> {
         table.iter().filter_map(pair).collect()
     }
 
-    /// A setting, if it is there and right.
+    /// A setting, if it is set and valid.
     pub(super) fn get<T: Setting>(&mut self, key: &'static str) -> Option<At<T>> {
         let found = self.find(key);
         if let Some((variable, text)) = self.variable(key) {
             let value = T::from_text(&text)
-                .map_err(|wrong| self.source.report(in_environment(&variable, &text, wrong)));
+                .map_err(|error| self.source.report(in_environment(&variable, &text, error)));
             return Some(At { value: value.ok()?, span: None });
         }
         self.read(key, found?)
     }
 
-    /// A setting, or what it is if it is not set.
+    /// A setting, or its default.
     pub(super) fn get_or<T: Setting>(&mut self, key: &'static str, default: T) -> T {
         self.get(key).map_or(default, |found| found.value)
     }
 
-    /// One value or a list of them, if it is there and all of it right.
+    /// One value or a list of them, if all are valid.
     pub(super) fn list<T: Setting>(&mut self, key: &'static str) -> Option<Vec<At<T>>> {
         let found = self.find(key);
         if let Some((variable, text)) = self.variable(key) {
@@ -231,7 +231,7 @@ impl<'a> Section<'a> {
             let value = |text| {
                 let read = T::from_text(text);
                 let value =
-                    read.map_err(|wrong| self.source.report(in_environment(&variable, text, wrong))).ok()?;
+                    read.map_err(|error| self.source.report(in_environment(&variable, text, error))).ok()?;
                 Some(At { value, span: None })
             };
             return texts.map(value).collect();
@@ -239,14 +239,14 @@ impl<'a> Section<'a> {
         let found = found?;
         match found.get_ref().as_array() {
             None => self.read(key, found).map(|only| vec![only]),
-            // All of them are read, so that all mistakes are told.
+            // All values are read, so that all errors are reported.
             Some(array) => {
                 array.iter().map(|value| self.read(key, value)).collect::<Vec<_>>().into_iter().collect()
             }
         }
     }
 
-    /// One of a few words.
+    /// A setting with a fixed set of values.
     pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<At<T>> {
         let At { value, span } = self.get::<String>(key)?;
         if let Some((_, chosen)) = choices.iter().find(|(name, _)| *name == value) {
@@ -265,12 +265,12 @@ impl<'a> Section<'a> {
         None
     }
 
-    /// Where the value of a key stands, or the key itself if there is none.
+    /// The span of a key's value.
     pub(super) fn span(&self, key: &str) -> Option<Range<usize>> {
         self.table?.get(key).map(Spanned::span)
     }
 
-    /// Whether it stands in the file with nothing in it.
+    /// Whether the table is in the file and empty.
     pub(super) fn is_bare(&self) -> bool {
         self.table.is_some_and(DeTable::is_empty)
     }
@@ -279,14 +279,14 @@ impl<'a> Section<'a> {
         self.source.report(error);
     }
 
-    /// Complains about whatever was not asked for.
+    /// Reports settings that were not read.
     pub(super) fn finish(self) {
         let Some(table) = self.table else { return };
         for (name, _) in table.iter().filter(|(name, _)| !self.known.contains(&name.get_ref().as_ref())) {
             let written: &str = name.get_ref();
             let help = match nearest(written, self.known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("what can stand here: {}", self.known.join(", ")),
+                None => format!("known settings: {}", self.known.join(", ")),
             };
             let error = ConfigError::new(format!("there is no setting `{written}` here"), help);
             self.source.report(error.at(name.span(), "unknown"));
@@ -309,7 +309,7 @@ impl<'a> Section<'a> {
         table
     }
 
-    /// The variable that a setting comes from, and what it says; `None` if it comes from elsewhere.
+    /// The variable that sets `key`, and its text; `None` if it is unset.
     pub(super) fn variable(&self, key: &str) -> Option<(String, String)> {
         let name = format!("{}{}", self.variables.as_ref()?, key.to_uppercase());
         self.source.read_variables.borrow_mut().push(name.clone());
@@ -328,23 +328,23 @@ impl<'a> Section<'a> {
         };
         match read {
             Ok(value) => Some(At { value, span: Some(span) }),
-            Err(wrong) => {
-                let written = self.source.text.get(span.clone()).unwrap_or_default();
-                let at = wrong
+            Err(error) => {
+                let quoted = self.source.text.get(span.clone()).unwrap_or_default();
+                let at = error
                     .column
-                    .and_then(|column| word_span(written, column))
+                    .and_then(|column| word_span(quoted, column))
                     .map_or(span.clone(), |inside| {
                         span.start.saturating_add(inside.start)..span.start.saturating_add(inside.end)
                     });
-                let error = ConfigError::new(format!("`{key}` does not work as it is written"), wrong.help);
-                self.source.report(error.at(at, wrong.reason));
+                let message = format!("`{key}` does not work as it is written");
+                self.source.report(ConfigError::new(message, error.help).at(at, error.reason));
                 None
             }
         }
     }
 }
 
-/// Where the word at a column of a text is in the same text in quotes, if nothing in it is escaped.
+/// The span of the word at a column of a quoted string, if nothing in it is escaped.
 fn word_span(quoted: &str, column: usize) -> Option<Range<usize>> {
     let text = quoted.get(1..quoted.len().checked_sub(1)?)?;
     if text.contains(['\\', '\n', '"', '\'']) {
@@ -360,9 +360,9 @@ fn word_span(quoted: &str, column: usize) -> Option<Range<usize>> {
     Some(start.saturating_add(1)..start.saturating_add(1).saturating_add(length))
 }
 
-fn in_environment(variable: &str, text: &str, wrong: ParseError) -> ConfigError {
-    let place = wrong.column.map_or_else(String::new, |column| format!(" at column {column}"));
-    ConfigError::new(format!("{variable}={text}: {}{place}", wrong.reason), wrong.help)
+fn in_environment(variable: &str, text: &str, error: ParseError) -> ConfigError {
+    let position = error.column.map_or_else(String::new, |column| format!(" at column {column}"));
+    ConfigError::new(format!("{variable}={text}: {}{position}", error.reason), error.help)
 }
 
 fn with_article(kind: &str) -> String {

@@ -1,4 +1,4 @@
-//! Rules and overrides out of the file.
+//! Reads rules and overrides.
 
 use std::ops::Range;
 
@@ -13,15 +13,15 @@ use crate::backend::Backend;
 use crate::envoy::Domains;
 use crate::inline;
 
-/// What each client may do if nothing else is said.
+/// The limit per client of a server without rules.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
 
-/// How much a file says. A file that is being written, or was cut, says less than it did.
+/// The extent of a file. A truncated or half-written file has less than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
-    /// Nothing.
+    /// An empty file.
     Empty,
-    /// Settings, and no rule.
+    /// Settings without rules.
     Settings,
     /// At least one rule.
     Rules,
@@ -38,17 +38,17 @@ impl Extent {
     }
 }
 
-/// What rules have to go with.
+/// The settings that rules depend on.
 pub(super) struct Context<'a> {
     pub(super) store: &'a Backend,
-    /// The settings of that store.
+    /// The settings of `store`.
     pub(super) settings: &'a Store,
     pub(super) domains: &'a Domains,
-    /// What they do when the store fails, unless they say otherwise.
+    /// The failure policy of rules that set none.
     pub(super) policy: FailurePolicy,
 }
 
-/// Reads all rules and overrides. What is wrong with one of them is noted where it stands.
+/// Reads all rules and overrides, and reports their errors.
 pub(super) fn read(
     source: &Source<'_>,
     root: &mut Section<'_>,
@@ -58,11 +58,11 @@ pub(super) fn read(
     let store = context.store;
     let sections = root.sections("rule");
     if let (Some(_), Some((_, heading))) = (limit, sections.first()) {
-        let help = "leave --limit out, or write it into the file";
-        let error = ConfigError::new("--limit is for a server without rules, and the file has some", help);
+        let help = "remove --limit, or put the limit into the file";
+        let error = ConfigError::new("--limit is for a server without rules, but the file has rules", help);
         source.report(error.at(heading.clone(), "the first rule"));
     }
-    let none = sections.is_empty();
+    let is_default = sections.is_empty();
     let mut named: Vec<(String, Range<usize>)> = Vec::new();
     let mut rules = Vec::new();
     for (mut section, heading) in sections {
@@ -71,12 +71,13 @@ pub(super) fn read(
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
             if inline::RULES.contains(&name.as_str()) {
-                let error = ConfigError::new(format!("{name:?} is the server's own"), "choose another name");
+                let error =
+                    ConfigError::new(format!("the rule name {name:?} is reserved"), "choose another name");
                 source.report(error.at(span.clone(), "here"));
                 rule = None;
             }
             if let Some((_, first)) = named.iter().find(|(known, _)| *known == name) {
-                let help = "names tell their counts apart; rename one";
+                let help = "a name identifies the rule's counts; rename one";
                 let error = ConfigError::new(format!("two rules are called {name:?}"), help);
                 source.report(error.at(span.clone(), "again").beside(first.clone(), "first here"));
                 rule = None;
@@ -86,7 +87,7 @@ pub(super) fn read(
         section.finish();
         rules.extend(rule);
     }
-    if none {
+    if is_default {
         let limit = limit.unwrap_or(DEFAULT);
         if let Err(error) = store.accepts(&limit) {
             source.report(ConfigError::new(format!("the store cannot keep {limit}"), error.to_string()));
@@ -100,14 +101,14 @@ pub(super) fn read(
         replacement
     });
     let overrides: Vec<Override> = overrides.collect();
-    rules.extend(described(source, &rules, context));
-    // Each of them has been tried, so that together they work.
+    rules.extend(domain_rules(source, &rules, context));
+    // Each rule and override has been validated by itself.
     let rules = RuleSet::new(rules).unwrap_or_default();
     rules.clone().with_overrides(overrides).unwrap_or(rules)
 }
 
-/// The rules of the reference service's files, which its descriptors name.
-fn described(source: &Source<'_>, others: &[Rule], context: &Context<'_>) -> Vec<Rule> {
+/// The rules of the rate limit service's YAML, which only descriptors select.
+fn domain_rules(source: &Source<'_>, others: &[Rule], context: &Context<'_>) -> Vec<Rule> {
     for rule in context.domains.rules().filter(|rule| {
         others.iter().any(|other| other.name() == rule.name())
             || inline::RULES.contains(&rule.name().as_str())
@@ -133,8 +134,10 @@ fn rule(
     let share = share(section, "share").filter(|share| *share < 1.0);
     let policy = section.choice("on_store_error", &POLICIES).map_or(context.policy, |at| at.value);
     if name.is_none() && section.span("name").is_none() {
-        let error =
-            ConfigError::new("a rule has no name", "add `name = \"…\"`: its counts and its metrics go by it");
+        let error = ConfigError::new(
+            "a rule has no name",
+            "add `name = \"…\"`, which identifies its counts and metrics",
+        );
         source.report(error.at(heading.clone(), "this one"));
     }
     let mut rule = Rule::new(&name?.value, limits?)
@@ -192,11 +195,11 @@ fn replacement(
     })
 }
 
-/// The limits of a rule or an override, each of which the store can keep.
+/// The limits of a rule or an override, each accepted by the store.
 fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) -> Option<Vec<Limit>> {
     let limits = section.list::<Limit>("limit");
     if section.span("limit").is_none() {
-        let error = ConfigError::new("there is no limit", "add `limit = \"100/s\"`, or alike");
+        let error = ConfigError::new("there is no limit", "add a limit, such as `limit = \"100/s\"`");
         section.report(error.at(heading.clone(), "here"));
     }
     for limit in limits.iter().flatten() {
@@ -210,7 +213,7 @@ fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) ->
     Some(limits?.into_iter().map(|limit| limit.value).collect())
 }
 
-/// What was built, or a error at the field that the core has something against.
+/// The result of `build`; its error is reported at the field it names.
 fn checked<T>(
     source: &Source<'_>,
     section: &Section<'_>,
@@ -225,7 +228,7 @@ fn checked<T>(
             };
             let field = if field == "override" { "match" } else { field };
             let span = section.span(field).unwrap_or(heading.clone());
-            let error = ConfigError::new(format!("this {field} does not work"), reason);
+            let error = ConfigError::new(format!("this {field} is invalid"), reason);
             source.report(if span.is_empty() { error } else { error.at(span, "here") });
         })
         .ok()

@@ -1,4 +1,4 @@
-//! The section `[server]`: where to listen, how long to wait, whom to believe.
+//! `[server]`: listeners, timeouts, bounds, logging and client identification.
 
 use std::time::Duration;
 
@@ -9,48 +9,48 @@ use super::reader::{At, Section, Source};
 use super::values::{Address, Delay, Filter, Network};
 use super::{ConfigError, Flags, Store, at_value};
 
-/// What an address is where nothing listens.
+/// The address of a listener that is off.
 pub const OFF: &str = "off";
 
-/// More threads than this are a mistake.
+/// The most worker threads.
 pub(crate) const WORKERS_MAX: u64 = 1_024;
 
-/// Where to listen: an address and a port, or [`OFF`].
+/// The listen addresses: host and port, or [`OFF`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// For HTTP.
+    /// The HTTP address.
     pub http: String,
-    /// For gRPC.
+    /// The gRPC address.
     pub grpc: String,
-    /// For the Redis protocol.
+    /// The address of the Redis protocol.
     pub resp: String,
 }
 
-/// What a running server cannot change.
+/// Settings that need a restart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fixed {
-    /// Where to listen.
+    /// The listen addresses.
     pub addresses: Addresses,
-    /// How many threads answer; one for each processor unless said otherwise.
+    /// Worker threads; one per processor if `None`.
     pub workers: Option<usize>,
-    /// How many connections each listener may have open.
+    /// The most open connections per listener.
     pub max_connections: usize,
-    /// How many of them one peer may have, unless it is a trusted proxy.
+    /// The most open connections per listener of one peer that is not a trusted proxy.
     pub max_connections_per_peer: usize,
-    /// How long a connection may be silent, and a request may take to arrive or an answer to leave.
+    /// The longest time for a connection to be idle, a request to arrive, or a response to leave.
     pub timeout: Duration,
-    /// How long to go on after readiness has gone false, so that load balancers notice.
+    /// How long to serve after readiness has turned false, so that load balancers notice.
     pub stop_delay: Duration,
-    /// What to log, as `tracing` filters say it.
+    /// The log filter, in the syntax of `tracing`.
     pub log: String,
-    /// How to log.
+    /// The log format.
     pub log_format: LogFormat,
-    /// Where state is kept.
+    /// The store's settings.
     pub store: Store,
 }
 
 impl Fixed {
-    /// What of it is another in `other`, as the file calls it.
+    /// The names of the settings that differ in `other`.
     pub(crate) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self { addresses, workers, max_connections, max_connections_per_peer, .. } = self;
         let Self { timeout, stop_delay, log, log_format, store, .. } = self;
@@ -72,14 +72,14 @@ impl Fixed {
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// Pretty on a terminal, JSON otherwise.
     Auto,
-    /// For people.
+    /// Human-readable lines.
     Pretty,
-    /// For machines.
+    /// One JSON object per line.
     Json,
 }
 
@@ -94,26 +94,25 @@ fn addresses(source: &Source<'_>, server: &mut Section<'_>, flags: &Flags) -> Ad
         resp: address("resp", &flags.resp, 6380),
     };
     if [&addresses.http, &addresses.grpc, &addresses.resp].iter().all(|address| *address == OFF) {
-        let error =
-            ConfigError::new("nothing is left to listen on", "give one of http, grpc and resp an address");
+        let error = ConfigError::new("every listener is off", "give one of http, grpc and resp an address");
         source.report(server.span("http").map_or(error.clone(), |span| error.at(span, OFF)));
     }
     addresses
 }
 
-/// Reads what takes effect when the server starts.
+/// Reads the settings that need a restart.
 pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags, store: Store) -> Fixed {
     let addresses = addresses(source, &mut server, flags);
     let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
     if timeout.value < Duration::from_millis(100) {
         server.report(at_value(
-            ConfigError::new("`timeout` is too short to answer anyone", "30s is usual"),
+            ConfigError::new("`timeout` is too short for any request", "30s is usual"),
             &timeout,
         ));
     }
     let workers = server.get::<u64>("workers");
     if let Some(workers) = workers.as_ref().filter(|workers| !(1..=WORKERS_MAX).contains(&workers.value)) {
-        let help = "one for each processor is usual: leave it out";
+        let help = "remove it for one per processor";
         let error = ConfigError::new(format!("`workers` is from 1 to {WORKERS_MAX}"), help);
         server.report(at_value(error, workers));
     }
@@ -133,13 +132,12 @@ pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags,
     fixed
 }
 
-/// Reads who is asking.
+/// Reads how clients are identified.
 pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     let networks = server.list::<Network>("trusted_proxies");
     let hops = server.get::<u64>("trusted_hops");
     if let (Some(_), Some(hops)) = (&networks, &hops) {
-        let help =
-            "leave out one: `trusted_proxies` if the proxies' addresses change, `trusted_hops` otherwise";
+        let help = "remove `trusted_proxies` if the proxies' addresses change, `trusted_hops` otherwise";
         server.report(at_value(
             ConfigError::new("proxies are trusted by network or by number, not both", help),
             hops,
@@ -167,7 +165,7 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
 }
 
 fn connections(server: &mut Section<'_>, key: &'static str, default: usize) -> usize {
-    at_least_one(server, key).map_or(default, |most| usize::try_from(most).unwrap_or(usize::MAX))
+    at_least_one(server, key).map_or(default, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 pub(super) fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! `[store]`: where state is kept.
+//! `[store]`: where state is kept, and its bounds.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,42 +20,42 @@ use crate::secret::Secret;
 /// The store's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Store {
-    /// Where it is.
+    /// Where state is kept.
     pub location: Location,
-    /// How many keys may be in use in memory.
+    /// The most keys in memory.
     pub max_keys: u64,
-    /// What a new key gets when every slot is busy.
+    /// The policy for a new key when the table is full.
     pub on_full: OnFull,
-    /// How often idle keys are looked for.
+    /// The interval between sweeps for idle keys.
     pub sweep_interval: Duration,
-    /// How long a key must have been idle.
+    /// How long a key must be idle before it is reclaimed.
     pub idle_for: Duration,
-    /// The largest limit that a sliding log may have.
+    /// The largest limit of a sliding log.
     pub log_ceiling: u64,
-    /// Whether to read the cheaper clock.
+    /// Whether to use the coarse clock.
     pub coarse_clock: bool,
-    /// How long the store may take.
+    /// How long the store may take before it counts as failed.
     pub deadline: Duration,
-    /// The share of each limit under `on_store_error = "local"`.
+    /// The share of each limit that applies under `on_store_error = "local"`.
     pub local_share: f64,
-    /// The share of the keys that requests may name freely, with limits of their own.
+    /// The share of `max_keys` for keys with inline limits.
     pub inline_share: f64,
-    /// How long such a limit may take to come back whole.
+    /// The longest time for an inline limit to refill.
     pub longest_inline_refill: Duration,
 }
 
 /// Where state is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Location {
-    /// In the process.
+    /// In this process.
     Memory,
-    /// In the process and in a directory.
+    /// In this process and in a directory.
     Disk(Disk),
-    /// Elsewhere.
+    /// In Redis.
     Redis(Redis),
 }
 
-/// A directory.
+/// Settings of the disk store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Disk {
     data: PathBuf,
@@ -63,14 +63,14 @@ pub struct Disk {
     flush_interval: Duration,
 }
 
-/// Redis, Valkey, Sentinel or Cluster.
+/// Settings of Redis, Valkey, Sentinel or Cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Redis {
-    /// Where, and as whom.
+    /// The URL, which may hold a password.
     url: Secret,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     prefix: String,
-    /// For how long a denial is remembered at most.
+    /// How long a denial is remembered at most.
     remember_denials: Duration,
 }
 
@@ -81,7 +81,7 @@ enum StoreKind {
     Redis,
 }
 
-/// Flags, which count more than what the section says.
+/// Command-line flags, which override the section.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags<'a> {
     /// `--redis`.
@@ -90,7 +90,7 @@ pub(super) struct Flags<'a> {
     pub(super) data: Option<&'a Path>,
 }
 
-/// Reads the section, which stands in a file of this directory.
+/// Reads the section. Its paths are relative to `directory`.
 pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -> Store {
     let kinds = [("memory", StoreKind::Memory), ("disk", StoreKind::Disk), ("redis", StoreKind::Redis)];
     let kind = store.choice("kind", &kinds).or_else(|| implied_kind(&store));
@@ -117,7 +117,7 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
     built
 }
 
-/// A share of something.
+/// A share: above 0, at most 1.
 pub(super) fn share(section: &mut Section<'_>, key: &'static str) -> Option<f64> {
     let share = section.get::<f64>(key)?;
     if !(share.value > 0.0 && share.value <= 1.0) {
@@ -136,20 +136,20 @@ fn longest_inline_refill(store: &mut Section<'_>) -> Duration {
     longest.value
 }
 
-/// The kind that is meant where none is named, if the environment says where: as a flag does.
+/// The kind implied by a variable that sets the location, as by a flag.
 fn implied_kind(store: &Section<'_>) -> Option<At<StoreKind>> {
     let places = [("data", StoreKind::Disk), ("url", StoreKind::Redis)];
     let (_, value) = places.into_iter().find(|(key, _)| store.variable(key).is_some())?;
     Some(At { value, span: None })
 }
 
-/// Settings of another kind of store than the one that is meant are mistakes.
+/// Reports settings of another kind of store than the configured one.
 fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Option<Range<usize>>>)]) {
     for (key, span) in settings {
         if let Some(span) = span {
             let (name, help) = match store.variable(key) {
-                Some((variable, _)) => (variable, format!("set TOLLGATE_STORE_KIND={kind}, or leave it out")),
-                None => (format!("`{key}`"), "add that, or leave it out".into()),
+                Some((variable, _)) => (variable, format!("set TOLLGATE_STORE_KIND={kind}, or unset it")),
+                None => (format!("`{key}`"), "set that kind, or remove this setting".into()),
             };
             let error = ConfigError::new(format!("{name} is for kind = \"{kind}\""), help);
             store.report(at_value(error, &At { value: (), span: span.clone() }));
@@ -157,7 +157,7 @@ fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Opti
     }
 }
 
-/// What is said of a directory, if that is where state is kept.
+/// The disk settings, if state is kept on disk.
 fn disk(
     store: &mut Section<'_>,
     kind: Option<&At<StoreKind>>,
@@ -182,7 +182,7 @@ fn disk(
     let Some(data) = flags.data.map(Path::to_owned).or(data.map(|data| directory.join(data.value))) else {
         let error = ConfigError::new(
             "kind = \"disk\" needs `data`",
-            "add data = \"/var/lib/tollgate\", or where it is to be",
+            "add a directory, such as data = \"/var/lib/tollgate\"",
         );
         store.report(kind.map_or(error.clone(), |kind| at_value(error, kind)));
         return None;
@@ -202,7 +202,7 @@ fn disk(
     })
 }
 
-/// What is said of Redis, if that is where state is kept.
+/// The Redis settings, if state is kept in Redis.
 fn redis(store: &mut Section<'_>, kind: Option<&At<StoreKind>>, flags: Flags<'_>) -> Option<Redis> {
     let flag = flags.redis;
     let (url, prefix) = (store.get::<String>("url"), store.get::<String>("prefix"));
@@ -220,7 +220,7 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<StoreKind>>, flags: Flags<'_>
         return None;
     }
     let Some(address) = flag.or(url.as_ref().map(|url| url.value.as_str())) else {
-        let help = "add url = \"redis://127.0.0.1:6379\", or where it is";
+        let help = "add the URL of Redis, such as url = \"redis://127.0.0.1:6379\"";
         let error = ConfigError::new("kind = \"redis\" needs a `url`", help);
         store.report(kind.map_or(error.clone(), |kind| at_value(error, kind)));
         return None;
@@ -238,10 +238,10 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<StoreKind>>, flags: Flags<'_>
             let named = variable.filter(|_| of_prefix || flag.is_none());
             let named = named.map_or_else(String::new, |(name, _)| format!("{name}: "));
             let error = ConfigError::new(
-                format!("{named}there is no such store: {error}"),
-                "docs/fleet.md says what may be written",
+                format!("{named}invalid Redis settings: {error}"),
+                "docs/fleet.md lists the valid URLs",
             );
-            // A line that may hold a password is not shown.
+            // An excerpt must not show a password.
             let at =
                 if of_prefix { prefix } else { url.filter(|url| flag.is_none() && !url.value.contains('@')) };
             store.report(at.map_or(error.clone(), |at| at_value(error, &at)));
@@ -255,14 +255,14 @@ impl Redis {
         &self,
         log_ceiling: u64,
         deadline: Duration,
-        tell: impl Fn(&Change) + Send + Sync + 'static,
+        on_change: impl Fn(&Change) + Send + Sync + 'static,
     ) -> Result<RedisStore, Error> {
         RedisStore::builder(self.url.reveal())?
             .prefix(&self.prefix)
             .remember_denials(self.remember_denials)
             .log_ceiling(log_ceiling)
             .deadline(deadline)
-            .on_change(tell)
+            .on_change(on_change)
             .build()
     }
 }
@@ -271,24 +271,24 @@ impl Disk {
     fn open(
         &self,
         memory: MemoryStore,
-        tell: impl Fn(Progress) + Send + Sync + 'static,
+        on_progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<DiskStore, String> {
         let strict = self.durability == Durability::Strict;
-        let change = move |change: &tollgate_disk::Change| match change {
+        let on_change = move |change: &tollgate_disk::Change| match change {
             tollgate_disk::Change::Down { reason } if strict => {
-                warn!(%reason, "the disk failed; it is tried once a second, and admissions follow on_store_error")
+                warn!(%reason, "the disk failed; it is retried once a second, and admissions follow on_store_error")
             }
             tollgate_disk::Change::Down { reason } => {
-                warn!(%reason, "the disk failed; it is tried once a second, and decisions go on in memory")
+                warn!(%reason, "the disk failed; it is retried once a second, and decisions continue in memory")
             }
-            _ => info!("the disk is back, and everything is written"),
+            _ => info!("the disk has recovered, and all changes are written"),
         };
         DiskStore::builder(&self.data)
             .memory(memory)
             .durability(self.durability)
             .flush_interval(self.flush_interval)
-            .on_progress(tell)
-            .on_change(change)
+            .on_progress(on_progress)
+            .on_change(on_change)
             .open()
             .map_err(|error| error.to_string())
     }
@@ -303,24 +303,24 @@ impl Store {
             .sweep(self.sweep_interval, self.idle_for)
     }
 
-    /// How many keys requests may name freely, for each protocol that can.
+    /// The most keys with inline limits, per protocol.
     pub(crate) fn inline_keys(&self) -> u64 {
         self.keys(self.inline_share)
     }
 
-    /// A share of all keys, at least one.
+    /// A share of `max_keys`, at least one key.
     #[expect(
         clippy::as_conversions,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "a share of a setting"
+        reason = "the share is from 0 to 1, and a key more or less does not matter"
     )]
     pub(crate) fn keys(&self, share: f64) -> u64 {
         ((self.max_keys as f64 * share) as u64).max(1)
     }
 
-    /// A store that accepts what the one that is meant would, for looking at rules: nothing is opened.
+    /// A store that accepts the same limits, to validate rules. Nothing is opened.
     pub(crate) fn sample(&self) -> Result<Backend, Error> {
         match &self.location {
             Location::Memory | Location::Disk(_) => Ok(Backend::Memory(Box::new(self.memory()))),
@@ -328,35 +328,36 @@ impl Store {
         }
     }
 
-    /// The store. Redis is not asked for anything yet; a directory is loaded, and `tell` is told how far that is.
+    /// Opens the store. Redis is not contacted yet; a directory is loaded, with its progress passed
+    /// to `on_progress`.
     ///
     /// # Errors
     /// A sentence that says what to do.
-    pub fn open(&self, tell: impl Fn(Progress) + Send + Sync + 'static) -> Result<Backend, String> {
+    pub fn open(&self, on_progress: impl Fn(Progress) + Send + Sync + 'static) -> Result<Backend, String> {
         let redis = match &self.location {
             Location::Memory => return Ok(Backend::Memory(Box::new(self.memory()))),
-            Location::Disk(disk) => return disk.open(self.memory(), tell).map(Backend::Disk),
+            Location::Disk(disk) => return disk.open(self.memory(), on_progress).map(Backend::Disk),
             Location::Redis(redis) => redis,
         };
-        let tell = |change: &Change| match change {
+        let on_change = |change: &Change| match change {
             Change::Down { reason } => {
-                warn!(%reason, "Redis is away; it is tried ten times a second, and decisions follow on_store_error")
+                warn!(%reason, "Redis is unavailable; it is retried ten times a second, and decisions follow on_store_error")
             }
-            _ => info!("Redis is back"),
+            _ => info!("Redis has recovered"),
         };
         redis
-            .open(self.log_ceiling, self.deadline, tell)
+            .open(self.log_ceiling, self.deadline, on_change)
             .map(Backend::Redis)
             .map_err(|error| error.to_string())
     }
 }
 
-/// Where state is kept, in words.
+/// The store's settings in a sentence or two.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = match self.on_full {
-            OnFull::Deny => "a new one is denied",
-            OnFull::Pool => "new ones share one budget",
+            OnFull::Deny => "a new key is denied",
+            OnFull::Pool => "new keys share one budget",
         };
         if let (Location::Redis(redis), Ok(Backend::Redis(store))) = (&self.location, self.sample()) {
             let (deadline, prefix) = (format_duration(self.deadline), &redis.prefix);
@@ -369,10 +370,10 @@ impl fmt::Display for Store {
         match durability {
             Durability::Relaxed => write!(
                 f,
-                "\nWrites what changed to {data} every {interval}; a crash costs what came after that."
+                "\nWrites changes to {data} every {interval}; a crash loses those since the last write."
             ),
             Durability::Strict => {
-                write!(f, "\nAnswers when what changed is safe in {data}; a crash costs nothing.")
+                write!(f, "\nAnswers once changes are synced to {data}; a crash loses nothing.")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a configuration means, in words: what `tollgate validate` prints.
+//! The summary of a configuration that `tollgate validate` prints.
 
 use std::fmt;
 
@@ -9,32 +9,29 @@ use crate::envoy::Verdict;
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [of_http, of_grpc, of_resp] = match self.settings.tls {
+        let [http_scheme, grpc_scheme, resp_scheme] = match self.settings.tls {
             Some(_) => ["https", "grpcs", "rediss"],
             None => ["http", "grpc", "redis"],
         };
         let Addresses { http, grpc, resp } = &self.fixed.addresses;
-        let places = [(of_http, http), (of_grpc, grpc), (of_resp, resp)];
-        let places = places.iter().filter(|(_, address)| *address != OFF);
-        let places: Vec<String> = places.map(|(scheme, address)| format!("{scheme}://{address}")).collect();
+        let listeners = [(http_scheme, http), (grpc_scheme, grpc), (resp_scheme, resp)];
+        let listeners = listeners.iter().filter(|(_, address)| *address != OFF);
+        let urls: Vec<String> = listeners.map(|(scheme, address)| format!("{scheme}://{address}")).collect();
         writeln!(
             f,
-            "Answers on {}, at most {} connections each.",
-            places.join(", "),
+            "Listens on {}, at most {} connections each.",
+            urls.join(", "),
             self.fixed.max_connections
         )?;
         writeln!(f, "{}", self.fixed.store)?;
         match self.settings.admin_token {
             Some(_) => writeln!(f, "Administration needs the configured token.")?,
-            None => writeln!(
-                f,
-                "Administration needs a token that is made up at the start and shown in the log."
-            )?,
+            None => writeln!(f, "Administration needs a token that is generated at the start and logged.")?,
         }
         describe_rules(f, &self.rules)?;
         self.settings.domains.without_rule().try_for_each(|(name, verdict)| {
-            let all = if matches!(verdict, Verdict::DenyAll(_)) { "Always denied" } else { "No limit" };
-            writeln!(f, "\nDescriptors {name:?}.\n  {all}.")
+            let meaning = if matches!(verdict, Verdict::DenyAll(_)) { "Always denied" } else { "No limit" };
+            writeln!(f, "\nDescriptors {name:?}.\n  {meaning}.")
         })
     }
 }
@@ -58,7 +55,7 @@ fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
             writeln!(f, "  A request costs {} times as much as it says.", rule.unit_cost())?;
         }
         if rule.is_shadow() {
-            writeln!(f, "  It only watches: it is charged and counted, and never denies.")?;
+            writeln!(f, "  Shadow rule: it is charged and counted, and never denies.")?;
         }
     }
     Ok(())
@@ -83,7 +80,7 @@ fn conditions<'a>(matches: impl Iterator<Item = (&'a str, String)>) -> String {
     matches.map(condition).collect::<Vec<_>>().join(" and whose ")
 }
 
-/// What a limit lets through.
+/// A limit in words.
 fn limit_in_words(limit: &Limit) -> String {
     let per = |count: u64, period| format!("{count} per {}", format_duration(period));
     let counting =

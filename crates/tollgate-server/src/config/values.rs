@@ -1,4 +1,4 @@
-//! Settings that are texts of a certain kind.
+//! Settings with a syntax of their own.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::reader::{ParseError, Setting};
 
-/// An address to listen on, or `off`.
+/// A listen address, or `off`.
 pub(super) struct Address(pub(super) String);
 
 impl Setting for Address {
@@ -24,7 +24,7 @@ impl Setting for Address {
     }
 }
 
-/// A duration, or none.
+/// A duration that may be zero.
 pub(super) struct Delay(pub(super) Duration);
 
 impl Setting for Delay {
@@ -39,7 +39,7 @@ impl Setting for Delay {
     }
 }
 
-/// A network, or one address.
+/// A network, or a single address.
 pub(super) struct Network(pub(super) IpNet);
 
 impl Setting for Network {
@@ -53,7 +53,7 @@ impl Setting for Network {
     }
 }
 
-/// What to log.
+/// A log filter.
 pub(super) struct Filter(pub(super) String);
 
 impl Setting for Filter {
