@@ -1,4 +1,4 @@
-//! `tollgate check`: asks a running server.
+//! `tollgate check`: a client of the HTTP API.
 
 use std::fmt;
 use std::fs;
@@ -11,18 +11,18 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// How long the server may take.
+/// The timeout of the request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the server said.
+/// The server's decision.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckResult {
-    /// Whether the client may go ahead.
+    /// Whether the request is admitted.
     pub allowed: bool,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
-    /// Whether the store had no say.
+    /// Whether the decision was made without the store.
     #[serde(default)]
     degraded: bool,
 }
@@ -33,7 +33,7 @@ impl fmt::Display for CheckResult {
             (true, _) => match self.remaining {
                 Some(left) => write!(f, "allowed, {left} left"),
                 None if self.degraded => f.write_str("allowed"),
-                None => f.write_str("allowed, no limit covers it"),
+                None => f.write_str("allowed, no rule covers it"),
             },
             (false, Some(wait)) => write!(f, "denied, try again in {:?}", Duration::from_millis(wait)),
             (false, None) if self.degraded => f.write_str("denied"),
@@ -43,11 +43,11 @@ impl fmt::Display for CheckResult {
     }
 }
 
-/// Asks the server at `server` for `cost` units of `client`. Over HTTPS the server has to show a
-/// certificate that the usual authorities issued, or those in `authorities`.
+/// Checks `cost` units of `client` at `server`. Over HTTPS the server's certificate must be issued
+/// by a public CA, or by one in the file `authorities`.
 ///
 /// # Errors
-/// A sentence that says why there is no answer and what to do.
+/// A sentence that says why there is no decision and what to do.
 pub fn check(
     server: &str,
     client: &str,
@@ -55,7 +55,7 @@ pub fn check(
     authorities: Option<&Path>,
 ) -> Result<CheckResult, String> {
     if !server.contains("://") {
-        return Err(format!("--server {server} does not say how to ask; write http://{server}"));
+        return Err(format!("--server {server} has no scheme; write http://{server}"));
     }
     let client = utf8_percent_encode(client, NON_ALPHANUMERIC);
     let url = format!("{}/check/{client}?cost={cost}", server.trim_end_matches('/'));
@@ -76,23 +76,23 @@ pub fn check(
         } else {
             "check --server"
         };
-        format!("cannot ask {server}: {error}; {help}")
+        format!("cannot reach {server}: {error}; {help}")
     };
     let mut response = ureq::Agent::new_with_config(config).get(&url).call().map_err(unreachable)?;
     let body = response.body_mut().read_to_string().map_err(unreachable)?;
     match response.status().as_u16() {
         200 | 429 | 503 => serde_json::from_str(&body)
-            .map_err(|error| format!("{server} does not answer like tollgate ({error}); check --server")),
+            .map_err(|error| format!("{server} is not a tollgate server ({error}); check --server")),
         status => Err(match serde_json::from_str::<serde_json::Value>(&body) {
             Ok(problem) => {
                 format!("{server} answered {status}: {}", problem["detail"].as_str().unwrap_or(&body))
             }
-            Err(_) => format!("{server} answered {status}, which is not tollgate; check --server"),
+            Err(_) => format!("{server} answered {status} and is not a tollgate server; check --server"),
         }),
     }
 }
 
-/// Whether nobody answered at all.
+/// Whether there was no response at all.
 fn is_unreachable(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
     match error {

@@ -1,5 +1,4 @@
-//! Connections: accepted up to a bound, encrypted if so configured, and spoken to in the protocol of
-//! the listener they came in by.
+//! Accepts connections up to a bound, does the TLS handshake, and serves the listener's protocol.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,36 +28,37 @@ mod table;
 use table::ConnectionTable;
 pub(crate) use table::{Counts, Slot};
 
-/// How long to go on accepting once the server stops: as long as it takes to empty the queue.
+/// How long to accept the connections left in the kernel's queue once the server stops.
 const QUEUE_DRAIN: Duration = Duration::from_millis(20);
 
-/// How long to wait after an accept that failed for lack of something, such as file descriptors.
+/// The pause after an accept that failed for lack of a resource, such as file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// How long a connection is silent before the kernel asks whether the other side is still there.
+/// How long a connection is silent before the kernel probes the peer.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// What all connections are told.
+/// The server's lifecycle, as broadcast to all connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifecycle {
     pub(crate) phase: Phase,
-    /// How often a time-out has passed. Who has sent no request from one to the next is dropped:
-    /// one clock for all, because a timer for each request costs as much as a check.
+    /// The number of timeout periods so far. A connection without a request between two ticks is
+    /// closed. One timer serves all connections, because a timer per request costs as much as a
+    /// check.
     pub(crate) tick: u64,
 }
 
-/// How far the end has come.
+/// The phase of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Everything is answered.
+    /// The server runs.
     Open,
-    /// Every HTTP connection ends with its next answer; gRPC takes nothing new.
+    /// Every HTTP connection closes after its next response; gRPC accepts no new calls.
     Draining,
-    /// Connections that wait for a request are closed.
+    /// Idle connections are closed.
     Closing,
 }
 
-/// A protocol.
+/// The protocol of a listener.
 #[derive(Clone)]
 pub(crate) enum Protocol {
     Http(Http),
@@ -67,7 +67,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// What TLS is to say that is spoken over it.
+    /// The TLS configuration, which differs in its ALPN protocol names.
     fn tls_config(&self, tls: &Tls) -> Arc<ServerConfig> {
         Arc::clone(match self {
             Self::Http(_) => &tls.http,
@@ -77,17 +77,17 @@ impl Protocol {
     }
 }
 
-/// Where connections of one protocol come in.
+/// Accepts the connections of one listener.
 #[derive(Clone)]
 pub(crate) struct Acceptor {
     app: Arc<App>,
     protocol: Protocol,
-    /// Each acceptor has its own: a peer that fills one keeps nobody out of the others.
+    /// One table per listener: a peer that fills one cannot block the others.
     table: Arc<ConnectionTable>,
     lifecycle: watch::Receiver<Lifecycle>,
 }
 
-/// A connection that was accepted, and has no place yet.
+/// An accepted connection that waits for a slot.
 type Pending = (TcpStream, SocketAddr);
 
 impl Acceptor {
@@ -101,7 +101,7 @@ impl Acceptor {
         Self { app, protocol, table: Arc::new(table), lifecycle }
     }
 
-    /// Accepts connections until the phase changes, and then those that were already waiting.
+    /// Accepts connections until the phase changes, then those left in the kernel's queue.
     pub(crate) async fn accept(&self, listener: TcpListener) {
         let mut lifecycle = self.lifecycle.clone();
         let mut stopping = pin!(lifecycle.wait_for(|lifecycle| lifecycle.phase != Phase::Open));
@@ -114,7 +114,7 @@ impl Acceptor {
             };
             if let Err(error) = accepted {
                 Counts::add(&self.counts().failed);
-                warn!(%error, "a connection could not be accepted");
+                warn!(%error, "accepting a connection failed");
                 STOPWATCH.sleep_until(STOPWATCH.now().saturating_add(ACCEPT_BACKOFF)).await;
             }
         }
@@ -122,7 +122,8 @@ impl Acceptor {
         let _ = timeout(QUEUE_DRAIN, drain_queue).await;
     }
 
-    /// Lets one connection in. Given up half-way, it leaves behind the pending that waits for room.
+    /// Accepts one connection. Cancelled, it leaves a connection that waits for a slot in
+    /// `pending`.
     async fn accept_one(&self, listener: &TcpListener, pending: &mut Option<Pending>) -> io::Result<()> {
         if pending.is_none() {
             *pending = Some(listener.accept().await?);
@@ -131,11 +132,14 @@ impl Acceptor {
         let peer = self.app.settings().identity.bounded_peer(address.ip());
         if peer.as_ref().is_some_and(|peer| !self.table.admits(peer)) {
             Counts::add(&self.counts().refused_per_peer);
-            debug!(peer = self.peer(*address), "a peer has max_connections_per_peer; one more was refused");
+            debug!(
+                peer = self.peer(*address),
+                "a connection was refused: the peer has max_connections_per_peer open"
+            );
             *pending = None;
             return Ok(());
         }
-        // While there is none, further newcomers wait outside, in the kernel's queue.
+        // While the table is full, further connections wait in the kernel's queue.
         self.table.room(self.counts()).await;
         if let Some((stream, address)) = pending.take() {
             let (slot, evicted) = self.table.enter(peer);
@@ -149,7 +153,7 @@ impl Acceptor {
         self.table.emptied().await;
     }
 
-    /// Answers a connection until it ends, or has to make room for another.
+    /// Serves a connection until it ends or is evicted.
     async fn serve(
         self,
         stream: TcpStream,
@@ -165,17 +169,17 @@ impl Acceptor {
         tokio::select! {
             biased;
             () = self.handshake(stream, peer, &slot) => {}
-            () = eviction => debug!(peer = self.peer(peer), "an idle connection made room for another"),
+            () = eviction => debug!(peer = self.peer(peer), "an idle connection was evicted"),
         }
     }
 
     async fn handshake(&self, stream: TcpStream, peer: SocketAddr, slot: &Arc<Slot>) {
         let request_timeout = self.app.fixed().timeout;
-        // Small answers leave at once; and who does not take them in time is not waited for.
+        // Small responses are sent at once, and a peer that does not read them is dropped.
         let _ = stream.set_nodelay(true);
         let socket = SockRef::from(&stream);
         let _ = socket.set_tcp_user_timeout(Some(request_timeout));
-        // Who is gone without a word is found out, also where silence is no reason to be dropped.
+        // A peer that vanished is detected, even where idleness is allowed.
         let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE));
         let tls = self.app.settings().tls.as_ref().map(|tls| self.protocol.tls_config(tls));
         match tls {
@@ -205,7 +209,7 @@ impl Acceptor {
         }
     }
 
-    /// Whom a connection is from, for the log.
+    /// The peer's address, for the log.
     fn peer(&self, peer: SocketAddr) -> String {
         self.app.logged(&peer.ip().to_string())
     }
@@ -220,7 +224,7 @@ impl Acceptor {
     }
 }
 
-/// An open connection, for as long as this lives.
+/// Counts a connection as open while it lives.
 struct Open<'a>(&'a Counts);
 
 impl<'a> Open<'a> {

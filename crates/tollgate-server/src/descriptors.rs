@@ -1,13 +1,12 @@
-//! File descriptors: as many as the system allows, shared out among the listeners.
+//! File descriptors: the limit is raised to the maximum and shared among the listeners.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Descriptors that are not for connections: files, Redis, reloading, and what waits at a full
-/// listener.
+/// Descriptors kept for files, Redis, reloads, and connections that wait at a full listener.
 const RESERVED: u64 = 128;
 
-/// Raises the limit on open files to the most that this process may have.
+/// Raises the limit on open files to the hard limit.
 pub(crate) fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
@@ -15,14 +14,14 @@ pub(crate) fn raise() {
     }
 }
 
-/// How many connections each of so many listeners may have: `wanted`, or an equal share of the
-/// descriptors where those are too few, which is logged.
+/// The most connections of each listener: `wanted`, or an equal share of the descriptors if those
+/// are too few, which is logged.
 pub(crate) fn share(listeners: usize, wanted: usize) -> usize {
     let share = share_of(getrlimit(Resource::Nofile).current, listeners, wanted);
     if share < wanted {
         let needed = wanted.saturating_mul(listeners).saturating_add(RESERVED as usize);
         warn!(
-            "file descriptors are too few for max_connections = {wanted}, so each listener has {share}; raise \
+            "too few file descriptors for max_connections = {wanted}, so each listener accepts {share}; raise \
              the limit on open files to {needed} (LimitNOFILE= in systemd, --ulimit nofile= in Docker, \
              ulimit -Hn in a shell), or lower max_connections"
         );
@@ -47,7 +46,7 @@ mod tests {
         assert_eq!(share_of(Some(30_128), 3, 10_000), 10_000);
         assert_eq!(share_of(Some(30_127), 3, 10_000), 9_999);
         assert_eq!(share_of(Some(1_024), 3, 10_000), 298);
-        assert_eq!(share_of(Some(64), 3, 10_000), 10, "half of few is kept back");
+        assert_eq!(share_of(Some(64), 3, 10_000), 10, "half of a small limit is reserved");
         assert_eq!(share_of(Some(0), 3, 10_000), 1);
     }
 }

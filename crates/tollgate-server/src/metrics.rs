@@ -1,4 +1,4 @@
-//! Numbers for Prometheus. How many time series there are depends on the rules, never on clients.
+//! Metrics for Prometheus. The number of time series depends on the rules, never on clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::connection::Counts;
 use crate::latency::Latency;
 
-/// A kind of request, as far as they are told apart: the place of its name in [`ROUTES`].
+/// A kind of request: the index of its name in [`ROUTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route(usize);
 
@@ -51,22 +51,22 @@ impl Route {
     }
 }
 
-/// Statuses that are counted one by one; any other counts as the last.
+/// The statuses with a counter of their own; all others share the last.
 const STATUSES: [u16; 17] =
     [200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 500, 501, 503, 507, 0];
 
-/// What the server itself counts. Decisions are counted by the limiter.
+/// The server's own counters. The limiter counts decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     requests: [Latency; ROUTES.len()],
     statuses: [AtomicU64; STATUSES.len()],
-    /// How long the store took.
+    /// Latency of the store.
     pub(crate) store: Latency,
-    /// Requests of whose client nothing was known.
+    /// Requests whose client could not be identified.
     pub(crate) unidentified: AtomicU64,
-    /// Wrong admin tokens that were shown.
+    /// Attempts with a wrong admin token.
     pub(crate) failed_authentications: AtomicU64,
-    /// Of HTTP, gRPC and the Redis protocol.
+    /// Connections over HTTP, gRPC and the Redis protocol.
     pub(crate) connections: [Counts; 3],
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
@@ -74,7 +74,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// A request was answered.
+    /// Counts a response and its latency.
     pub(crate) fn answered(&self, route: Route, status: u16, took: Duration) {
         self.took(route, took, 1);
         let index = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
@@ -83,22 +83,22 @@ impl Metrics {
         }
     }
 
-    /// So many requests were answered in this time.
+    /// Records the latency of `requests` requests that took `took` together.
     pub(crate) fn took(&self, route: Route, took: Duration, requests: usize) {
         if let Some(latency) = self.requests.get(route.0) {
             latency.observe(took, requests);
         }
     }
 
-    /// The configuration was read again.
-    pub(crate) fn reloaded(&self, well: bool) {
-        let count = if well { &self.reloads } else { &self.failed_reloads };
+    /// Counts a reload.
+    pub(crate) fn reloaded(&self, succeeded: bool) {
+        let count = if succeeded { &self.reloads } else { &self.failed_reloads };
         count.fetch_add(1, Ordering::Relaxed);
-        self.stale.store(!well, Ordering::Relaxed);
+        self.stale.store(!succeeded, Ordering::Relaxed);
     }
 }
 
-/// Everything, as Prometheus reads it.
+/// All metrics in the OpenMetrics text format.
 pub(crate) fn render(app: &Arc<App>) -> String {
     let mut registry = Registry::with_prefix("tollgate");
     registry.register_collector(Box::new(Scrape(Arc::clone(app))));
@@ -116,18 +116,22 @@ impl Collector for Scrape {
         let App { limiter, metrics, started_at, uncovered, refusals, .. } = &*self.0;
         let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut page = Exposition(encoder);
-        page.gauge(
+        let mut exposition = Exposition(encoder);
+        exposition.gauge(
             "build_info",
-            "Which version this is",
+            "Version of the server",
             [(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
         )?;
         let started = started_at.as_nanos() / 1_000_000_000;
-        page.gauge("start_time_seconds", "When the server started, since the epoch", unlabelled(started))?;
+        exposition.gauge(
+            "start_time_seconds",
+            "Start time of the server since the Unix epoch",
+            unlabelled(started),
+        )?;
 
         let total = stats.total;
         let outcomes = [("allowed", total.allowed), ("denied", total.denied)];
-        page.counter(
+        exposition.counter(
             "decisions",
             "Decisions by outcome",
             outcomes.map(|(name, count)| (vec![("outcome", name)], count)),
@@ -136,73 +140,73 @@ impl Collector for Scrape {
             [("allowed", counts.allowed), ("denied", counts.denied), ("shadow_denied", counts.shadow_denied)]
                 .map(|(outcome, count)| (vec![("rule", rule.as_str()), ("outcome", outcome)], count))
         });
-        page.counter("rule_decisions", "What each rule said", by_rule)?;
-        page.counter(
+        exposition.counter("rule_decisions", "Decisions by rule and outcome", by_rule)?;
+        exposition.counter(
             "unidentified",
-            "Requests of whose client nothing was known",
+            "Requests whose client could not be identified",
             unlabelled(read(&metrics.unidentified)),
         )?;
-        page.counter(
+        exposition.counter(
             "uncovered",
-            "Requests that no rule covered, which are admitted",
+            "Requests admitted because no rule covers them",
             unlabelled(read(uncovered)),
         )?;
-        page.counter(
+        exposition.counter(
             "failed_authentications",
-            "Wrong admin tokens that were shown",
+            "Attempts with a wrong admin token",
             unlabelled(read(&metrics.failed_authentications)),
         )?;
-        page.counter("degraded", "Decisions without the store", unlabelled(total.degraded))?;
+        exposition.counter("degraded", "Decisions made without the store", unlabelled(total.degraded))?;
         let by_rule =
             stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
-        page.counter("rule_degraded", "Decisions of each rule without the store", by_rule)?;
+        exposition.counter("rule_degraded", "Decisions made without the store, by rule", by_rule)?;
 
         let refused =
             stats.rules.iter().map(|(rule, _)| (vec![("rule", rule.as_str())], refusals.refused(*rule)));
-        page.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
-        let help = "States converted because their limit was replaced";
-        page.counter("converted_states", help, unlabelled(stats.converted))?;
-        page.counter("store_errors", "How often the store failed", unlabelled(stats.store_errors))?;
-        page.histogram("store_duration_seconds", "How long the store took", [(Vec::new(), &metrics.store)])?;
+        exposition.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
+        let help = "States converted to a replaced limit";
+        exposition.counter("converted_states", help, unlabelled(stats.converted))?;
+        exposition.counter("store_errors", "Failures of the store", unlabelled(stats.store_errors))?;
+        exposition.histogram(
+            "store_duration_seconds",
+            "Latency of the store",
+            [(Vec::new(), &metrics.store)],
+        )?;
         if let Some(memory) = limiter.store().memory_stats() {
-            page.memory(&memory)?;
+            exposition.memory(&memory)?;
         }
         if let Some(disk) = limiter.store().as_disk() {
-            page.disk(&disk.disk_stats())?;
+            exposition.disk(&disk.disk_stats())?;
         }
         if let Some(redis) = limiter.store().as_redis() {
-            page.redis(&redis.status())?;
+            exposition.redis(&redis.status())?;
         }
 
         let requests =
             ROUTES.iter().zip(&metrics.requests).map(|(route, latency)| (vec![("route", *route)], latency));
-        page.histogram("http_request_duration_seconds", "How long requests took to answer", requests)?;
+        exposition.histogram("http_request_duration_seconds", "Latency of requests, by route", requests)?;
         let names = STATUSES.map(|status| if status == 0 { "other".into() } else { status.to_string() });
         let statuses = names.iter().zip(&metrics.statuses);
         let statuses = statuses.map(|(name, count)| (vec![("status", name.as_str())], read(count)));
-        page.counter("http_responses", "Answers by status", statuses)?;
-        page.connections(&metrics.connections)?;
+        exposition.counter("http_responses", "HTTP responses by status", statuses)?;
+        exposition.connections(&metrics.connections)?;
 
         let reloads = [("ok", &metrics.reloads), ("failed", &metrics.failed_reloads)];
         let reloads = reloads.map(|(result, count)| (vec![("result", result)], read(count)));
-        page.counter("reloads", "How often the configuration was read again", reloads)?;
+        exposition.counter("reloads", "Reloads of the configuration, by result", reloads)?;
         let stale = u64::from(metrics.stale.load(Ordering::Relaxed));
-        page.gauge(
-            "config_stale",
-            "1 if the configuration was wrong when it was last read",
-            unlabelled(stale),
-        )
+        exposition.gauge("config_stale", "1 if the last reload failed", unlabelled(stale))
     }
 }
 
 type Labels<'a> = Vec<(&'a str, &'a str)>;
 
-/// One number, with no labels.
+/// A single sample without labels.
 fn unlabelled<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
     [(Vec::new(), value)]
 }
 
-/// What is being written.
+/// The exposition being written.
 struct Exposition<'a>(DescriptorEncoder<'a>);
 
 impl Exposition<'_> {
@@ -223,41 +227,41 @@ impl Exposition<'_> {
         let refused = reason("per_peer", |counts| &counts.refused_per_peer);
         let refused = refused.chain(reason("failed", |counts| &counts.failed));
         self.counter("connections_refused", "Connections refused", refused)?;
-        let help = "Idle connections closed to make room for others";
+        let help = "Idle connections closed to admit new ones";
         self.counter("connections_evicted", help, each(|counts| &counts.evicted))?;
-        let help = "Connections that waited for room, because all others were busy";
+        let help = "Connections that waited because all others were busy";
         self.counter("connections_delayed", help, each(|counts| &counts.delayed))
     }
 
     fn memory(&mut self, memory: &MemoryStats) -> fmt::Result {
         self.gauge("live_keys", "Keys in use", unlabelled(memory.live))?;
-        let help = "Keys forgotten because they had turned idle";
+        let help = "Idle keys reclaimed";
         self.counter("keys_reclaimed", help, unlabelled(memory.reclaimed))?;
-        let help = "Requests of new keys denied for lack of room";
+        let help = "Requests for new keys denied because the table is full";
         self.counter("keys_refused", help, unlabelled(memory.refused))?;
-        let help = "Requests of new keys in a shared budget for lack of room";
+        let help = "Requests for new keys charged to the shared pool because the table is full";
         self.counter("keys_pooled", help, unlabelled(memory.pooled))
     }
 
     fn disk(&mut self, disk: &DiskStats) -> fmt::Result {
-        self.gauge("disk_up", "0 while what changes cannot be written", unlabelled(disk.up.into()))?;
-        self.counter("disk_writes", "Writes that were finished", unlabelled(disk.writes))?;
-        self.counter("disk_syncs", "Syncs, which many answers share", unlabelled(disk.syncs))?;
-        self.counter("disk_written_bytes", "Bytes written", unlabelled(disk.written_bytes))?;
-        self.gauge("disk_file_bytes", "How large the file is", unlabelled(disk.file_bytes))?;
+        self.gauge("disk_up", "0 while changes cannot be written to disk", unlabelled(disk.up.into()))?;
+        self.counter("disk_writes", "Completed disk writes", unlabelled(disk.writes))?;
+        self.counter("disk_syncs", "Disk syncs, each shared by many responses", unlabelled(disk.syncs))?;
+        self.counter("disk_written_bytes", "Bytes written to disk", unlabelled(disk.written_bytes))?;
+        self.gauge("disk_file_bytes", "Size of the data file", unlabelled(disk.file_bytes))?;
         let millis = u64::try_from(disk.last_write.as_millis()).unwrap_or(u64::MAX);
-        self.gauge("disk_last_write_milliseconds", "How long the last write took", unlabelled(millis))
+        self.gauge("disk_last_write_milliseconds", "Duration of the last disk write", unlabelled(millis))
     }
 
     fn redis(&mut self, redis: &Status) -> fmt::Result {
         let up = u64::from(redis.down.is_none());
         self.gauge(
             "redis_up",
-            "0 while Redis, or part of a Cluster, is not asked because it failed",
+            "0 while the circuit breaker of Redis, or of a Cluster node, is open",
             unlabelled(up),
         )?;
-        self.counter("redis_trips", "How often that has begun", unlabelled(redis.trips))?;
-        let help = "Requests denied without asking Redis, which had just denied the same";
+        self.counter("redis_trips", "Times the Redis circuit breaker opened", unlabelled(redis.trips))?;
+        let help = "Requests denied from the denial cache, without asking Redis";
         self.counter("denials_remembered", help, unlabelled(redis.remembered_denials))
     }
 
@@ -293,7 +297,7 @@ impl Exposition<'_> {
         })
     }
 
-    /// Several of one name, told apart by their labels, or one without any.
+    /// A metric family: several labelled members, or one without labels.
     fn family<'a, T>(
         &mut self,
         name: &str,

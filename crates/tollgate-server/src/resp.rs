@@ -1,11 +1,11 @@
-//! The Redis protocol, versions 2 and 3: bytes into frames, frames into commands, decisions into
+//! The Redis protocol, RESP2 and RESP3: bytes into frames, frames into commands, decisions into
 //! replies.
 //!
-//! What came in one read is answered in one write, its checks decided as one batch. While a client
-//! does not take its replies nothing more is read from it, so nobody costs more than two bounded
-//! buffers. A connection may be silent between commands for as long as it likes, as clients that
-//! keep a pool of them expect; half a command, half a transaction, or never anything whole, is dropped
-//! after the time-out.
+//! The commands of one read are answered in one write, their checks decided as one batch. Nothing
+//! more is read from a client that does not read its replies, so a connection costs at most two
+//! bounded buffers. A connection may be idle between commands indefinitely, as connection pools
+//! expect. An unfinished command or transaction, or a connection without any command, is closed
+//! after the timeout.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,18 +30,18 @@ mod transaction;
 
 use session::Session;
 
-/// How much is read at first, and what a connection that waits holds on to at most.
+/// The initial read size, and the most an idle connection keeps.
 const READ_BYTES: usize = 4 << 10;
 
-/// How much is read at once at most.
+/// The largest read.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// How long, and how much, a client whose connection is over may go on sending, so that it gets to
-/// see the reply that says why.
+/// How long, and how many bytes, to drain before closing, so that the client sees the reply that
+/// says why.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES_MAX: usize = 1 << 20;
 
-/// Answers a connection until it ends.
+/// Serves a connection until it ends.
 pub(crate) async fn serve_connection(
     app: &Arc<App>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -53,15 +53,15 @@ pub(crate) async fn serve_connection(
     let mut session = Session::new(Arc::clone(app), peer.ip());
     let mut bytes: Vec<u8> = Vec::new();
     let (mut tick, mut stuck_at) = (lifecycle.borrow().tick, None);
-    let mut told = pin!(next(lifecycle));
+    let mut change = pin!(next(lifecycle));
     loop {
         if bytes.len() == bytes.capacity() {
             bytes.reserve(bytes.len().clamp(READ_BYTES, READ_BYTES_MAX));
         }
         tokio::select! {
             biased;
-            // First, so that who never stops sending hears it too.
-            (lifecycle, gone) = told.as_mut() => {
+            // First, so that a client that never stops sending is stopped too.
+            (lifecycle, gone) = change.as_mut() => {
                 let now = *lifecycle.borrow();
                 if gone || now.phase == Phase::Closing {
                     return linger(stream).await;
@@ -74,7 +74,7 @@ pub(crate) async fn serve_connection(
                     }
                     stuck_at = stuck_now;
                 }
-                told.set(next(lifecycle));
+                change.set(next(lifecycle));
             }
             read = stream.read_buf(&mut bytes) => {
                 if read? == 0 {
@@ -83,7 +83,7 @@ pub(crate) async fn serve_connection(
             }
         }
         let busy = slot.busy();
-        // As much as there is room to answer, again and again.
+        // Answers as many commands as the reply buffer has room for, repeatedly.
         loop {
             let taken = session.answer(&bytes).await;
             bytes.drain(..taken);
@@ -109,27 +109,27 @@ pub(crate) async fn serve_connection(
     }
 }
 
-/// Sends all of it: what is encrypted may have been taken and not be on its way yet.
+/// Writes and flushes: a TLS stream may buffer the bytes.
 async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }
 
-/// The next change of lifecycle, and whether nobody tells any more.
+/// The next lifecycle change, and whether the sender is gone.
 async fn next(mut lifecycle: watch::Receiver<Lifecycle>) -> (watch::Receiver<Lifecycle>, bool) {
     let gone = lifecycle.changed().await.is_err();
     (lifecycle, gone)
 }
 
-/// Says that nothing more will come, and listens on for a moment: a connection that is closed with
-/// bytes unread takes its last reply with it.
+/// Shuts the stream down and drains it for a moment: closing a socket with unread bytes resets it,
+/// and the last reply is lost.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let rest = async {
         if stream.shutdown().await.is_err() {
             return;
         }
-        let (mut unheard, mut sum) = (vec![0; READ_BYTES], 0_usize);
-        while let Ok(read @ 1..) = stream.read(&mut unheard).await {
+        let (mut discarded, mut sum) = (vec![0; READ_BYTES], 0_usize);
+        while let Ok(read @ 1..) = stream.read(&mut discarded).await {
             sum = sum.saturating_add(read);
             if sum > LINGER_BYTES_MAX {
                 break;
@@ -160,26 +160,26 @@ mod tests {
     fn app_with(clock: Arc<dyn Clock>) -> (Arc<App>, watch::Sender<Lifecycle>, watch::Receiver<Lifecycle>) {
         let origin = Origin::default();
         let config = origin.load().unwrap();
-        let (tell, told) = watch::channel(Lifecycle { phase: Phase::Open, tick: 0 });
-        (Arc::new(App::new(origin, config, clock).unwrap()), tell, told)
+        let (sender, receiver) = watch::channel(Lifecycle { phase: Phase::Open, tick: 0 });
+        (Arc::new(App::new(origin, config, clock).unwrap()), sender, receiver)
     }
 
-    /// A client, and a server that has `capacity` bytes of its replies on the way at most. It ends when
-    /// the sender is dropped.
+    /// A client, and a server whose replies are buffered up to `capacity` bytes. The server ends
+    /// when the sender is dropped.
     fn conversation(
         capacity: usize,
     ) -> (DuplexStream, watch::Sender<Lifecycle>, impl Future<Output = io::Result<()>>) {
-        let (app, tell, told) = app();
+        let (app, sender, receiver) = app();
         let (client, server) = duplex(capacity);
-        // As encryption does, this keeps what is written until it is told to let it go.
-        (client, tell, async move {
-            serve_connection(&app, BufWriter::new(server), PEER, &Slot::alone(), told).await
+        // Buffers writes until a flush, as TLS does.
+        (client, sender, async move {
+            serve_connection(&app, BufWriter::new(server), PEER, &Slot::alone(), receiver).await
         })
     }
 
     #[tokio::test(start_paused = true)]
-    async fn replies_are_on_their_way_before_more_is_waited_for() {
-        let (mut client, _tell, server) = conversation(1 << 10);
+    async fn replies_are_flushed_before_the_next_read() {
+        let (mut client, _sender, server) = conversation(1 << 10);
         let server = tokio::spawn(server);
         client.write_all(PING).await.unwrap();
         let mut reply = [0; PONG.len()];
@@ -189,20 +189,20 @@ mod tests {
         server.await.unwrap().unwrap();
     }
 
-    /// Whoever guesses the token waits for each answer, and nobody else does.
+    /// A wrong token delays its own reply and no other.
     #[tokio::test(start_paused = true)]
-    async fn a_wrong_token_is_answered_late_and_all_else_at_once() {
+    async fn a_wrong_token_is_answered_late_and_other_commands_at_once() {
         let clock = ManualClock::default();
-        let (app, _tell, told) = app_with(Arc::new(clock.clone()));
+        let (app, _sender, receiver) = app_with(Arc::new(clock.clone()));
         let (mut client, server) = duplex(1 << 10);
-        tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), told).await });
+        tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), receiver).await });
         for (command, late) in
             [("AUTH wrong", true), ("PING", false), ("HELLO 2 AUTH me wrong", true), ("HELLO x", false)]
         {
             client.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
             let mut reply = [0; 256];
             for span in [0, 499, 1].map(Duration::from_millis).into_iter().filter(|_| late) {
-                // Time passes for the timeout when nobody has anything left to do.
+                // Paused time advances once every task is idle.
                 assert!(timeout(HOUR, client.read(&mut reply)).await.is_err(), "{command}");
                 clock.advance(span);
             }
@@ -211,29 +211,29 @@ mod tests {
         }
     }
 
-    /// A connection that is closed with bytes unread takes with it what has been answered.
+    /// Closing a socket with unread bytes would reset it and lose replies.
     #[tokio::test]
-    async fn who_sends_on_while_the_server_stops_is_not_reset() {
-        let (app, tell, told) = app();
+    async fn a_client_that_sends_during_a_stop_is_not_reset() {
+        let (app, sender, receiver) = app();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         client.write_all(&PING.repeat(100)).await.unwrap();
-        tell.send_modify(|lifecycle| lifecycle.phase = Phase::Closing);
+        sender.send_modify(|lifecycle| lifecycle.phase = Phase::Closing);
         let server =
-            tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), told).await });
+            tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), receiver).await });
         assert_eq!(client.read(&mut [0; 64]).await.unwrap(), 0, "the end, and no reset");
         drop(client);
         server.await.unwrap().unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_take_replies_is_not_waited_for() {
-        let (mut client, _tell, server) = conversation(64);
+    async fn a_client_that_does_not_read_replies_is_dropped() {
+        let (mut client, _sender, server) = conversation(64);
         let server = tokio::spawn(server);
-        // It asks until it is hung up on.
-        let asking = async { while client.write_all(PING).await.is_ok() {} };
-        timeout(HOUR, asking).await.expect("an end");
+        // The client sends until the server closes the connection.
+        let sending = async { while client.write_all(PING).await.is_ok() {} };
+        timeout(HOUR, sending).await.expect("an end");
         let ended = server.await.unwrap();
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }

@@ -1,5 +1,4 @@
-//! TLS: certificates as files have them into what rustls wants, and back out as a sentence if that
-//! does not work.
+//! TLS: PEM files into rustls configurations.
 
 use std::sync::Arc;
 
@@ -9,18 +8,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// Which of the files is at fault.
+/// A file of the TLS configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum File {
     /// The certificate.
     Certificate,
     /// Its private key.
     Key,
-    /// Whose clients are let in.
+    /// The CA certificates of clients.
     ClientAuthority,
 }
 
-/// What each listener needs: they differ in which protocol they say is spoken.
+/// The TLS configuration of each listener. They differ in ALPN.
 #[derive(Clone, Debug)]
 pub struct Tls {
     pub(crate) http: Arc<ServerConfig>,
@@ -28,22 +27,22 @@ pub struct Tls {
     pub(crate) resp: Arc<ServerConfig>,
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be configured.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsError {
-    /// The file.
+    /// The file with the error.
     pub(crate) file: File,
-    /// What is wrong with it.
+    /// The error.
     pub(crate) reason: String,
-    /// What to do.
+    /// How to fix it.
     pub(crate) help: &'static str,
 }
 
-/// What listeners need: a certificate chain and its key, in PEM; with `client_authority`, clients
-/// need a certificate too, issued by one of those in it.
+/// Builds the configurations from a PEM certificate chain and its key. With `client_authority`,
+/// clients must present a certificate that one of those CAs issued.
 ///
 /// # Errors
-/// Which file is at fault, and why.
+/// The file with the error, and why.
 pub(crate) fn server_config(
     certificate: &[u8],
     key: &[u8],
@@ -52,8 +51,8 @@ pub(crate) fn server_config(
     let chain = certificates(certificate, File::Certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError {
         file: File::Key,
-        reason: format!("there is no private key in it: {error}"),
-        help: "it must be PEM, and not encrypted",
+        reason: format!("the file has no private key: {error}"),
+        help: "write an unencrypted private key in PEM",
     })?;
     let provider = provider();
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -65,40 +64,37 @@ pub(crate) fn server_config(
     let builder = match client_authority {
         None => builder.with_no_client_auth(),
         Some(pem) => {
-            let refused = |reason: String| TlsError {
+            let invalid = |reason: String| TlsError {
                 file: File::ClientAuthority,
                 reason,
-                help: "it must be PEM, with the certificates that issue those of the clients",
+                help: "write the CA certificates of the clients in PEM",
             };
             let mut roots = RootCertStore::empty();
             for certificate in certificates(pem, File::ClientAuthority)? {
-                roots.add(certificate).map_err(|error| refused(error.to_string()))?;
+                roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| refused(error.to_string()))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| invalid(error.to_string()))?)
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| TlsError {
         file: File::Key,
-        reason: format!("certificate and key do not work together: {error}"),
-        help: "they must belong to each other",
+        reason: format!("the certificate and the key do not match: {error}"),
+        help: "use the key of this certificate",
     })?;
-    let mut saying = |protocols: &[&[u8]]| {
+    let mut with_alpn = |protocols: &[&[u8]]| {
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Arc::new(config.clone())
     };
-    Ok(Tls { http: saying(&[b"http/1.1"]), grpc: saying(&[b"h2"]), resp: saying(&[]) })
+    Ok(Tls { http: with_alpn(&[b"http/1.1"]), grpc: with_alpn(&[b"h2"]), resp: with_alpn(&[]) })
 }
 
 fn certificates(pem: &[u8], file: File) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let wrong = |reason| TlsError {
-        file,
-        reason,
-        help: "it must be PEM, beginning with -----BEGIN CERTIFICATE-----",
-    };
+    let invalid =
+        |reason| TlsError { file, reason, help: "write PEM that begins with -----BEGIN CERTIFICATE-----" };
     let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let chain = chain.map_err(|error| wrong(format!("its certificates cannot be read: {error}")))?;
-    if chain.is_empty() { Err(wrong("there is no certificate in it".into())) } else { Ok(chain) }
+    let chain = chain.map_err(|error| invalid(format!("the certificates cannot be read: {error}")))?;
+    if chain.is_empty() { Err(invalid("the file has no certificate".into())) } else { Ok(chain) }
 }
 
 fn provider() -> Arc<CryptoProvider> {

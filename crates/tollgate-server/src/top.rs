@@ -1,9 +1,9 @@
-//! The heaviest and the most-denied clients, in bounded memory whatever clients call themselves.
+//! The heaviest and the most-denied clients, in bounded memory however many clients there are.
 //!
-//! Each table keeps a few hundred counts. When it is full, half of them go: the median is
-//! subtracted from all, and what is left with nothing is forgotten (Anderson and others, 2017). So a
-//! count is never too high, and too low by at most what was subtracted, which is reported with it.
-//! A client with more than a 128th of its shard's traffic is never missing.
+//! Each table keeps at most 256 counts. A full table subtracts the median from all counts and drops
+//! those that reach zero (Anderson et al., 2017). So a count is never too high, and too low by at
+//! most the sum subtracted, which is reported with it. A client with more than a 128th of its
+//! shard's traffic is never missing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
@@ -14,17 +14,17 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::{CLIENT, Decision, HOUR, MAX_VALUE_BYTES, Request, Timestamp};
 
-/// How many counts a table keeps.
+/// The most counts of a table.
 const COUNTS_MAX: usize = 256;
 
-/// How many tables there are, so that threads seldom meet.
+/// The number of tables, so that threads seldom contend.
 const SHARDS: usize = 8;
 
-/// How long a table counts before it makes way. The last one is kept beside it, so that there is
-/// always at least this much to look back on.
+/// How long a table counts before it is rotated. The previous one is kept, so there is always at
+/// least this much history.
 const SPAN: Duration = HOUR;
 
-/// The clients that ask for most, and those that are denied most, over the last hour or two.
+/// The clients with the most admitted units and the most denials, over the last one to two hours.
 #[derive(Debug)]
 pub(crate) struct Top {
     hasher: RandomState,
@@ -32,7 +32,7 @@ pub(crate) struct Top {
     denied: [Mutex<Recent>; SHARDS],
 }
 
-/// A client and how much it had, at least and at most.
+/// A client and the bounds of its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopClient {
     pub(crate) client: String,
@@ -49,20 +49,20 @@ struct Recent {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By a hash under a secret: it is computed once, and two names with the same one are not met.
+    /// Keyed by a secret-keyed hash, computed once. Two names with the same hash are not expected.
     counts: HashMap<u64, Count, BuildHasherDefault<IdentityHasher>>,
-    /// What has been subtracted from all counts.
+    /// The sum subtracted from every count.
     subtracted: u64,
 }
 
 #[derive(Debug)]
 struct Count {
-    /// In place if it is short: a flood of names would keep the allocator busy.
+    /// Inline if short: a flood of names must not load the allocator.
     name: SmallVec<[u8; 40]>,
     units: u64,
 }
 
-/// What is a hash already.
+/// A hasher for keys that are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -91,25 +91,25 @@ impl Top {
         }
     }
 
-    /// The same for whatever else is worth counting, by its name: the units it was admitted, or a denial.
+    /// Counts any other name: its admitted units, or one denial if `admitted` is `None`.
     pub(crate) fn count_as(&self, name: &str, admitted: Option<u64>, now: Timestamp) {
         // `floor_char_boundary` is a boundary within the text.
         let name = &name[..name.floor_char_boundary(MAX_VALUE_BYTES)];
         let (shards, units) = admitted.map_or((&self.denied, 1), |units| (&self.admitted, units));
         let hash = self.hasher.hash_one(name);
-        // The highest bits: a table goes by the lowest.
+        // The highest bits: the table's map uses the lowest.
         let shard = usize::try_from(hash >> (u64::BITS - SHARDS.ilog2())).unwrap_or(0);
         if let (Some(recent), 1..) = (shards.get(shard), units) {
             recent.lock().unwrap_or_else(PoisonError::into_inner).add(hash, name, units, now);
         }
     }
 
-    /// Those with the most units admitted, heaviest first.
+    /// The clients with the most admitted units, most first.
     pub(crate) fn heaviest(&self, most: usize, now: Timestamp) -> Vec<TopClient> {
         top(&self.admitted, most, now)
     }
 
-    /// Those denied most often, worst first.
+    /// The clients with the most denials, most first.
     pub(crate) fn most_denied(&self, most: usize, now: Timestamp) -> Vec<TopClient> {
         top(&self.denied, most, now)
     }
@@ -140,7 +140,7 @@ impl Recent {
 
     fn all(&mut self, now: Timestamp) -> Vec<TopClient> {
         self.rotate(now);
-        let unsure = self.current.subtracted.saturating_add(self.previous.subtracted);
+        let uncertainty = self.current.subtracted.saturating_add(self.previous.subtracted);
         let mut counts: HashMap<&[u8], u64> = HashMap::new();
         for Count { name, units } in self.previous.counts.values().chain(self.current.counts.values()) {
             let sum = counts.entry(name).or_default();
@@ -149,7 +149,7 @@ impl Recent {
         let heavy = |(name, count): (&[u8], u64)| TopClient {
             client: String::from_utf8_lossy(name).into_owned(),
             at_least: count,
-            at_most: count.saturating_add(unsure),
+            at_most: count.saturating_add(uncertainty),
         };
         counts.into_iter().map(heavy).collect()
     }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn g2_what_was_heavy_hours_ago_is_not_heavy_now() {
+    fn g2_counts_are_forgotten_after_two_hours() {
         let (limiter, top, clock) = watched(Limit::per_second(1_000_000));
         assert!(limiter.check("old").unwrap().allowed());
         clock.advance(SPAN);

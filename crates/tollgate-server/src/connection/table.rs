@@ -1,7 +1,7 @@
-//! The open connections of one listener: how many there are, whose they are, and which are idle.
+//! The open connections of one listener: how many, of which peers, and which are idle.
 //!
-//! A connection is idle while no request on it is being answered. Half a request does not count as
-//! one, so that a peer that never finishes keeps nobody out.
+//! A connection is idle while no complete request on it is being answered, so a peer that never
+//! finishes a request cannot keep a slot.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,24 +14,24 @@ use tollgate::Clock as _;
 
 use crate::app::STOPWATCH;
 
-/// How often a full table in which every connection is busy is searched for an idle one.
+/// The interval between searches of a full table for an idle connection.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often a connection that is to make room looks whether its request has been answered.
+/// The interval at which an evicted connection checks whether its request is answered.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What is counted of a listener's connections.
+/// Counters of a listener's connections.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) open: AtomicU64,
     pub(crate) opened: AtomicU64,
-    /// Closed at once, because their peer has as many as it may have.
+    /// Closed at once, because the peer reached its bound.
     pub(crate) refused_per_peer: AtomicU64,
-    /// Not accepted, for want of file descriptors or memory.
+    /// Not accepted for lack of file descriptors or memory.
     pub(crate) failed: AtomicU64,
-    /// Closed to make room for another.
+    /// Closed while idle, for a new connection.
     pub(crate) evicted: AtomicU64,
-    /// Kept waiting for room.
+    /// Delayed because all others were busy.
     pub(crate) delayed: AtomicU64,
 }
 
@@ -41,13 +41,13 @@ impl Counts {
     }
 }
 
-/// The open connections.
+/// The table of open connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionTable {
     max: usize,
     max_per_peer: usize,
     open: Mutex<Open>,
-    /// A connection has ended. One task waits for that at a time.
+    /// Notified when a connection ends. One task at a time waits for it.
     ended: Notify,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct ConnectionTable {
 struct Open {
     next_id: u64,
     connections: HashMap<u64, Entry>,
-    /// How many connections a peer has.
+    /// The number of connections of each peer.
     peers: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
 struct Entry {
     activity: Arc<Activity>,
-    /// Tells the connection to make room; `None` once it has been told.
+    /// Evicts the connection; `None` once it was used.
     evict: Option<oneshot::Sender<()>>,
 }
 
@@ -70,7 +70,7 @@ struct Entry {
 struct Activity {
     /// Requests that are being answered.
     requests: AtomicU32,
-    /// Since when there are none, in nanoseconds.
+    /// When the last request ended, in nanoseconds.
     idle_since: AtomicU64,
 }
 
@@ -79,13 +79,13 @@ impl ConnectionTable {
         Self { max, max_per_peer, open: Mutex::default(), ended: Notify::new() }
     }
 
-    /// Whether `peer` has fewer connections than it may have.
+    /// Whether `peer` is below its bound.
     pub(crate) fn admits(&self, peer: &str) -> bool {
         self.open().peers.get(peer).is_none_or(|count| *count < self.max_per_peer)
     }
 
-    /// Waits until there is room for one more. The connection that has been idle for longest makes
-    /// room; while all are busy, the newcomer waits.
+    /// Waits for a free slot. The connection that has been idle longest is evicted; while all are
+    /// busy, the new one waits.
     pub(crate) async fn room(&self, counts: &Counts) {
         let mut delayed = false;
         while !self.has_room(counts) {
@@ -96,18 +96,18 @@ impl ConnectionTable {
         }
     }
 
-    /// Whether there is room; if not, one connection is told to make some, unless one is about to.
+    /// Whether a slot is free. If not, evicts one connection, unless one is being evicted.
     fn has_room(&self, counts: &Counts) -> bool {
         let connections = &mut self.open().connections;
         if connections.len() < self.max {
             return true;
         }
-        let leaves = |entry: &Entry| entry.evict.is_none() && !entry.activity.is_busy();
-        if !connections.values().any(leaves) {
+        let is_leaving = |entry: &Entry| entry.evict.is_none() && !entry.activity.is_busy();
+        if !connections.values().any(is_leaving) {
             let idle = connections.values_mut().filter(|entry| !entry.activity.is_busy());
             let longest = idle.min_by_key(|entry| entry.activity.idle_since.load(Ordering::Relaxed));
             if let Some(evict) = longest.and_then(|entry| entry.evict.take()) {
-                // A connection that is not there to hear it has made room.
+                // A dropped receiver means that the connection has ended.
                 let _ = evict.send(());
                 Counts::add(&counts.evicted);
             }
@@ -115,7 +115,7 @@ impl ConnectionTable {
         false
     }
 
-    /// Enters a connection. `peer` is `None` where the number of its connections has no bound.
+    /// Adds a connection. `peer` is `None` if its number of connections is unbounded.
     pub(crate) fn enter(self: &Arc<Self>, peer: Option<String>) -> (Arc<Slot>, oneshot::Receiver<()>) {
         let (evict, evicted) = oneshot::channel();
         let idle_since = AtomicU64::new(STOPWATCH.now().as_nanos());
@@ -150,7 +150,7 @@ impl Activity {
     }
 }
 
-/// An open connection's place in the table, given back when the last request on it is over.
+/// A connection's slot in the table, freed when the last request on it ends.
 #[derive(Debug)]
 pub(crate) struct Slot {
     table: Arc<ConnectionTable>,
@@ -160,7 +160,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The connection is busy for as long as what this returns lives.
+    /// Marks the connection busy while the guard lives.
     pub(crate) fn busy(self: &Arc<Self>) -> Busy {
         self.activity.requests.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
@@ -176,7 +176,7 @@ impl Slot {
 
 #[cfg(test)]
 impl Slot {
-    /// A connection of a table of its own.
+    /// A slot in a table of one.
     pub(crate) fn alone() -> Arc<Self> {
         Arc::new(ConnectionTable::new(1, 1)).enter(None).0
     }
