@@ -30,7 +30,7 @@ mod rules;
 
 pub(crate) use connection::Http;
 
-/// Every path that the server answers.
+/// The router of all paths.
 fn router(app: Arc<App>) -> Router {
     let administration = OpenApiRouter::new()
         .routes(routes!(admin::show, admin::reset))
@@ -70,7 +70,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// An answer that is no decision.
+/// A JSON response that is not a decision.
 fn ok(body: &impl Serialize) -> Response {
     json(StatusCode::OK, body).map(Body::from)
 }

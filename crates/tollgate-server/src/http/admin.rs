@@ -1,4 +1,4 @@
-//! Administration: looking after one client, and what the rules are. All of it needs the token.
+//! Administration of single clients. It needs the admin token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use utoipa::ToSchema;
 use super::check::LimitAnswer;
 use super::document::AdminErrors;
 use super::ok;
-use super::problem::{ApiError, Client, Json, parameters, twice, whole};
+use super::problem::{ApiError, Client, Json, duplicate, parameters, whole};
 use crate::app::App;
 
-/// Lets through who has the token.
+/// Admits requests with the admin token.
 pub(super) async fn guard(
     State(app): State<Arc<App>>,
     request: HttpRequest,
@@ -37,24 +37,24 @@ pub(super) async fn guard(
     if shown.is_some() {
         app.wrong_token(Head::from(&request).peer(), "http").await;
     }
-    let detail = "this needs `Authorization: Bearer <admin token>`; where none is configured, the log has the one made at the start";
+    let detail = "this needs `Authorization: Bearer <admin token>`; if none is configured, the log has the generated one";
     Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))
 }
 
 /// A client's budgets.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ClientAnswer {
-    /// Who.
+    /// The client's name.
     client: String,
-    /// Every limit of every rule that counts by client alone, as a request of cost 1 would find it.
+    /// Every limit of every rule keyed by client alone, as a request of cost 1 would find it.
     limits: Vec<LimitAnswer>,
 }
 
-/// How long to keep a client out.
+/// How long to block a client.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Block {
-    /// Such as `10m`.
+    /// A duration, such as `10m`.
     #[serde(rename = "for")]
     #[schema(
         example = "10m",
@@ -63,23 +63,23 @@ pub(super) struct Block {
     span: String,
 }
 
-/// Until when a client is kept out.
+/// When a block ends.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Blocked {
     /// In milliseconds since the Unix epoch.
     until: u64,
 }
 
-/// Other limits for one client.
+/// Limits of one client.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnLimit {
-    /// The rule whose limits they replace; it counts by client alone.
+    /// The rule whose limits they replace; it must be keyed by client alone.
     rule: String,
     limit: Notations,
 }
 
-/// One limit, or several that hold together.
+/// One limit, or several that apply together.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(example = "100/s")]
@@ -88,11 +88,11 @@ enum Notations {
     Several(Vec<String>),
 }
 
-/// How much to take or give back.
+/// How many units to charge or refund.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Units {
-    /// One rule's budget; all that are the client's own unless said otherwise.
+    /// One rule's budget; all of the client's budgets if absent.
     rule: Option<String>,
     /// In units.
     #[serde(default = "super::check::one", deserialize_with = "whole")]
@@ -100,25 +100,25 @@ pub(super) struct Units {
     cost: u64,
 }
 
-/// How many units moved.
+/// How many units were charged or refunded.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Moved {
-    /// At the limit where most did.
+    /// The number at the limit with the largest change.
     units: u64,
 }
 
-/// How a client stands
+/// A client's budgets
 ///
-/// The numbers of every rule keyed by `client` alone. Changes nothing. Where its limits depend on
+/// The numbers of every rule keyed by `client` alone. Changes nothing. If its limits depend on
 /// other attributes, such as a plan, add them as parameters: `?plan=gold`.
 #[utoipa::path(
     get,
     path = "/v1/clients/{client}",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     responses(
-        (status = 200, description = "its numbers", body = ClientAnswer),
+        (status = 200, description = "the client's numbers", body = ClientAnswer),
         AdminErrors,
     )
 )]
@@ -128,49 +128,50 @@ pub(super) async fn show(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
-    let further = parameters(&query)?;
-    if further.iter().any(|(name, _)| name == CLIENT) {
-        return Err(twice(CLIENT.into()));
+    let extra = parameters(&query)?;
+    if extra.iter().any(|(name, _)| name == CLIENT) {
+        return Err(duplicate(CLIENT.into()));
     }
-    let further = further.iter().map(|(name, value)| (&**name, &**value));
-    let attributes: Vec<(&str, &str)> = [(CLIENT, client.as_str())].into_iter().chain(further).collect();
-    let decision = app.timed(app.limiter.peek(Request::new(&attributes).own())).await.map_err(refused)?;
+    let extra = extra.iter().map(|(name, value)| (&**name, &**value));
+    let attributes: Vec<(&str, &str)> = [(CLIENT, client.as_str())].into_iter().chain(extra).collect();
+    let decision = app.timed(app.limiter.peek(Request::new(&attributes).own())).await.map_err(api_error)?;
     if decision.degraded() {
-        return Err(refused(Error::StoreUnavailable));
+        return Err(api_error(Error::StoreUnavailable));
     }
     Ok(ok(&ClientAnswer { client, limits: decision.limits().iter().map(LimitAnswer::from).collect() }))
 }
 
-/// Forget a client
+/// Reset a client
 ///
-/// Nothing in use, no block, no reservation: the budgets that are its own, not those it shares.
+/// Removes its usage, block and reservations from the budgets that only it uses, not from shared
+/// ones.
 #[utoipa::path(
     delete,
     path = "/v1/clients/{client}",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     responses(
-        (status = 204, description = "forgotten"),
+        (status = 204, description = "reset"),
         AdminErrors,
     )
 )]
 pub(super) async fn reset(State(app): State<Arc<App>>, Client(client): Client) -> Result<Response, ApiError> {
-    app.reset(&client).await.map_err(refused)?;
+    app.reset(&client).await.map_err(api_error)?;
     info!(client = app.logged(&client), "a client was reset");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Keep a client out
+/// Block a client
 #[utoipa::path(
     put,
     path = "/v1/clients/{client}/block",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     request_body = Block,
     responses(
-        (status = 200, description = "kept out", body = Blocked),
+        (status = 200, description = "blocked", body = Blocked),
         AdminErrors,
     )
 )]
@@ -182,20 +183,20 @@ pub(super) async fn block(
     let span: Duration =
         parse_duration(&span).map_err(|error| ApiError::bad("invalid_duration", "for", error.to_string()))?;
     let until = app.clock.now().saturating_add(span);
-    app.block(&client, span.into()).await.map_err(refused)?;
+    app.block(&client, span.into()).await.map_err(api_error)?;
     info!(client = app.logged(&client), duration = ?span, "a client was blocked");
     Ok(ok(&Blocked { until: until.as_millis_ceil() }))
 }
 
-/// Let a client in again
+/// Unblock a client
 #[utoipa::path(
     delete,
     path = "/v1/clients/{client}/block",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     responses(
-        (status = 204, description = "let in"),
+        (status = 204, description = "unblocked"),
         AdminErrors,
     )
 )]
@@ -203,24 +204,24 @@ pub(super) async fn unblock(
     State(app): State<Arc<App>>,
     Client(client): Client,
 ) -> Result<Response, ApiError> {
-    app.block(&client, Timestamp::EPOCH.into()).await.map_err(refused)?;
-    info!(client = app.logged(&client), "a client was let in again");
+    app.block(&client, Timestamp::EPOCH.into()).await.map_err(api_error)?;
+    info!(client = app.logged(&client), "a client was unblocked");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Give a client other limits
+/// Set a client's limits
 ///
-/// From now on and until the server stops, what is in use stays in use. What is to last belongs
-/// into the configuration.
+/// They replace the rule's limits until the server stops. Usage is kept. Put permanent limits in
+/// the configuration file.
 #[utoipa::path(
     put,
     path = "/v1/clients/{client}/limits",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     request_body = OwnLimit,
     responses(
-        (status = 204, description = "given"),
+        (status = 204, description = "set"),
         AdminErrors,
     )
 )]
@@ -229,34 +230,32 @@ pub(super) async fn set_limit(
     Client(client): Client,
     Json(OwnLimit { rule, limit }): Json<OwnLimit>,
 ) -> Result<Response, ApiError> {
-    app.per_client(&rule).map_err(|error| not_own(&app, error))?;
+    app.per_client(&rule).map_err(|error| not_per_client(&app, error))?;
     let notations = match limit {
         Notations::One(one) => vec![one],
         Notations::Several(several) => several,
     };
-    let limits =
-        notations.iter().map(|text| text.parse()).collect::<Result<Vec<Limit>, Error>>().map_err(refused)?;
-    // What is refused is not kept, and lists of limits are kept for good.
-    limits.iter().try_for_each(|limit| app.limiter.store().accepts(limit)).map_err(refused)?;
-    app.set_client_limit(&client, &rule, Limits::from(limits)).map_err(refused)?;
-    info!(
-        client = app.logged(&client),
-        rule,
-        limit = notations.join(", "),
-        "a client was given other limits"
-    );
+    let limits = notations
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<Vec<Limit>, Error>>()
+        .map_err(api_error)?;
+    // A rejected limit must not reach the limiter, which keeps lists of limits for good.
+    limits.iter().try_for_each(|limit| app.limiter.store().accepts(limit)).map_err(api_error)?;
+    app.set_client_limit(&client, &rule, Limits::from(limits)).map_err(api_error)?;
+    info!(client = app.logged(&client), rule, limit = notations.join(", "), "a client's limits were set");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Take a client's own limits back
+/// Remove a client's limits
 #[utoipa::path(
     delete,
     path = "/v1/clients/{client}/limits",
     tag = "administration",
     security(("admin" = [])),
     params(
-        ("client" = String, Path, description = "who, percent-encoded", min_length = 1),
-        ("rule" = Option<String>, Query, description = "of this rule; of all unless said otherwise"),
+        ("client" = String, Path, description = "client name, percent-encoded", min_length = 1),
+        ("rule" = Option<String>, Query, description = "the rule; all rules if absent"),
     ),
     responses(
         (status = 204, description = "the rules' limits apply again"),
@@ -270,23 +269,23 @@ pub(super) async fn clear_limits(
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let rule = parameters(&query)?.into_iter().find(|(name, _)| name == "rule").map(|(_, rule)| rule);
-    app.clear_client_limits(&client, rule.as_deref()).map_err(|error| not_own(&app, error))?;
-    info!(client = app.logged(&client), "a client's own limits were taken back");
+    app.clear_client_limits(&client, rule.as_deref()).map_err(|error| not_per_client(&app, error))?;
+    info!(client = app.logged(&client), "a client's limits were removed");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Take units from a client
+/// Charge a client
 ///
-/// Up to so many, stopping at empty.
+/// Charges up to `cost` units, stopping at empty.
 #[utoipa::path(
     post,
     path = "/v1/clients/{client}/penalise",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     request_body = Units,
     responses(
-        (status = 200, description = "taken", body = Moved),
+        (status = 200, description = "charged", body = Moved),
         AdminErrors,
     )
 )]
@@ -296,23 +295,23 @@ pub(super) async fn penalise(
     Json(Units { rule, cost }): Json<Units>,
 ) -> Result<Response, ApiError> {
     let units =
-        app.timed(app.limiter.penalise(own(&client, rule.as_deref(), cost))).await.map_err(refused)?;
+        app.timed(app.limiter.penalise(budgets(&client, rule.as_deref(), cost))).await.map_err(api_error)?;
     info!(client = app.logged(&client), rule, units, "a client was penalised");
     Ok(ok(&Moved { units }))
 }
 
-/// Give units back to a client
+/// Refund a client
 ///
-/// Up to so many, the most recently drawn first, never beyond the limit.
+/// Refunds up to `cost` units, the most recently drawn first, never beyond the limit.
 #[utoipa::path(
     post,
     path = "/v1/clients/{client}/refund",
     tag = "administration",
     security(("admin" = [])),
-    params(("client" = String, Path, description = "who, percent-encoded", min_length = 1)),
+    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     request_body = Units,
     responses(
-        (status = 200, description = "given back", body = Moved),
+        (status = 200, description = "refunded", body = Moved),
         AdminErrors,
     )
 )]
@@ -321,29 +320,30 @@ pub(super) async fn refund(
     Client(client): Client,
     Json(Units { rule, cost }): Json<Units>,
 ) -> Result<Response, ApiError> {
-    let units = app.timed(app.limiter.refund(own(&client, rule.as_deref(), cost))).await.map_err(refused)?;
-    info!(client = app.logged(&client), rule, units, "a client was given units back");
+    let units =
+        app.timed(app.limiter.refund(budgets(&client, rule.as_deref(), cost))).await.map_err(api_error)?;
+    info!(client = app.logged(&client), rule, units, "a client was refunded");
     Ok(ok(&Moved { units }))
 }
 
-/// A client's own budgets, or one of them.
-fn own<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
+/// A client's budgets, or that of one rule.
+fn budgets<'a>(client: &'a str, rule: Option<&'a str>, cost: u64) -> Request<'a> {
     let request = Request::client(client).own().cost(cost);
     rule.map_or(request, |rule| request.only(rule))
 }
 
-/// A rule that exists is not to be called unknown because no client can have a limit of its own there.
-fn not_own(app: &App, error: Error) -> ApiError {
+/// The error of a rule that is not keyed by client alone; it is not called unknown.
+fn not_per_client(app: &App, error: Error) -> ApiError {
     match error {
         Error::UnknownRule { rule } if app.has_rule(&rule) => {
-            let detail = format!("rule {rule:?} does not count by client alone; use an [[override]]");
+            let detail = format!("rule {rule:?} is not keyed by client alone; use an [[override]]");
             ApiError::new(StatusCode::NOT_FOUND, "not_covered", "rule", detail)
         }
-        other => refused(other),
+        other => api_error(other),
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn refused(error: Error) -> ApiError {
+#[expect(clippy::needless_pass_by_value, reason = "map_err passes by value")]
+fn api_error(error: Error) -> ApiError {
     ApiError::of(&error)
 }

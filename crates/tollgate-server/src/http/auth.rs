@@ -1,8 +1,8 @@
-//! The gate for proxies: they ask before they let a request through, and pass on a denial.
+//! `/auth`, for proxies that ask before they forward a request and pass on a denial.
 //!
-//! A proxy asks with a request of its own, in which it tells of the one it was sent. Each kind has
-//! its way of telling, and a client can write the headers of the others: so which way counts is
-//! decided once per request, and one that speaks two ways at a time is refused.
+//! A proxy describes the original request in its own request. Each kind of proxy uses other
+//! headers, and a client can forge the headers of the other kinds. So one kind is chosen per
+//! request, and a request with two kinds is rejected.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::document::AuthErrors;
 use super::problem::{ApiError, parameters};
 use crate::app::App;
 
-/// Where Envoy puts the path it was asked for: behind this.
+/// The prefix of the path in Envoy's requests.
 const PREFIX: &str = "/auth";
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
@@ -33,27 +33,26 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 
-/// What proxies let through in a path and a URI does not have.
+/// The bytes that proxies allow in a path but a URI does not.
 const NOT_IN_A_URI: AsciiSet = CONTROLS.add(b' ').add(b'<').add(b'>').add(b'`');
 
-/// May the request go ahead that a proxy was sent?
+/// Check the request that a proxy received
 ///
-/// The attributes are `client` (whoever the connection is from, or whom a trusted proxy asks for),
-/// `method`, `host`, `path` without the query, and `header:NAME` where rules ask for it. Method, path
-/// and host are told by `X-Forwarded-Method`, `-Uri` and `-Host` (Traefik, Caddy) or by
-/// `X-Original-Method`, `X-Original-URI` and `Host` (nginx); both at once, or one of them twice, is a
-/// mistake. With none of them it is this request that is asked about, as if it were for `/`: no rule
-/// by path is left out for lack of one. Envoy asks with any method at `/auth` and the path in
-/// question behind it, whose query is not read.
+/// The attributes are `client` (the peer, or the client that a trusted proxy names), `method`,
+/// `host`, `path` without the query, and `header:NAME` where rules use it. `X-Forwarded-Method`,
+/// `-Uri` and `-Host` (Traefik, Caddy) or `X-Original-Method`, `X-Original-URI` and `Host` (nginx)
+/// describe the request; both kinds at once, or one header twice, is an error. Without them the
+/// request itself is checked with the path `/`, so that no rule by path is skipped. Envoy sends any
+/// method to `/auth` followed by the original path, whose query is ignored.
 #[utoipa::path(
     method(get, post),
     path = "/auth",
     tag = "checks",
     params(
-        ("deny_status" = Option<u16>, Query, description = "what to answer instead of 429, for proxies that know only some", minimum = 400, maximum = 599),
+        ("deny_status" = Option<u16>, Query, description = "status to use instead of 429, for proxies that support only some", minimum = 400, maximum = 599),
     ),
     responses(
-        (status = 200, description = "yes", body = Numbers),
+        (status = 200, description = "allowed", body = Numbers),
         AuthErrors,
     )
 )]
@@ -74,7 +73,7 @@ pub(super) async fn told_by_headers(
     Ok(decide(&app, &parts, deny_status).await.map(Body::from))
 }
 
-/// The same, told by the path.
+/// Checks the request whose path follows `/auth`, as Envoy sends it.
 pub(super) async fn told_by_path(
     State(app): State<Arc<App>>,
     request: http::Request<Body>,
@@ -83,11 +82,11 @@ pub(super) async fn told_by_path(
     let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     parts.uri = PathAndQuery::try_from(path)
         .map(Uri::from)
-        .map_err(|error| ApiError::bad("invalid_uri", "path", format!("{path:?} is no path: {error}")))?;
+        .map_err(|error| ApiError::bad("invalid_uri", "path", format!("{path:?} is not a path: {error}")))?;
     Ok(decide(&app, &parts, None).await.map(Body::from))
 }
 
-/// Decides on a request as the proxy was sent it.
+/// Decides the request that the proxy received.
 async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> http::Response<Bytes> {
     let Parts { method, uri, headers, extensions, .. } = parts;
     let head = Head { method, uri, headers, extensions };
@@ -97,14 +96,14 @@ async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> ht
     });
     let asked = app.limiter.with_rules(|rules| Asked::new(head, client, rules));
     let decision = app.check(&asked).await;
-    // That the store failed is not the client's fault, and no proxy is to say so.
+    // A failure of the store is not the client's fault, so its status stays 503.
     decision_response(app, decision, |decision, headers| match deny_status {
         Some(status) if !decision.unavailable() => denied_as(status, decision, headers),
         _ => denied(decision, headers),
     })
 }
 
-/// What headers tell of the request that a proxy was sent.
+/// The original request, as far as headers describe it.
 #[derive(Default)]
 struct Original {
     method: Option<Method>,
@@ -130,31 +129,30 @@ impl Original {
 
 fn two_ways(one: &HeaderName, other: &HeaderName) -> ApiError {
     let detail = format!(
-        "it has {one} and {other}, and a client can add what its proxy does not write; let the proxy remove the other kind"
+        "{one} and {other} are both present, and a client can forge those its proxy does not set; have the proxy remove the other kind"
     );
     ApiError::bad("ambiguous", one.to_string(), detail)
 }
 
-/// What a header says, if it is there.
+/// Parses a header, if it is present.
 fn read<T>(
     headers: &HeaderMap,
     name: &HeaderName,
     parse: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Result<Option<T>, ApiError> {
     let Some(value) = only(headers, name)? else { return Ok(None) };
-    let nonsense =
-        || ApiError::bad("invalid_header", name.to_string(), format!("{value:?} makes no sense here"));
-    parse(value.as_bytes()).map(Some).ok_or_else(nonsense)
+    let invalid = || ApiError::bad("invalid_header", name.to_string(), format!("{value:?} is invalid here"));
+    parse(value.as_bytes()).map(Some).ok_or_else(invalid)
 }
 
-/// The one value of a header.
+/// The value of a header that may occur once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     match values.next() {
         None => Ok(first),
         Some(_) => {
-            let detail = "it is there twice, and a client can add one; let the proxy replace it";
+            let detail = "the header is present twice, and a client can add one; have the proxy replace it";
             Err(ApiError::bad("ambiguous", name.to_string(), detail))
         }
     }
@@ -176,6 +174,8 @@ fn deny_status(query: &str) -> Result<Option<StatusCode>, ApiError> {
     let digits = status.bytes().all(|byte| byte.is_ascii_digit());
     match status.parse().ok().filter(|status| digits && (400..=599).contains(status)) {
         Some(status) => Ok(StatusCode::from_u16(status).ok()),
-        None => Err(ApiError::bad("invalid_status", "deny_status", "it is not a status from 400 to 599")),
+        None => {
+            Err(ApiError::bad("invalid_status", "deny_status", "the status is not a number from 400 to 599"))
+        }
     }
 }

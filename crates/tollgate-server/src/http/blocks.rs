@@ -1,4 +1,4 @@
-//! Who is kept out, for administrators.
+//! `GET /v1/blocks`: the blocked clients.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use super::ok;
 use super::problem::{ApiError, count};
 use crate::app::App;
 
-/// How many blocks are told of unless more or fewer are asked for.
+/// The default number of blocks.
 const USUAL: usize = 100;
 
-/// The most that are told of.
+/// The most blocks of a response.
 const MOST: usize = 1_000;
 
-/// Who is kept out.
+/// The blocked clients.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Blocks {
     /// In no particular order.
     blocks: Vec<BlockAnswer>,
-    /// Whether there may be more than were asked for.
+    /// Whether there may be more.
     more: bool,
 }
 
@@ -31,24 +31,24 @@ pub(super) struct Blocks {
 #[derive(Debug, Serialize, ToSchema)]
 struct BlockAnswer {
     client: String,
-    /// The rule under which it is kept out.
+    /// The rule that blocks it.
     rule: String,
     /// In milliseconds since the Unix epoch.
     until: u64,
 }
 
-/// Who is kept out
+/// The blocked clients
 ///
-/// With Redis the clients that any server has blocked, and every key is looked at to find them; otherwise
-/// those that were blocked since this server started.
+/// With Redis the clients that any server blocked, found by scanning every key; otherwise those
+/// that this server blocked since it started.
 #[utoipa::path(
     get,
     path = "/v1/blocks",
     tag = "administration",
     security(("admin" = [])),
-    params(("count" = Option<u64>, Query, description = "how many at most", minimum = 1, maximum = 1000)),
+    params(("count" = Option<u64>, Query, description = "the most blocks to return", minimum = 1, maximum = 1000)),
     responses(
-        (status = 200, description = "those", body = Blocks),
+        (status = 200, description = "the blocks", body = Blocks),
         AdminErrors,
     )
 )]

@@ -1,4 +1,4 @@
-//! Checks: one, by path or by attributes, or many.
+//! Checks: a single one by path or attributes, or a batch.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,79 +18,78 @@ use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use super::document::{CheckErrors, CommonErrors};
-use super::problem::{About, ApiError, Json, client, parse, texts, twice, whole};
+use super::problem::{About, ApiError, Json, client, duplicate, parse, texts, whole};
 use crate::app::App;
 use crate::value::value_of;
 
 /// The most checks in a batch.
 const BATCH_MAX: usize = 10_000;
 
-/// How many checks of a batch are decided before others get a turn.
+/// The checks decided before other tasks get a turn.
 const BATCH_TURN: usize = 512;
 
 /// The most attributes of a request.
 const ATTRIBUTES_MAX: usize = 64;
 
-/// A request, as far as rules look at it.
+/// A request to check.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check {
-    /// What is known of it, such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024
-    /// bytes.
+    /// Attributes such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024 bytes.
     #[serde(deserialize_with = "texts")]
     #[schema(schema_with = attributes)]
     pub(super) attributes: BTreeMap<String, String>,
-    /// How many units it costs. 0 takes nothing.
+    /// The cost in units. 0 charges nothing.
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
-    /// Whether to say what would happen, and change nothing.
+    /// Whether to peek: decide and change nothing.
     #[serde(default)]
     peek: bool,
 }
 
-/// Several requests, each decided on its own.
+/// Several requests, each decided separately.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Batch {
-    /// At most 10000. Each is read by itself, so that a mistake in one is no reason to refuse the others.
+    /// At most 10000. Each is parsed separately, so an error in one does not reject the others.
     #[schema(value_type = Vec<Check>)]
     checks: Vec<Box<RawValue>>,
 }
 
-/// What became of a request.
+/// A decision.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Answer {
     #[serde(flatten)]
     numbers: Numbers,
-    /// What each limit said that covers the request: none, if none does.
+    /// The outcome of each limit that covers the request.
     limits: Vec<LimitAnswer>,
 }
 
-/// What one limit said.
+/// The outcome of one limit.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LimitAnswer {
-    /// Its rule.
+    /// The limit's rule.
     rule: &'static str,
-    /// Which of the rule's budgets, if it is an override's own: what that matches.
+    /// The match of the override whose separate budget this is, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     budget: Option<&'static str>,
-    /// The limit, as configuration writes it.
+    /// The limit in the configuration's notation.
     notation: String,
     /// Whether it admits the request.
     allowed: bool,
-    /// The whole of it.
+    /// The limit in units.
     limit: u64,
-    /// How many units are left.
+    /// The remaining units.
     remaining: u64,
-    /// When it is whole again, in milliseconds since the Unix epoch.
+    /// When the limit is whole again, in milliseconds since the Unix epoch.
     reset_at: u64,
     /// How long until it admits the request: 0 if it does, null if it never will.
     retry_after_ms: Option<u64>,
-    /// Whether it only watches.
+    /// Whether the rule is a shadow.
     shadow: bool,
-    /// Whether a block denies the request, and not the limit: there only if one does.
+    /// Whether a block denies the request. Present only if true.
     #[serde(skip_serializing_if = "Not::not")]
     blocked: bool,
     /// When the block ends, in milliseconds since the Unix epoch.
@@ -98,35 +97,35 @@ pub(super) struct LimitAnswer {
     until: Option<u64>,
 }
 
-/// What became of several requests.
+/// Decisions of a batch.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Answers {
     /// In the order of the checks.
     results: Vec<BatchAnswer>,
 }
 
-/// What became of one of several requests.
+/// One result of a batch.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 enum BatchAnswer {
-    /// It was decided.
+    /// A decision.
     Decided(Answer),
-    /// It makes no sense, or the store failed.
+    /// An invalid check, or a failure of the store.
     Refused {
-        /// What is wrong, as if it had been sent alone.
+        /// The error, as for a single check.
         #[schema(inline)]
         error: Problem<About>,
     },
 }
 
-/// How attributes are described.
+/// The schema of attributes.
 pub(super) fn attributes() -> Object {
     let value = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
     ObjectBuilder::new()
         .schema_type(Type::Object)
         .additional_properties(Some(value))
         .max_properties(Some(ATTRIBUTES_MAX))
-        .description(Some("what is known of the request: at most 64, each value of 1 to 1024 bytes"))
+        .description(Some("attributes of the request: at most 64, each value of 1 to 1024 bytes"))
         .examples([serde_json::json!({"client": "alice", "path": "/login"})])
         .build()
 }
@@ -150,7 +149,7 @@ impl Check {
         Self { attributes, cost, peek: false }
     }
 
-    /// Whether it can be counted, whatever the rules are.
+    /// Checks the bounds that do not depend on the rules.
     pub(super) fn validated(&self) -> Result<(), ApiError> {
         let bad = |field: &str, detail: String| {
             Err(ApiError::bad("invalid_key", format!("attributes{field}"), detail))
@@ -163,7 +162,7 @@ impl Check {
         }
         for (name, value) in &self.attributes {
             if !(1..=MAX_VALUE_BYTES).contains(&value.len()) {
-                let detail = format!("it has {} bytes; an attribute has 1 to {MAX_VALUE_BYTES}", value.len());
+                let detail = format!("the value has {} bytes; send 1 to {MAX_VALUE_BYTES}", value.len());
                 return bad(&format!(".{name}"), detail);
             }
         }
@@ -211,19 +210,19 @@ impl From<&Report> for LimitAnswer {
     }
 }
 
-/// May a client go ahead?
+/// Check a client
 ///
-/// Draws on the rules that cover a request of which nothing but the client is known.
+/// Charges the rules that cover a request with `client` as its only attribute.
 #[utoipa::path(
     get,
     path = "/check/{client}",
     tag = "checks",
     params(
-        ("client" = String, Path, description = "who: UTF-8 of 1 to 1024 bytes, percent-encoded", min_length = 1),
-        ("cost" = Option<u64>, Query, description = "how many units; 0 takes nothing", minimum = 0, maximum = 999_999_999_999_999_i64),
+        ("client" = String, Path, description = "client name: UTF-8 of 1 to 1024 bytes, percent-encoded", min_length = 1),
+        ("cost" = Option<u64>, Query, description = "cost in units; 0 charges nothing", minimum = 0, maximum = 999_999_999_999_999_i64),
     ),
     responses(
-        (status = 200, description = "yes", body = Numbers),
+        (status = 200, description = "allowed", body = Numbers),
         CheckErrors<Numbers>,
     )
 )]
@@ -237,7 +236,7 @@ pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
     answer.map(Body::from)
 }
 
-/// The same, for who does not need a router to find it: if the store answers at once.
+/// `GET /check/{client}` without the router, if the store answers without waiting.
 pub(crate) fn check_now(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
     Some(match parse_uri(uri) {
         Ok((client, cost)) => {
@@ -247,13 +246,13 @@ pub(crate) fn check_now(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
     })
 }
 
-/// Who, and for how much.
+/// The client and the cost in a URI.
 fn parse_uri(uri: &Uri) -> Result<(Cow<'_, str>, u64), ApiError> {
     let client = client(uri.path().strip_prefix("/check/").unwrap_or_default())?;
     Ok((client, cost(uri.query().unwrap_or_default())?))
 }
 
-/// A decision with its numbers, or whatever a denial is to be.
+/// The response to a decision: its numbers if it is allowed, `denial` if not.
 pub(super) fn decision_response(
     app: &App,
     decision: Result<Decision, Error>,
@@ -271,16 +270,16 @@ pub(super) fn decision_response(
     }
 }
 
-/// May a request go ahead?
+/// Check a request
 ///
-/// Draws on all rules that cover these attributes, all or nothing.
+/// Charges all rules that cover the attributes, or none.
 #[utoipa::path(
     post,
     path = "/v1/check",
     tag = "checks",
     request_body = Check,
     responses(
-        (status = 200, description = "yes", body = Answer),
+        (status = 200, description = "allowed", body = Answer),
         CheckErrors<Answer>,
     )
 )]
@@ -293,17 +292,17 @@ pub(super) async fn by_attributes(
     Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)))
 }
 
-/// May each of these requests go ahead?
+/// Check several requests
 ///
-/// They are decided one after the other, each on its own: a denial is no reason to deny the next, and
-/// a mistake in one is told in its place.
+/// The requests are decided in order and separately: neither a denial nor an error affects the
+/// others.
 #[utoipa::path(
     post,
     path = "/v1/check/batch",
     tag = "checks",
     request_body = Batch,
     responses(
-        (status = 200, description = "each of them", body = Answers),
+        (status = 200, description = "the result of each", body = Answers),
         CommonErrors,
     )
 )]
@@ -354,7 +353,7 @@ async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
     decision.map_err(|error| ApiError::of(&error))
 }
 
-/// A decision with these numbers: 429 or 503 if it was denied.
+/// The response to a decision with these numbers: 429 or 503 if it is denied.
 pub(super) fn answer(
     app: &App,
     decision: &Decision,
@@ -375,12 +374,12 @@ pub(super) fn answer(
 fn cost(query: &str) -> Result<u64, ApiError> {
     let pairs = || form_urlencoded::parse(query.as_bytes());
     if let Some((unknown, _)) = pairs().find(|(name, _)| name != "cost") {
-        let detail = format!("there is no parameter {unknown:?} here; the only one is `cost`");
+        let detail = format!("the parameter {unknown:?} is unknown; the only one is `cost`");
         return Err(ApiError::bad("unknown_parameter", unknown.into_owned(), detail));
     }
     let Some((name, cost)) = pairs().next() else { return Ok(1) };
     if pairs().nth(1).is_some() {
-        return Err(twice(name.into_owned()));
+        return Err(duplicate(name.into_owned()));
     }
     let digits = !cost.is_empty() && cost.bytes().all(|byte| byte.is_ascii_digit());
     match cost.parse() {

@@ -1,5 +1,5 @@
-//! HTTP connections: requests to the router, or around it, and closed when they are silent or slow,
-//! or when the server stops.
+//! HTTP connections: requests are dispatched to the router or around it; silent and slow
+//! connections are closed.
 
 use std::convert::Infallible;
 use std::io;
@@ -45,10 +45,10 @@ type HttpResponse = Response<Either<Full<Bytes>, Body>>;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest request id that is taken over.
+/// The longest request id that is kept.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Answers HTTP.
+/// Serves HTTP.
 #[derive(Clone)]
 pub(crate) struct Http {
     app: Arc<App>,
@@ -60,7 +60,7 @@ impl Http {
         Self { router: super::router(Arc::clone(&app)), app }
     }
 
-    /// Answers a connection until it ends.
+    /// Serves a connection until it ends.
     pub(crate) async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -74,28 +74,28 @@ impl Http {
             let busy = slot.busy();
             self.answer(request, peer, &phase).inspect(move |_| drop(busy))
         });
-        // Head and body are small: copying them together is cheaper than writing them in two pieces.
+        // Head and body are small: one copied write is cheaper than two.
         let connection = http1::Builder::new()
             .writev(false)
             .max_headers(HEADERS_MAX)
             .max_header_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        let (mut tick, mut heard) = (lifecycle.borrow_and_update().tick, None);
+        let (mut tick, mut seen) = (lifecycle.borrow_and_update().tick, None);
         let ended = loop {
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => break ended,
-                // If nobody tells any more, the server is gone.
-                told = lifecycle.changed() => {
+                // A dropped sender means that the server is gone.
+                changed = lifecycle.changed() => {
                     let now = *lifecycle.borrow_and_update();
-                    if told.is_err() || now.phase == Phase::Closing {
+                    if changed.is_err() || now.phase == Phase::Closing {
                         connection.as_mut().graceful_shutdown();
                         break connection.await;
                     }
                     if mem::replace(&mut tick, now.tick) != now.tick {
-                        let heard_now = Some(requests.load(Ordering::Relaxed));
-                        if mem::replace(&mut heard, heard_now) == heard_now {
+                        let seen_now = Some(requests.load(Ordering::Relaxed));
+                        if mem::replace(&mut seen, seen_now) == seen_now {
                             return Err(io::ErrorKind::TimedOut.into());
                         }
                     }
@@ -113,22 +113,22 @@ impl Http {
     ) -> Result<HttpResponse, Infallible> {
         let began = STOPWATCH.now();
         let route = Route::of(request.uri().path());
-        // What is asked most takes the short way around the router, and needs no name unless it is logged.
-        let short =
+        // The most frequent request bypasses the router, and needs an id only if it is logged.
+        let bypass =
             route == Route::CLIENT && request.method() == Method::GET && !is_from_browser(request.headers());
         let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
-        let id = if short && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
-        if !short || log {
+        let id = if bypass && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
+        if !bypass || log {
             request.extensions_mut().insert(PeerAddr(peer));
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
-        let at_once = match host::check(request.version(), request.headers()) {
+        let immediate = match host::check(request.version(), request.headers()) {
             Err(error) => Some(error.into_bytes()),
-            Ok(()) if short => check_now(&self.app, request.uri()),
+            Ok(()) if bypass => check_now(&self.app, request.uri()),
             Ok(()) => None,
         };
-        let mut response = if let Some(response) = at_once {
+        let mut response = if let Some(response) = immediate {
             response.map(|body| Either::Left(Full::new(body)))
         } else {
             let request_id = id.as_ref().and_then(|id| id.to_str().ok());

@@ -1,12 +1,11 @@
-//! Requests that a browser sends for another site's page: refused wherever they can change state.
+//! Rejects cross-site requests of browsers wherever they can change state.
 //!
-//! A page can have its visitor's browser send requests to servers that only the visitor reaches, and
-//! needs no answer to use up a budget. Browsers say where such a request comes from: in
-//! `Sec-Fetch-Site`, which no page can write, and before that existed in `Origin`. Other clients send
-//! neither.
+//! A page can make its visitor's browser send requests to servers that only the visitor can reach,
+//! and needs no response to exhaust a budget. Browsers mark such requests: in `Sec-Fetch-Site`,
+//! which no page can set, and, if they are older, in `Origin`. Other clients send neither.
 //!
-//! `/auth` is exempt. It is asked by proxies, which forward the header fields of the request that they
-//! were sent: a cross-site request to the site behind the proxy is that site's own business.
+//! `/auth` is exempt. Proxies forward the header fields of the original request there, and a
+//! cross-site request to the site behind the proxy is that site's concern.
 
 use axum::extract::Request;
 use axum::http::header::{HOST, HeaderName, ORIGIN};
@@ -18,21 +17,22 @@ use super::problem::ApiError;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Lets through what no other site's page asks for.
+/// Admits requests that are not cross-site.
 pub(super) async fn guard(request: Request, next: Next) -> Result<Response, ApiError> {
     let Some(field) = cross_site_field(request.headers()) else { return Ok(next.run(request).await) };
-    let detail =
-        format!("{field} says that a page of another site asks; ask from a server, or the same origin");
+    let detail = format!(
+        "{field} marks a request of another site's page; send it from a server, or from the same origin"
+    );
     Err(ApiError::new(StatusCode::FORBIDDEN, "cross_site", field.as_str().to_owned(), detail))
 }
 
-/// Whether a browser has said anything of where a request comes from.
+/// Whether a browser sent an origin.
 pub(super) fn is_from_browser(headers: &HeaderMap) -> bool {
     headers.contains_key(SEC_FETCH_SITE) || headers.contains_key(ORIGIN)
 }
 
-/// The field that marks a request as another site's. `Sec-Fetch-Site` counts alone where it is
-/// there: behind a proxy `Host` may be another name of the same origin.
+/// The field that marks a request as cross-site. `Sec-Fetch-Site` takes precedence: behind a proxy
+/// `Host` may be another name of the same origin.
 fn cross_site_field(headers: &HeaderMap) -> Option<HeaderName> {
     if headers.contains_key(SEC_FETCH_SITE) {
         let mut sites = headers.get_all(SEC_FETCH_SITE).iter().map(|site| site.as_bytes());
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_browser_marks_as_another_sites_is_cross_site() {
+    fn only_requests_that_a_browser_marks_are_cross_site() {
         let marked = |fields: &[(&'static str, &'static str)]| {
             let fields = fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
             cross_site_field(&fields.collect()).is_some()

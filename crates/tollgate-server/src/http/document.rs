@@ -1,4 +1,4 @@
-//! `/openapi.json`: made from what stands at the handlers, so that it cannot say anything else.
+//! `/openapi.json`, generated from the handlers' annotations.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use utoipa::{IntoResponses, PartialSchema as _, ToSchema};
 use super::check::Answer;
 use super::problem::About;
 
-/// The parts that belong to no handler.
+/// The parts of the document that belong to no handler.
 pub(super) fn about() -> OpenApi {
     let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("the admin token"));
     let components = ComponentsBuilder::new()
@@ -26,12 +26,14 @@ pub(super) fn about() -> OpenApi {
     let info = InfoBuilder::new()
         .title("tollgate")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some("Allow at most so many requests per client per time."))
+        .description(Some(
+            "Rate limiting for Rust services and for any stack: exact, fast; in memory, on disk or in Redis.",
+        ))
         .license(Some(license));
     OpenApiBuilder::new().info(info).components(Some(components.build())).build()
 }
 
-/// A problem with such members, under a name of its own, and what it is made of.
+/// The schema of a problem with the members `M`, named `name`, and its parts.
 fn schemas<M: ToSchema>(name: &str) -> Vec<(String, RefOr<Schema>)> {
     let mut schemas = Vec::new();
     Problem::<M>::schemas(&mut schemas);
@@ -39,21 +41,21 @@ fn schemas<M: ToSchema>(name: &str) -> Vec<(String, RefOr<Schema>)> {
     schemas
 }
 
-/// What may be wrong with any request.
+/// The errors of any request.
 pub(super) struct CommonErrors;
 
-/// What may be wrong with a request that needs the token.
+/// The errors of an administrative request.
 pub(super) struct AdminErrors;
 
-/// What may be wrong with a request that is to be counted, and what a denial with such numbers says.
+/// The errors of a check, and its denials with numbers of the type `N`.
 pub(super) struct CheckErrors<N>(PhantomData<N>);
 
-/// What may be wrong with a request that a proxy asks about, which chooses how a denial is answered.
+/// The errors of `/auth`, whose denials have a configurable status.
 pub(super) struct AuthErrors;
 
-/// Numbers that a denial can have.
+/// The numbers of a denial.
 pub(super) trait Denying {
-    /// What a denial with them is called.
+    /// The schema name of a denial with these numbers.
     const DENIAL: &'static str;
 }
 
@@ -66,9 +68,9 @@ impl Denying for Answer {
 }
 
 const COMMON_ERRORS: [(u16, &str); 7] = [
-    (400, "the request makes no sense, and which field of it"),
-    (403, "a browser says that a page of another site asks"),
-    (404, "there is no such thing"),
+    (400, "an invalid request, with the field at fault"),
+    (403, "a cross-site request of a browser"),
+    (404, "not found"),
     (408, "the body did not arrive in time"),
     (413, "too large, or too many"),
     (415, "the body is not declared as application/json"),
@@ -84,7 +86,10 @@ impl IntoResponses for CommonErrors {
 impl IntoResponses for AdminErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = CommonErrors::responses();
-        all.append(&mut problems("Problem", &[(401, "the token is missing"), (507, "there is no room")]));
+        all.append(&mut problems(
+            "Problem",
+            &[(401, "the admin token is missing or wrong"), (507, "the store is full")],
+        ));
         all
     }
 }
@@ -92,7 +97,7 @@ impl IntoResponses for AdminErrors {
 impl<N: Denying> IntoResponses for CheckErrors<N> {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = CommonErrors::responses();
-        let denials = [(429, "no, and when to come back"), (503, "the store failed, and a rule denies then")];
+        let denials = [(429, "denied, with the time to retry"), (503, "denied because the store failed")];
         all.append(&mut problems(N::DENIAL, &denials));
         all
     }
@@ -100,9 +105,11 @@ impl<N: Denying> IntoResponses for CheckErrors<N> {
 
 impl IntoResponses for AuthErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let mut all = problems("Problem", &[(400, "it cannot be told what is asked about")]);
-        let denials =
-            [("4XX", "no: 429 unless another status is chosen"), ("5XX", "no: 503 if the store failed")];
+        let mut all = problems("Problem", &[(400, "the original request is ambiguous or invalid")]);
+        let denials = [
+            ("4XX", "denied: 429 unless another status is chosen"),
+            ("5XX", "denied: 503 if the store failed"),
+        ];
         all.append(&mut problems(Numbers::DENIAL, &denials));
         all
     }

@@ -1,4 +1,5 @@
-//! The `Host` field, as RFC 9112, section 3.2, has it: once in every HTTP/1.1 request, and a host.
+//! Validates the `Host` field (RFC 9112, section 3.2): exactly one in an HTTP/1.1 request, and a
+//! valid host.
 
 use std::net::Ipv6Addr;
 use std::str;
@@ -8,8 +9,8 @@ use axum::http::{HeaderMap, Version};
 
 use super::problem::ApiError;
 
-/// Refuses a request whose host cannot be told for certain: servers and proxies that choose
-/// differently between two hosts can be played off against each other.
+/// Rejects a request whose host is ambiguous: an attacker could exploit servers and proxies that
+/// choose differently between two hosts.
 pub(super) fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(HOST).iter();
     let detail = match (hosts.next(), hosts.next()) {
@@ -23,8 +24,8 @@ pub(super) fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiErro
     Err(ApiError::bad("invalid_host", "host", detail))
 }
 
-/// Whether a value is `uri-host [":" port]` of RFC 3986. An empty name is one: so a request is
-/// written whose target has no authority.
+/// Whether a value is `uri-host [":" port]` of RFC 3986. An empty host is valid: it means that the
+/// target has no authority.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value {
         [b'[', rest @ ..] => {
@@ -42,7 +43,7 @@ fn is_host(value: &[u8]) -> bool {
     host && matches!(port, [] | [b':', ..]) && port.iter().skip(1).all(u8::is_ascii_digit)
 }
 
-/// Whether this is a `reg-name`; an IPv4 address is one too.
+/// Whether `name` is a `reg-name`, which includes IPv4 addresses.
 fn is_name(name: &[u8]) -> bool {
     let mut bytes = name.iter();
     while let Some(byte) = bytes.next() {

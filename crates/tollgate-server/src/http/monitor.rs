@@ -1,4 +1,4 @@
-//! How the server is: for load balancers, for Prometheus, for people.
+//! Health, readiness, metrics and statistics.
 
 use std::sync::Arc;
 
@@ -20,28 +20,28 @@ use crate::app::App;
 use crate::metrics;
 use crate::top::TopClient;
 
-/// How many clients `GET /v1/top` tells of unless it is asked for more or less.
+/// The default number of clients of `GET /v1/top`.
 const TOP: usize = 10;
 
-/// The most it tells of.
+/// The most clients of `GET /v1/top`.
 const TOP_MAX: usize = 1_000;
 
-/// Up.
+/// The process is up.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Status {
     status: &'static str,
 }
 
-/// Ready, and for which rules there is no room.
+/// Readiness, and the rules without room for new keys.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Readiness {
     status: &'static str,
-    /// Rules that have denied newcomers within the last minute because the table is full of keys in use.
+    /// Rules that denied new keys within the last minute because the table is full.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     full: Vec<&'static str>,
 }
 
-/// What has been decided since the server started.
+/// Statistics since the server started.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Stats {
@@ -49,21 +49,21 @@ pub(super) struct Stats {
     uptime_ms: u64,
     total: CountsAnswer,
     rules: Vec<RuleStats>,
-    /// Where state is kept: memory, disk or redis.
+    /// The store: memory, disk or redis.
     store: &'static str,
-    /// Keys in use, if they are in memory or on a disk.
+    /// Keys in use, unless they are in Redis.
     live_keys: Option<u64>,
-    /// Keys in memory forgotten because they had turned idle.
+    /// Idle keys reclaimed from memory.
     reclaimed_keys: Option<u64>,
-    /// Requests of new keys denied because every slot was busy.
+    /// Requests for new keys denied because the table was full.
     refused: Option<u64>,
-    /// Requests of new keys that shared a budget because every slot was busy.
+    /// Requests for new keys charged to the shared pool because the table was full.
     pooled: Option<u64>,
-    /// How large the file is, if state is kept on a disk.
+    /// The size of the data file, if state is on disk.
     disk_bytes: Option<u64>,
-    /// What is wrong with the store at the moment, if anything is.
+    /// The store's current failure, if any.
     store_down: Option<String>,
-    /// Requests denied without asking Redis.
+    /// Requests denied from the denial cache, without asking Redis.
     remembered_denials: Option<u64>,
     store_errors: u64,
 }
@@ -82,21 +82,21 @@ struct CountsAnswer {
     denied: u64,
     shadow_denied: u64,
     degraded: u64,
-    /// How many of all were denied, as a percentage.
+    /// The percentage of requests that were denied.
     rejection_rate: f64,
 }
 
-/// The clients that stand out, over the last hour or two.
+/// The top clients of the last one to two hours.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TopAnswer {
-    /// Those with the most units admitted.
+    /// The clients with the most admitted units.
     heaviest: Vec<HeavyAnswer>,
-    /// Those denied most often.
+    /// The clients with the most denials.
     most_denied: Vec<HeavyAnswer>,
 }
 
-/// A client, and how many units or denials it had: in a flood of clients not known exactly.
+/// A client and the bounds of its count, which is exact unless there are very many clients.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct HeavyAnswer {
@@ -105,19 +105,19 @@ struct HeavyAnswer {
     at_most: u64,
 }
 
-/// Is the process up?
-#[utoipa::path(get, path = "/healthz", tag = "monitoring", responses((status = 200, description = "yes", body = Status)))]
+/// Liveness
+#[utoipa::path(get, path = "/healthz", tag = "monitoring", responses((status = 200, description = "the process is up", body = Status)))]
 pub(super) async fn healthz() -> Response {
     ok(&Status { status: "up" })
 }
 
-/// Should requests be sent here?
+/// Readiness
 #[utoipa::path(
     get,
     path = "/readyz",
     tag = "monitoring",
     responses(
-        (status = 200, description = "yes", body = Readiness),
+        (status = 200, description = "ready", body = Readiness),
         CommonErrors,
     )
 )]
@@ -128,7 +128,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, ApiE
     Ok(ok(&Readiness { status: "ready", full: app.refusals.recent(app.clock.now()) }))
 }
 
-/// Numbers for Prometheus
+/// Metrics for Prometheus
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -142,14 +142,14 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     response
 }
 
-/// What has been decided since the start
+/// Statistics since the start
 #[utoipa::path(
     get,
     path = "/v1/stats",
     tag = "administration",
     security(("admin" = [])),
     responses(
-        (status = 200, description = "in all and by rule", body = Stats),
+        (status = 200, description = "totals and counts by rule", body = Stats),
         AdminErrors,
     )
 )]
@@ -178,15 +178,15 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
     })
 }
 
-/// The clients that stand out
+/// The top clients
 ///
-/// Over the last hour or two, in bounded memory whatever clients call themselves.
+/// The heaviest and the most-denied clients of the last one to two hours.
 #[utoipa::path(
     get,
     path = "/v1/top",
     tag = "administration",
     security(("admin" = [])),
-    params(("count" = Option<u64>, Query, description = "how many of each", minimum = 1, maximum = 1000)),
+    params(("count" = Option<u64>, Query, description = "the most clients of each list", minimum = 1, maximum = 1000)),
     responses(
         (status = 200, description = "most first", body = TopAnswer),
         AdminErrors,

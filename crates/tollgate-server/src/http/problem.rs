@@ -1,5 +1,4 @@
-//! What is wrong with a request, as a problem body that names the field; and bodies and clients
-//! read so that this can be told.
+//! API errors as problem bodies that name the field, and extractors that return them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,7 +28,7 @@ use crate::value::value_of;
 /// The largest body.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// What is wrong with a request: how, in which field, and what to send instead.
+/// An API error: status, code, field at fault, and what to send instead.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -38,12 +37,12 @@ pub(super) struct ApiError {
     detail: Cow<'static, str>,
 }
 
-/// What the body of a problem has beside the standard members.
+/// The members of a problem body beside the standard ones.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct About {
-    /// A stable name for programs.
+    /// A stable code for programs.
     code: &'static str,
-    /// What of the request is at fault.
+    /// The field at fault.
     field: Cow<'static, str>,
 }
 
@@ -65,7 +64,7 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, code, field, detail)
     }
 
-    /// What the core has against it.
+    /// The API error of an error of the core.
     pub(super) fn of(error: &Error) -> Self {
         let (status, field) = match error {
             Error::InvalidKey { attribute, .. } if attribute == CLIENT => {
@@ -88,7 +87,7 @@ impl ApiError {
         };
         let detail = match error {
             Error::UnknownRule { rule } => {
-                format!("there is no rule {rule:?}; GET /v1/rules has those there are")
+                format!("there is no rule {rule:?}; GET /v1/rules lists the rules")
             }
             other => other.to_string(),
         };
@@ -109,7 +108,7 @@ impl ApiError {
         Problem::new(status, "about:blank", detail.into_owned(), About { code, field })
     }
 
-    /// The same for a part of the request: its field is one of that part's.
+    /// Prefixes the field with the part of the request that it is in.
     pub(super) fn within(self, part: &str) -> Self {
         let field = if self.field == "body" { part.to_owned() } else { format!("{part}.{}", self.field) };
         Self { field: field.into(), ..self }
@@ -126,12 +125,12 @@ impl ApiError {
 }
 
 pub(super) async fn unknown_path(uri: Uri) -> ApiError {
-    let detail = format!("there is nothing at {}; /openapi.json has everything there is", uri.path());
+    let detail = format!("there is nothing at {}; /openapi.json lists all paths", uri.path());
     ApiError::new(StatusCode::NOT_FOUND, "not_found", "path", detail)
 }
 
 pub(super) async fn wrong_method(method: Method) -> ApiError {
-    let detail = format!("{method} does nothing here; the Allow header has what does");
+    let detail = format!("{method} is not supported here; the Allow header lists the methods");
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method", detail)
 }
 
@@ -163,20 +162,20 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
         })?;
         let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
             Some(_) => too_large(),
-            None => ApiError::bad("invalid_body", "body", format!("the body broke off: {error}")),
+            None => ApiError::bad("invalid_body", "body", format!("the body ended early: {error}")),
         })?;
         parse(&body).map(Self)
     }
 }
 
-/// Whether a media type is `application/json`, with whatever parameters. Any other can be sent by a
-/// page of another site without asking first, or means something else.
+/// Whether a media type is `application/json`, with any parameters. A page of another site can send
+/// any other type without a CORS preflight.
 fn is_json(content_type: &[u8]) -> bool {
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-/// The bytes of a body. Each chunk is copied and dropped as it arrives: kept, a chunk of one byte
+/// The bytes of a body. Each chunk is copied and dropped as it arrives: a kept chunk of one byte
 /// costs twenty-six.
 async fn contents(mut body: Limited<Body>) -> Result<Vec<u8>, BoxError> {
     let mut bytes = Vec::new();
@@ -188,9 +187,9 @@ async fn contents(mut body: Limited<Body>) -> Result<Vec<u8>, BoxError> {
     Ok(bytes)
 }
 
-/// Parses JSON, and says in which field it is not what it should be.
+/// Parses JSON. An error names the field.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // To serde an array of an object's members is as good as the object.
+    // Serde accepts an array of an object's members in place of the object.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array; send an object, which for a batch is {\"checks\": […]}";
         return Err(ApiError::bad("invalid_body", "body", detail));
@@ -199,50 +198,46 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "body".into() } else { path };
-        ApiError::bad(
-            "invalid_body",
-            field,
-            format!("this is not the JSON that belongs here: {}", error.inner()),
-        )
+        ApiError::bad("invalid_body", field, format!("invalid JSON for this field: {}", error.inner()))
     })?;
-    let rest = |error| ApiError::bad("invalid_body", "body", format!("something follows the JSON: {error}"));
+    let rest =
+        |error| ApiError::bad("invalid_body", "body", format!("unexpected bytes after the JSON: {error}"));
     json.end().map_err(rest)?;
     Ok(parsed)
 }
 
-/// Names and values.
+/// Names and values of a query.
 pub(super) type Parameters<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-/// The parameters of a query. One that is given twice is a mistake: whoever looks at the request
-/// before or after may take the other.
+/// The parameters of a query. A duplicate is an error: a proxy may read the other one.
 pub(super) fn parameters(query: &str) -> Result<Parameters<'_>, ApiError> {
     let mut all = Parameters::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if all.iter().any(|(known, _)| *known == name) {
-            return Err(twice(name.into_owned()));
+            return Err(duplicate(name.into_owned()));
         }
         all.push((name, value));
     }
     Ok(all)
 }
 
-/// The parameter `count`, or how many are usual.
-pub(super) fn count(query: &str, usual: usize, most: usize) -> Result<usize, ApiError> {
+/// The parameter `count`, or its default.
+pub(super) fn count(query: &str, default: usize, max: usize) -> Result<usize, ApiError> {
     let parameters = parameters(query)?;
-    let Some((_, count)) = parameters.iter().find(|(name, _)| name == "count") else { return Ok(usual) };
-    count.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
-        let detail = format!("the count is not a whole number from 1 to {most}");
+    let Some((_, count)) = parameters.iter().find(|(name, _)| name == "count") else { return Ok(default) };
+    count.parse().ok().filter(|count| (1..=max).contains(count)).ok_or_else(|| {
+        let detail = format!("the count is not a whole number from 1 to {max}");
         ApiError::bad("invalid_count", "count", detail)
     })
 }
 
-/// A parameter that is given twice.
-pub(super) fn twice(name: String) -> ApiError {
+/// The error of a duplicate parameter.
+pub(super) fn duplicate(name: String) -> ApiError {
     let detail = format!("the parameter {name:?} is given twice; send it once");
     ApiError::bad("ambiguous", name, detail)
 }
 
-/// Reads an object of texts. A name that is there twice is a mistake.
+/// Deserializes an object of strings. A duplicate name is an error.
 pub(super) fn texts<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -252,7 +247,7 @@ pub(super) fn texts<'de, D: Deserializer<'de>>(
         type Value = BTreeMap<String, String>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object of texts")
+            f.write_str("an object of strings")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -272,8 +267,8 @@ pub(super) fn texts<'de, D: Deserializer<'de>>(
     deserializer.deserialize_map(Texts)
 }
 
-/// Reads a whole number, also if it is written as `5.0`: to JSON that is the same, and there are
-/// languages that know no other.
+/// Deserializes an integer, also if it is written as `5.0`: to JSON they are equal, and some
+/// languages write all numbers so.
 pub(super) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Whole;
 
@@ -289,7 +284,7 @@ pub(super) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
         }
 
         fn visit_f64<E: de::Error>(self, value: f64) -> Result<u64, E> {
-            // Whole numbers up to there are exact.
+            // A double represents integers up to 9e15 exactly.
             let whole = value.fract() == 0.0 && (0.0..=9e15).contains(&value);
             let invalid = || E::invalid_value(de::Unexpected::Float(value), &self);
             if whole { format!("{value:.0}").parse().map_err(|_| invalid()) } else { Err(invalid()) }
@@ -299,7 +294,7 @@ pub(super) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
     deserializer.deserialize_any(Whole)
 }
 
-/// The client that a path names.
+/// The client in the path.
 pub(super) struct Client(pub(super) String);
 
 impl<S: Sync> FromRequestParts<S> for Client {
@@ -311,7 +306,7 @@ impl<S: Sync> FromRequestParts<S> for Client {
     }
 }
 
-/// A client's name as a path spells it.
+/// Decodes a client's name in a path.
 pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, ApiError> {
     let bad = |detail| ApiError::bad("invalid_key", "client", detail);
     if encoded.is_empty() {
@@ -320,9 +315,7 @@ pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, ApiError> {
     let two_digits =
         |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     if !encoded.split('%').skip(1).all(two_digits) {
-        return Err(bad(
-            "the client has a % without two hexadecimal digits behind it; write % itself as %25",
-        ));
+        return Err(bad("the client has a % without two hexadecimal digits after it; write % as %25"));
     }
     let client = percent_decode_str(encoded)
         .decode_utf8()
@@ -330,7 +323,7 @@ pub(super) fn client(encoded: &str) -> Result<Cow<'_, str>, ApiError> {
     if client.len() > MAX_VALUE_BYTES {
         return Err(ApiError::of(&Error::InvalidKey { attribute: CLIENT.into(), length: client.len() }));
     }
-    // What has a zero byte in it is counted by a name that other protocols know it by too.
+    // A client with a zero byte maps to the same value as in other protocols.
     Ok(match client {
         Cow::Borrowed(client) => value_of(client.as_bytes()),
         Cow::Owned(client) => Cow::Owned(value_of(client.as_bytes()).into_owned()),

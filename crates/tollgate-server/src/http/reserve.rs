@@ -1,8 +1,8 @@
-//! Reservations: an estimate now, the actual cost later.
+//! Reservations: an estimated cost now, the actual cost later.
 //!
-//! What is held lives in the store. The id that a client gets back names it there, with the
-//! attributes it was made for, so whichever server shares the store can settle it and none has to
-//! remember it. Made up or changed, an id names nothing that is held.
+//! The store keeps the hold. The id that a client receives encodes the hold and the attributes it
+//! was made for, so any server that shares the store can settle it and none keeps state. A forged
+//! id names no hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,21 +27,20 @@ use crate::app::App;
 /// The longest reservation.
 const TTL_MAX: Duration = HOUR;
 
-/// What to hold.
+/// A request for a reservation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reserve {
-    /// What is known of the request, as in a check.
+    /// The attributes of the request, as in a check.
     #[serde(deserialize_with = "texts")]
     #[schema(schema_with = super::check::attributes)]
     attributes: BTreeMap<String, String>,
-    /// The estimate.
+    /// The estimated cost.
     #[serde(default = "super::check::one", deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
-    /// When to give it back if it is not settled, at most an hour from now: `30s` unless said
-    /// otherwise.
-    #[serde(default = "half_a_minute")]
+    /// How long to hold the units, at most an hour: `30s` by default.
+    #[serde(default = "default_ttl")]
     #[schema(
         example = "30s",
         pattern = "^([1-9][0-9]{0,2} ?(ms|s|seconds?)|[1-5]?[1-9] ?(m|min|minutes?))$"
@@ -49,47 +48,47 @@ pub(super) struct Reserve {
     ttl: String,
 }
 
-/// What is held.
+/// A reservation.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Reserved {
-    /// What to settle it by.
+    /// The id to settle it with.
     id: String,
     #[serde(flatten)]
     answer: Answer,
 }
 
-/// What it cost in the end.
+/// A settlement.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settle {
-    /// In units.
+    /// The actual cost in units.
     #[serde(deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
 }
 
-/// How a reservation ended.
+/// The result of a settlement.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Settled {
-    /// By how many units the actual cost exceeded what was held and what was left.
+    /// The units by which the actual cost exceeded the hold and the remaining budget.
     shortfall: u64,
 }
 
-fn half_a_minute() -> String {
+fn default_ttl() -> String {
     "30s".into()
 }
 
-/// Hold an estimate
+/// Reserve an estimated cost
 ///
-/// What is not settled in time is given back. An estimate of 0 holds nothing and occupies nothing: its
-/// settlement takes all of the cost, each time that it is sent.
+/// A hold that is not settled in time is released. An estimate of 0 holds nothing: its settlement
+/// charges the whole cost, each time it is sent.
 #[utoipa::path(
     post,
     path = "/v1/reserve",
     tag = "reservations",
     request_body = Reserve,
     responses(
-        (status = 200, description = "held", body = Reserved),
+        (status = 200, description = "reserved", body = Reserved),
         CheckErrors<Answer>,
     )
 )]
@@ -104,7 +103,7 @@ pub(super) async fn reserve(
         return Err(ApiError::bad(
             "invalid_ttl",
             "ttl",
-            "a reservation lasts longer than nothing and at most an hour",
+            "a reservation lasts more than 0 s and at most an hour",
         ));
     }
     let reservation =
@@ -113,24 +112,24 @@ pub(super) async fn reserve(
     if !decision.allowed() {
         return Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)));
     }
-    // Only what a rule looks at has to come back.
+    // Only the attributes that rules use have to come back.
     let mut attributes = check.attributes;
     app.limiter
         .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
-    // One that no rule covers, or that the store did not see, holds nothing either.
+    // A request that no rule covers, or that the store did not see, holds nothing.
     let id = Id { hold: reservation.leave().unwrap_or(HoldId::NOTHING).0, attributes }.to_string();
     Ok(answer(&app, &decision, StatusCode::OK, Reserved { id, answer: Answer::from(&decision) }))
 }
 
-/// Settle at the actual cost
+/// Settle a reservation
 ///
-/// What was not needed is given back; what was lacking is taken as far as it goes, and the rest is
-/// reported.
+/// Unused units are released. Missing units are charged as far as the budget allows, and the rest
+/// is reported.
 #[utoipa::path(
     post,
     path = "/v1/reserve/{id}/settle",
     tag = "reservations",
-    params(("id" = String, Path, description = "what the reservation was answered with")),
+    params(("id" = String, Path, description = "the id of the reservation")),
     request_body = Settle,
     responses(
         (status = 200, description = "settled", body = Settled),
@@ -146,14 +145,14 @@ pub(super) async fn settle(
     Ok(json(StatusCode::OK, &Settled { shortfall }).map(Body::from))
 }
 
-/// Give everything back
+/// Cancel a reservation
 #[utoipa::path(
     delete,
     path = "/v1/reserve/{id}",
     tag = "reservations",
-    params(("id" = String, Path, description = "what the reservation was answered with")),
+    params(("id" = String, Path, description = "the id of the reservation")),
     responses(
-        (status = 204, description = "given back"),
+        (status = 204, description = "released"),
         CommonErrors,
     )
 )]
@@ -172,7 +171,7 @@ async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
     Ok(settled.map_err(|error| ApiError::of(&error))?.shortfall)
 }
 
-/// A reservation's name: the hold, and the attributes it is held for.
+/// A reservation's id: the hold, and the attributes it was made for.
 #[derive(Debug, PartialEq, Eq)]
 struct Id {
     hold: u128,
@@ -214,14 +213,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c5_an_id_is_read_back_as_it_was_written_and_nothing_else_is_one() {
+    fn c5_an_id_round_trips_and_other_texts_are_rejected() {
         let attributes = BTreeMap::from([("client".into(), "zoë/1".into()), ("plan".into(), "gold".into())]);
         let id = Id { hold: 7 << 90, attributes };
         let text = id.to_string();
         assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
         assert_eq!(Id::parse(&text), Some(id));
         for length in 0..text.len() {
-            // Cut at a boundary, it is another id; anywhere else it is none. Neither may panic.
+            // Truncated at a boundary it is another id; anywhere else it is invalid. Neither may
+            // panic.
             let _ = Id::parse(&text[..length]);
         }
         assert_eq!([Id::parse(""), Id::parse("AAAA"), Id::parse("not base64!")], [None, None, None]);

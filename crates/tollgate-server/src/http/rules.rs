@@ -1,4 +1,4 @@
-//! The rules in force, for administrators.
+//! Administration of the rules in force.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,21 +30,22 @@ pub(super) struct Rules {
 #[serde(rename_all = "camelCase")]
 struct RuleAnswer {
     name: &'static str,
-    /// What a request must have to be covered.
+    /// The attribute values that a request must have.
     r#match: BTreeMap<String, String>,
-    /// What it counts by; one budget for all if by nothing.
+    /// The key attributes; empty for one shared budget.
     key: Vec<String>,
-    /// Empty if they come with each request.
+    /// The limits; empty if requests carry them.
     limits: Vec<String>,
     cost: u64,
     shadow: bool,
-    /// Whether it covers only requests that name it, as Envoy's descriptors and `CL.THROTTLE` do.
+    /// Whether only requests that select it are covered, as by Envoy's descriptors and
+    /// `CL.THROTTLE`.
     on_demand: bool,
     /// `open`, `closed` or `local`.
     on_store_error: &'static str,
 }
 
-/// Other limits for some.
+/// An override of a rule's limits.
 #[derive(Debug, Serialize, ToSchema)]
 struct OverrideAnswer {
     rule: &'static str,
@@ -59,7 +60,7 @@ struct OverrideAnswer {
     tag = "administration",
     security(("admin" = [])),
     responses(
-        (status = 200, description = "in order", body = Rules),
+        (status = 200, description = "the rules in order", body = Rules),
         AdminErrors,
     )
 )]
@@ -69,25 +70,25 @@ pub(super) async fn rules(State(app): State<Arc<App>>) -> Response {
     ok(&Rules { rules: rules.rules().iter().map(RuleAnswer::from).collect(), overrides })
 }
 
-/// How much was forgotten.
+/// The number of keys reset.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Cleared {
-    /// Keys of the rule.
+    /// The keys of the rule.
     keys: u64,
 }
 
-/// Forget all state of a rule
+/// Reset a rule
 ///
-/// Of every client: nothing in use, no block, no reservation. `cl.throttle` and `envoy.override` are
-/// the rules of limits that come with requests.
+/// Removes the usage, blocks and reservations of every client. `cl.throttle` and `envoy.override`
+/// are the rules of inline limits.
 #[utoipa::path(
     delete,
     path = "/v1/rules/{rule}/state",
     tag = "administration",
     security(("admin" = [])),
-    params(("rule" = String, Path, description = "which, percent-encoded", min_length = 1)),
+    params(("rule" = String, Path, description = "rule name, percent-encoded", min_length = 1)),
     responses(
-        (status = 200, description = "forgotten", body = Cleared),
+        (status = 200, description = "reset", body = Cleared),
         AdminErrors,
     )
 )]
@@ -100,7 +101,7 @@ pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
     }
     let keys =
         app.timed(app.limiter.store().clear(&rule)).await.map_err(|error| ApiError::of(&error.into()))?;
-    info!(rule = &*rule, keys, "all state of a rule was forgotten");
+    info!(rule = &*rule, keys, "a rule was reset");
     Ok(ok(&Cleared { keys }))
 }
 
