@@ -1,6 +1,6 @@
 //! gRPC: Envoy's rate limit service, with the standard health and reflection services beside it.
 //!
-//! Connections are long-lived, as Envoy's are; a ping now and then finds out which are gone.
+//! Connections are long-lived, as Envoy's are; pings detect dead peers.
 
 use std::convert::Infallible;
 use std::io;
@@ -40,26 +40,26 @@ use bounded::{Bounded, BufferedBytes};
 use health::Health;
 use service::RateLimits;
 
-/// The descriptions of the service and all that its messages consist of, for reflection: from the
-/// same files as the generated types, without comments.
+/// The file descriptor set of the service and its messages, for reflection: generated from the same
+/// files as the types, without comments.
 const DESCRIPTORS: &[u8] = include_bytes!("grpc/rls.bin");
 
-/// The path of the one method.
+/// The path of the rate limit method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The largest request.
+/// The largest message.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// How much one call of any other service may send.
+/// The most bytes of one call of any other service.
 const OTHER_BYTES_MAX: usize = 256 << 10;
 
-/// How many calls one connection may have under way.
+/// The most concurrent calls of a connection.
 const STREAMS_MAX: u32 = 256;
 
-/// How long a ping may take.
+/// The timeout of a ping.
 const PING: Duration = Duration::from_secs(20);
 
-/// Answers gRPC.
+/// Serves gRPC.
 #[derive(Clone)]
 pub(crate) struct Grpc {
     rate_limits: RateLimitServiceServer<RateLimits>,
@@ -79,7 +79,7 @@ impl Grpc {
                 .register_encoded_file_descriptor_set(DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        // What is registered is fixed when this is compiled, and a test asks for it.
+        // The registered sets are compiled in, and a test reads them.
         if let Ok(service) = reflection().build_v1() {
             others = others.add_service(service);
         }
@@ -94,7 +94,7 @@ impl Grpc {
         }
     }
 
-    /// Answers a connection until it ends.
+    /// Serves a connection until it ends.
     pub(crate) async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -119,11 +119,11 @@ impl Grpc {
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => break ended,
-                // If nobody tells any more, the server is gone.
-                told = lifecycle.changed() => {
+                // A dropped sender means that the server is gone.
+                changed = lifecycle.changed() => {
                     let now = *lifecycle.borrow_and_update();
-                    if told.is_err() || now.phase != Phase::Open {
-                        // Says that nothing new is taken, and finishes what is under way.
+                    if changed.is_err() || now.phase != Phase::Open {
+                        // Refuses new calls and finishes those in flight.
                         connection.as_mut().graceful_shutdown();
                         break connection.await;
                     }
@@ -140,13 +140,14 @@ impl Grpc {
         ended.map_err(io::Error::other)
     }
 
-    /// Answers a call, unless its message takes too long to come.
+    /// Answers a call, unless its message takes too long to arrive.
     async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let late = || Ok(Status::unavailable("the message took too long to come").into_http());
+        let late = || Ok(Status::unavailable("the message took too long to arrive").into_http());
         timeout(self.timeout, self.dispatch(request)).await.unwrap_or_else(|_| late())
     }
 
-    /// What is asked most takes the short way around the router.
+    /// Dispatches a call. The rate limit method bypasses the router, because it is the most
+    /// frequent.
     async fn dispatch(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         if request.uri().path() == SHOULD_RATE_LIMIT {
             self.rate_limits.call(request.map(|body| Bounded::new(body, &self.buffered))).await

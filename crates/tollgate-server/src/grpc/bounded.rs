@@ -1,5 +1,5 @@
-//! How much of messages may be half there: one connection has many calls, and each may have most of a
-//! large message.
+//! Bounds the bytes of incomplete messages: a connection has many calls, and each may buffer most
+//! of a large message.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use bytes::{Buf as _, Bytes};
 use hyper::body::{Frame, SizeHint};
 use tonic::Status;
 
-/// What a message may have without being counted: nearly all of them have less.
+/// The bytes of a message that are not counted: nearly all messages are smaller.
 const UNCOUNTED_BYTES_MAX: usize = 16 << 10;
 
-/// What all messages together may have beyond that.
+/// The most counted bytes of all messages together.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
 
-/// What all messages that are on their way have, beyond what is not counted.
+/// The counted bytes of all incomplete messages.
 pub(super) type BufferedBytes = Arc<AtomicUsize>;
 
-/// A message on its way. It ends in an error where there is no room for it.
+/// A message body that fails when the bound is reached.
 pub(super) struct Bounded<B> {
     body: B,
     bytes: usize,
@@ -33,7 +33,7 @@ impl<B> Bounded<B> {
         Self { body, bytes: 0, counted: 0, all: Arc::clone(all) }
     }
 
-    /// Takes note of some more, if there is room.
+    /// Counts `more` bytes. Returns whether they are within the bound.
     fn has_room(&mut self, more: usize) -> bool {
         self.bytes = self.bytes.saturating_add(more);
         let new = self.bytes.saturating_sub(UNCOUNTED_BYTES_MAX).saturating_sub(self.counted);
@@ -72,7 +72,7 @@ where
         Poll::Ready(Some(if self.has_room(more) {
             frame
         } else {
-            Err(Status::unavailable("too many large messages are on their way"))
+            Err(Status::unavailable("too many large messages are in flight"))
         }))
     }
 
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_that_are_half_there_have_a_bound_together_and_small_ones_pass() {
+    async fn incomplete_messages_share_a_bound_and_small_ones_pass() {
         let all = BufferedBytes::default();
         let mut buffered = Vec::new();
         let refused = loop {

@@ -1,7 +1,8 @@
-//! Descriptors into requests.
+//! Resolves descriptors into requests.
 //!
-//! A domain that a YAML file of the reference service defines is decided by that file alone; the
-//! descriptors of any other by the rules, to which their entries and `domain` are attributes.
+//! A domain defined in a YAML file of the rate limit service is decided by that file alone. The
+//! descriptors of any other domain are decided by the rules, with their entries and `domain` as
+//! attributes.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -22,34 +23,34 @@ use crate::envoy::{Domains, Matched, Verdict, attribute_names};
 use crate::inline::{DESCRIPTOR, OVERRIDE};
 use crate::value::value_of;
 
-/// The attribute that is the request's domain.
+/// The attribute of the request's domain.
 const DOMAIN: &str = "domain";
 
-/// What is to become of a descriptor.
+/// A descriptor and how it is decided.
 #[derive(Debug)]
 pub(super) struct ResolvedDescriptor<'a> {
     resolution: Resolution<'a>,
     matched: Option<&'a Matched>,
-    /// Its name, if it is to be told apart from others of its rule.
+    /// The descriptor's name, if its metrics list every value.
     detailed: Option<String>,
     cost: u64,
-    /// Whether the cost is given back and not taken.
+    /// Whether the cost is refunded instead of charged.
     negative: bool,
 }
 
 #[derive(Debug)]
 enum Resolution<'a> {
-    /// Nothing limits it.
+    /// No limit applies.
     NoLimit,
-    /// Nothing limits it, and that is written down.
+    /// The file says `unlimited`.
     Unlimited,
-    /// It is always denied: nothing is allowed in a period of this length.
+    /// The file or the descriptor allows 0 requests per period of this length.
     AlwaysDenied(Duration),
-    /// It is put to the limiter.
+    /// The limiter decides.
     RateLimit(DescriptorRequest<'a>),
 }
 
-/// A descriptor as a request.
+/// A descriptor as a request to the limiter.
 #[derive(Debug)]
 pub(super) struct DescriptorRequest<'a> {
     attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
@@ -65,18 +66,18 @@ enum Scope {
 }
 
 impl<'a> ResolvedDescriptor<'a> {
-    /// What is to become of all descriptors of a request.
+    /// Resolves all descriptors of a request.
     ///
     /// # Errors
-    /// If a limit that came along means nothing.
+    /// If an inline limit is invalid.
     pub(super) fn all(
         app: &App,
         domains: &'a Domains,
         request: &'a RateLimitRequest,
     ) -> Result<Vec<Self>, Status> {
         let each = request.descriptors.iter().map(|descriptor| {
-            let cost = descriptor.hits_addend.as_ref().map(|own| own.value);
-            // 0 is what a request says that says nothing.
+            let cost = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+            // In protobuf 0 means unset.
             let cost = cost.unwrap_or_else(|| u64::from(request.hits_addend.max(1))).min(MAX_COUNT);
             Self::one(app, domains, &request.domain, descriptor, cost)
         });
@@ -99,7 +100,7 @@ impl<'a> ResolvedDescriptor<'a> {
         cost: u64,
     ) -> Result<Self, Status> {
         let negative = descriptor.is_negative_hits;
-        // What is given back is not asked for.
+        // A refund is not charged.
         let charged = if negative { 0 } else { cost };
         let entries = || descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let keys = entries().map(|(key, _)| key);
@@ -153,7 +154,7 @@ impl<'a> ResolvedDescriptor<'a> {
         Ok(Self { detailed, ..resolved(resolution, Some(matched)) })
     }
 
-    /// The request that it is, if it is one.
+    /// The request to the limiter, if the limiter decides.
     pub(super) const fn request(&self) -> Option<&DescriptorRequest<'a>> {
         match &self.resolution {
             Resolution::RateLimit(request) => Some(request),
@@ -161,13 +162,13 @@ impl<'a> ResolvedDescriptor<'a> {
         }
     }
 
-    /// The request to be given back, if it is one.
+    /// The refund, if the descriptor is one.
     pub(super) fn refunded(&self) -> Option<DescriptorRefund<'_, 'a>> {
         let request = self.request().filter(|_| self.negative)?;
         Some(DescriptorRefund { request, cost: self.cost })
     }
 
-    /// If it is always denied: what its limit is called, and the period in which nothing is allowed.
+    /// The name and the period of a limit that always denies.
     pub(super) fn always_denied(&self) -> Option<(&str, Duration)> {
         let name = self.matched.map_or(OVERRIDE, |matched| &matched.name);
         match self.resolution {
@@ -180,12 +181,12 @@ impl<'a> ResolvedDescriptor<'a> {
         matches!(self.resolution, Resolution::Unlimited)
     }
 
-    /// What its limit is called, if it has a name of its own.
+    /// The name of its limit, if the file gives one.
     pub(super) fn name(&self) -> Option<&str> {
         self.matched.map(|matched| matched.name.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// The name to count it by, and how much it takes if it is admitted, if it is to be told apart.
+    /// The name and the cost to count, if its metrics list every value.
     pub(super) fn detailed(&self) -> Option<(&str, u64)> {
         Some((self.detailed.as_deref()?, self.request()?.cost))
     }
@@ -204,7 +205,7 @@ impl AsRequest for &DescriptorRequest<'_> {
     }
 }
 
-/// A descriptor whose cost is given back.
+/// A descriptor's cost, refunded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DescriptorRefund<'r, 'a> {
     request: &'r DescriptorRequest<'a>,
@@ -217,14 +218,14 @@ impl AsRequest for DescriptorRefund<'_, '_> {
     }
 }
 
-/// The unit of the limit that a descriptor brought along.
+/// The period of an inline limit.
 fn period(inline: &RateLimitOverride) -> Result<Duration, Status> {
-    let wrong = || {
+    let invalid = || {
         let unit = inline.unit;
-        Status::invalid_argument(format!("the limit of a descriptor has the unit {unit}; there is none such"))
+        Status::invalid_argument(format!("the limit of a descriptor has the unknown unit {unit}"))
     };
-    match RateLimitUnit::try_from(inline.unit).map_err(|_| wrong())? {
-        RateLimitUnit::Unknown => Err(wrong()),
+    match RateLimitUnit::try_from(inline.unit).map_err(|_| invalid())? {
+        RateLimitUnit::Unknown => Err(invalid()),
         RateLimitUnit::Second => Ok(SECOND),
         RateLimitUnit::Minute => Ok(MINUTE),
         RateLimitUnit::Hour => Ok(HOUR),
@@ -234,13 +235,13 @@ fn period(inline: &RateLimitOverride) -> Result<Duration, Status> {
     }
 }
 
-/// A descriptor in one text, no two in the same: each part behind its length.
+/// A descriptor as an unambiguous text: each part is prefixed with its length.
 fn whole_name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let parts = iter::once(domain).chain(entries.flat_map(|(key, value)| [key, value]));
     parts.map(|part| format!("{}:{part},", part.len())).collect()
 }
 
-/// The same as the reference service tells it in its metrics.
+/// A descriptor's name as in the metrics of Envoy's rate limit service.
 fn readable_name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     entries.fold(domain.to_owned(), |name, (key, value)| format!("{name}.{key}_{value}"))
 }

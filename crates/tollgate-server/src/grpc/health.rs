@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: whether to send requests here, by the same word as `/readyz`.
+//! `grpc.health.v1`: readiness, as `/readyz` reports it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::app::{App, STOPWATCH};
 
-/// The names that it knows: the whole server, and the service.
+/// The known service names: the whole server, and the rate limit service.
 const SERVICES: [&str; 2] = ["", "envoy.service.ratelimit.v3.RateLimitService"];
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ async fn status(app: &App) -> ServingStatus {
     if app.not_ready_reason().await.is_none() { ServingStatus::Serving } else { ServingStatus::NotServing }
 }
 
-fn told(status: ServingStatus) -> HealthCheckResponse {
+fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
@@ -46,10 +46,10 @@ impl health_server::Health for Health {
         if !SERVICES.contains(&service.as_str()) {
             return Err(Status::not_found(format!("there is no service {service:?} here")));
         }
-        Ok(Response::new(told(status(&self.app).await)))
+        Ok(Response::new(health_response(status(&self.app).await)))
     }
 
-    /// Looks once a second, tells what has changed, and ends with the server.
+    /// Polls once a second, sends changes, and ends when the server stops.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
@@ -60,7 +60,7 @@ impl health_server::Health for Health {
             let app = Arc::clone(&app);
             async move {
                 loop {
-                    // By what is known of the store: many may watch, and each look would be a question to it.
+                    // The known state of the store, not a probe: many clients may watch.
                     let healthy = app.is_ready() && app.limiter.store().failure().is_none();
                     let now = match (known, healthy) {
                         (false, _) => ServingStatus::ServiceUnknown,
@@ -77,6 +77,6 @@ impl health_server::Health for Health {
                 }
             }
         });
-        Ok(Response::new(Box::pin(changes.map(|status| Ok(told(status))))))
+        Ok(Response::new(Box::pin(changes.map(|status| Ok(health_response(status))))))
     }
 }

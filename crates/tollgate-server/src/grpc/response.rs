@@ -1,4 +1,4 @@
-//! Decisions into Envoy's messages.
+//! Encodes decisions as Envoy's messages.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tollgate_http::{Headers, policy_name};
 
 use super::descriptors::ResolvedDescriptor;
 
-/// A response in the making.
+/// Builds a response.
 pub(super) struct ResponseBuilder<'a> {
     headers: &'a Headers,
     response: RateLimitResponse,
@@ -28,7 +28,7 @@ impl<'a> ResponseBuilder<'a> {
         Self { headers, response }
     }
 
-    /// Adds what a decision says in header fields.
+    /// Adds a decision's header fields.
     pub(super) fn headers(&mut self, decision: &Decision) {
         let mut fields = HeaderMap::new();
         self.headers.write(decision, &mut fields);
@@ -40,7 +40,7 @@ impl<'a> ResponseBuilder<'a> {
         self.response.response_headers_to_add.extend(fields.iter().map(field));
     }
 
-    /// Adds the status of the next descriptor. One that is over its limit is over it for all.
+    /// Adds the status of the next descriptor. One over its limit makes the response over limit.
     pub(super) fn status(&mut self, descriptor: &ResolvedDescriptor<'_>, decision: Option<&Decision>) {
         let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
         let status = match (decision, descriptor.always_denied()) {
@@ -65,8 +65,8 @@ impl<'a> ResponseBuilder<'a> {
     }
 }
 
-/// What one descriptor's limits said: the numbers of the one that decided, or, where all only
-/// watch, of the first.
+/// The status of a decided descriptor: the numbers of the deciding limit or, if all are shadows, of
+/// the first.
 fn decided(descriptor: &ResolvedDescriptor<'_>, decision: &Decision) -> DescriptorStatus {
     let code = if decision.allowed() { Code::Ok } else { Code::OverLimit };
     let Some(report) = decision.deciding().or_else(|| decision.limits().first().copied()) else {
@@ -82,7 +82,7 @@ fn decided(descriptor: &ResolvedDescriptor<'_>, decision: &Decision) -> Descript
     }
 }
 
-/// Nothing is allowed, and never will be.
+/// The status of a descriptor that is always denied.
 fn always_denied(name: &str, period: Duration) -> DescriptorStatus {
     let limit = RateLimit { name: name.into(), requests_per_unit: 0, unit: unit(period).into() };
     DescriptorStatus { code: Code::OverLimit.into(), current_limit: Some(limit), ..Default::default() }
@@ -97,7 +97,7 @@ fn current_limit(descriptor: &ResolvedDescriptor<'_>, report: &Report) -> RateLi
     }
 }
 
-/// How much a limit lets through in the long run.
+/// The sustained rate of a limit.
 fn rate(limit: &Limit) -> (u64, Duration) {
     match limit.algorithm() {
         Algorithm::TokenBucket(bucket) | Algorithm::Reserve { sustained: bucket, .. } => {
@@ -107,7 +107,7 @@ fn rate(limit: &Limit) -> (u64, Duration) {
     }
 }
 
-/// The unit that a period is, if it is one.
+/// The unit of a period, if it is one.
 fn unit(period: Duration) -> Unit {
     let units = [
         (SECOND, Unit::Second),

@@ -1,4 +1,4 @@
-//! The one method: descriptors in, one decision, a status for each descriptor out.
+//! The rate limit method: descriptors in, one decision, and a status for each descriptor out.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::metrics::Route;
 /// The most descriptors of a request.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// How often a request is decided anew because the rules changed meanwhile.
+/// The most retries of a request whose rules changed meanwhile.
 const RETRIES_MAX: usize = 3;
 
 /// The most entries of a descriptor.
@@ -30,12 +30,11 @@ impl RateLimits {
         Self { app }
     }
 
-    /// Decides a request. What `refunded` says has been given back is not given back again.
+    /// Decides a request. Descriptors marked in `refunded` are not refunded again.
     ///
-    /// Where `grpc_refunds` is off, a descriptor that gives back is an error, which Envoy lets pass
-    /// unless its `failure_mode_deny` is set. So the error comes last: the other descriptors are
-    /// decided and charged as always, a denial of theirs is the answer, and what passes with the
-    /// error is what they admit.
+    /// Where `grpc_refunds` is off, a refund is an error, which Envoy admits unless its
+    /// `failure_mode_deny` is set. So the error comes last: the other descriptors are decided and
+    /// charged first, and a denial among them is the response.
     async fn decide(
         &self,
         request: &RateLimitRequest,
@@ -46,7 +45,7 @@ impl RateLimits {
         for (descriptor, done) in descriptors.iter().zip(refunded) {
             if let (Some(refunded), false) = (descriptor.refunded().filter(|_| settings.grpc_refunds), *done)
             {
-                // Whatever came of it is in the numbers.
+                // A failed refund shows in the numbers of the response.
                 *done = self.app.timed(self.app.limiter.refund(refunded)).await.is_ok();
             }
         }
@@ -56,11 +55,11 @@ impl RateLimits {
         let always_denied = descriptors.iter().any(|descriptor| descriptor.always_denied().is_some());
         let each: Vec<Decision> = match requests.as_slice() {
             [] => Vec::new(),
-            // Somebody is denied for certain: then nobody is charged.
+            // One descriptor is always denied, so none is charged.
             _ if always_denied => {
                 let mut peeked = Vec::with_capacity(requests.len());
                 for request in requests {
-                    // No fields either: there is no time to come back at.
+                    // No header fields: there is no time to retry at.
                     peeked.push(self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?);
                 }
                 peeked
@@ -85,7 +84,7 @@ impl RateLimits {
         let allowed = response.allowed();
         let has_refund = request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
         if allowed && has_refund && !settings.grpc_refunds {
-            let sentence = "is_negative_hits gives units back, which is off; set `grpc_refunds = true` \
+            let sentence = "is_negative_hits refunds units, which is off; set `grpc_refunds = true` \
                             under [server] to allow it";
             return Err(Status::invalid_argument(sentence));
         }
@@ -105,22 +104,22 @@ impl RateLimitService for RateLimits {
         let began = STOPWATCH.now();
         let request = request.into_inner();
         if request.domain.is_empty() {
-            return Err(Status::invalid_argument("the domain is empty; say which limits apply"));
+            return Err(Status::invalid_argument("the domain is empty; name the domain whose limits apply"));
         }
         if request.descriptors.is_empty() {
-            return Err(Status::invalid_argument("there are no descriptors; say what to limit"));
+            return Err(Status::invalid_argument("there are no descriptors; send at least one"));
         }
         let bounds = [("descriptors", request.descriptors.len(), DESCRIPTORS_MAX)].into_iter().chain(
             request.descriptors.iter().map(|descriptor| ("entries", descriptor.entries.len(), ENTRIES_MAX)),
         );
-        if let Some((what, many, most)) = bounds.into_iter().find(|(_, many, most)| many > most) {
-            return Err(Status::invalid_argument(format!("there are {many} {what}; send at most {most}")));
+        if let Some((items, count, max)) = bounds.into_iter().find(|(_, count, max)| count > max) {
+            return Err(Status::invalid_argument(format!("there are {count} {items}; send at most {max}")));
         }
         let mut refunded = vec![false; request.descriptors.len()];
         let mut answered = self.decide(&request, &mut refunded).await;
         for _ in 0..RETRIES_MAX {
             if answered.as_ref().is_err_and(|status| status.code() == tonic::Code::Aborted) {
-                // The rules changed in between: once more by the new ones.
+                // The rules changed meanwhile: decide again by the new ones.
                 self.app.settled();
                 answered = self.decide(&request, &mut refunded).await;
             }
@@ -135,7 +134,7 @@ impl RateLimitService for RateLimits {
     }
 }
 
-/// An error is never one that Envoy lets pass whatever its failure mode says.
+/// An error as a status on which Envoy applies its failure mode.
 fn refused(error: Error) -> Status {
     match error {
         Error::UnknownRule { .. } => Status::aborted(error.to_string()),

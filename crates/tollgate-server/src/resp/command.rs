@@ -1,4 +1,4 @@
-//! Frames into commands.
+//! Parses frames into commands.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use crate::app::App;
 use crate::inline::THROTTLE;
 use crate::value::value_of;
 
-/// What a client asks.
+/// A parsed command.
 #[derive(Debug)]
 pub(super) enum Command<'a> {
-    /// Whether a request may go ahead.
+    /// A check.
     Decide(CheckRequest<'a>),
-    /// What would become of it.
+    /// A check that changes nothing.
     Peek(CheckRequest<'a>),
-    /// Anything else, by its name in lower case.
+    /// Any other command, by its name in lower case.
     Other(String),
 }
 
-/// A request, and in which form the answer is wanted.
+/// A check, and the form of its reply.
 #[derive(Debug)]
 pub(super) enum CheckRequest<'a> {
     /// `CL.THROTTLE`
@@ -31,7 +31,7 @@ pub(super) enum CheckRequest<'a> {
     Check(Check<'a>),
 }
 
-/// What is wrong with too few arguments.
+/// The error for too few arguments.
 const USAGE: &str = "wrong number of arguments for 'toll.check' command; \
                      send attribute value [attribute value …] [COST n] [PEEK]";
 
@@ -43,10 +43,10 @@ pub(super) struct Check<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// What a whole frame means.
+    /// Parses a complete frame.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence.
+    /// A sentence for the error reply.
     pub(super) fn read(
         app: &App,
         last: &mut LastLimit,
@@ -57,7 +57,7 @@ impl<'a> Command<'a> {
         let name = arguments.next().unwrap_or_default();
         if name.eq_ignore_ascii_case(THROTTLE.as_bytes()) {
             let throttle = Throttle::read(app, last, arguments)?;
-            // A quantity of nothing only looks, so that not even another limit changes what is in use.
+            // A quantity of 0 peeks, so that not even a changed limit converts the state.
             let wrap = if throttle.is_peek() { Self::Peek } else { Self::Decide };
             return Ok(wrap(CheckRequest::Throttle(throttle)));
         }
@@ -91,7 +91,7 @@ impl<'a> Check<'a> {
             if attributes.iter().any(|(known, _)| known.as_bytes() == name) {
                 return Err(twice());
             }
-            let name = std::str::from_utf8(name).map_err(|_| "the name of an attribute is not UTF-8")?;
+            let name = std::str::from_utf8(name).map_err(|_| "an attribute name is not UTF-8")?;
             attributes.push((name, value_of(value)));
         }
         if attributes.is_empty() {

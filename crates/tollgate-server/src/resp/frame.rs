@@ -1,9 +1,9 @@
-//! Bytes into frames: where one command ends and its arguments are.
+//! Bytes into frames: the end of a command and the ranges of its arguments.
 //!
-//! Nothing is copied and nothing is looked at twice: a [`Frame`] remembers how far it has come, so a
-//! command that arrives byte by byte costs no more than one that arrives at once. It promises to
-//! ask for a bounded number of bytes, whatever it is shown, and never to panic. What a command means
-//! is not its business.
+//! Nothing is copied and no byte is parsed twice: a [`Frame`] remembers its position, so a command
+//! that arrives byte by byte costs no more than one that arrives whole. The parser asks for a
+//! bounded number of bytes and never panics, whatever the input. It does not know what commands
+//! mean.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,29 +17,29 @@ pub const ARGUMENT_BYTES_MAX: usize = 64 << 10;
 /// The longest command.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// The longest line that says a length: a sign, the digits of any 64-bit number, and the end.
+/// The longest length line: a sign, the digits of any 64-bit number, and the line end.
 const LENGTH_LINE_MAX: usize = 24;
 
-/// What is not the protocol. The connection cannot go on after it: nobody knows where the next
-/// command begins.
+/// A violation of the protocol. The connection cannot continue: the start of the next command is
+/// unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// A number of arguments that is none, or beyond [`ARGUMENTS_MAX`].
+    /// An argument count that is not a number, or beyond [`ARGUMENTS_MAX`].
     Count,
-    /// A length of an argument that is none, or beyond [`ARGUMENT_BYTES_MAX`].
+    /// An argument length that is not a number, or beyond [`ARGUMENT_BYTES_MAX`].
     Length,
-    /// Something else than `$` where an argument begins; an array in an array, for one.
+    /// A type byte other than `$` where an argument begins, such as a nested array's.
     Argument(u8),
-    /// No line end where one must be.
+    /// A missing line end.
     LineEnd,
-    /// A line that does not end.
+    /// A line beyond [`ARGUMENT_BYTES_MAX`].
     LongLine,
     /// More than [`FRAME_BYTES_MAX`] in one command.
     LongCommand,
-    /// A word in quotes, on a line.
+    /// A quoted word in an inline command.
     Quotes,
-    /// HTTP.
+    /// An HTTP request line.
     Http,
 }
 
@@ -58,28 +58,30 @@ impl fmt::Display for Malformed {
                 write!(f, "too big inline request; a line has at most {ARGUMENT_BYTES_MAX} bytes")
             }
             Self::LongCommand => write!(f, "a command has at most {FRAME_BYTES_MAX} bytes"),
-            Self::Quotes => f.write_str("quotes on a line are not understood; send an array of bulk strings"),
-            Self::Http => f.write_str("this port speaks the Redis protocol; HTTP is on another"),
+            Self::Quotes => {
+                f.write_str("quotes in an inline command are not supported; send an array of bulk strings")
+            }
+            Self::Http => f.write_str("this port serves the Redis protocol; HTTP has another port"),
         }
     }
 }
 
-/// A command on its way in.
+/// A command being parsed.
 #[derive(Debug, Default)]
 pub struct Frame {
-    /// How far it has been read.
+    /// The parser's position.
     at: usize,
-    /// How many arguments are still to come; `None` until it is known.
+    /// The number of missing arguments; `None` until it is known.
     missing: Option<usize>,
     arguments: Vec<Range<usize>>,
 }
 
 impl Frame {
-    /// Reads on. `bytes` begin where the command begins, and are at least those of the last time.
-    /// Says how many of them the command is, once it is whole.
+    /// Continues parsing. `bytes` begin at the start of the command and extend those of the last
+    /// call. Returns the command's length once it is complete.
     ///
     /// # Errors
-    /// If this is no command and can become none.
+    /// If the bytes violate the protocol.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let mut missing = match self.missing {
             Some(missing) => missing,
@@ -89,7 +91,7 @@ impl Frame {
                     let Some((count, at)) = length(bytes, 1, Malformed::Count)? else { return Ok(None) };
                     self.at = at;
                     match usize::try_from(count) {
-                        // Nothing at all, which is nothing to answer.
+                        // An empty or null array has no reply.
                         Err(_) | Ok(0) => return Ok(Some(at)),
                         Ok(count @ 1..=ARGUMENTS_MAX) => count,
                         Ok(_) => return Err(Malformed::Count),
@@ -122,37 +124,37 @@ impl Frame {
         Ok(Some(self.at))
     }
 
-    /// The arguments of a command that is whole, out of the bytes it was read from.
+    /// The arguments of a complete command, as slices of its bytes.
     pub fn arguments<'a>(&self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
         self.arguments.iter().map(|range| bytes.get(range.clone()).unwrap_or_default())
     }
 
-    /// One of them.
+    /// The argument at `index`.
     #[must_use]
     pub fn argument<'a>(&self, bytes: &'a [u8], index: usize) -> Option<&'a [u8]> {
         bytes.get(self.arguments.get(index)?.clone())
     }
 
-    /// How many there are.
+    /// The number of arguments.
     #[must_use]
     pub fn len(&self) -> usize {
         self.arguments.len()
     }
 
-    /// Whether there are none: then there is nothing to answer.
+    /// Whether there are no arguments, and so no reply.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.arguments.is_empty()
     }
 
-    /// Starts anew, for the next command.
+    /// Resets the parser for the next command.
     pub fn clear(&mut self) {
         self.at = 0;
         self.missing = None;
         self.arguments.clear();
     }
 
-    /// A line of words, as people type them.
+    /// Parses an inline command: words separated by spaces.
     fn read_line(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let new = bytes.get(self.at..).unwrap_or_default();
         let Some(length) = new.iter().position(|byte| *byte == b'\n') else {
@@ -184,41 +186,42 @@ impl Frame {
         Ok(Some(end.saturating_add(1)))
     }
 
-    /// There must be more to come, but not without end.
+    /// Asks for more bytes, unless the command is too long.
     fn unfinished(&self, end: usize) -> Result<Option<usize>, Malformed> {
         if end > FRAME_BYTES_MAX { Err(Malformed::LongCommand) } else { Ok(None) }
     }
 }
 
-/// A number on a line of its own, and where the next line begins; `None` if the line is not whole.
-fn length(bytes: &[u8], start: usize, wrong: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
+/// Parses a length line. Returns the number and the start of the next line; `None` if the line is
+/// incomplete.
+fn length(bytes: &[u8], start: usize, invalid: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
     let line = bytes.get(start..).unwrap_or_default();
     let mut number: i64 = 0;
-    // Nearly always a few digits.
     for (index, byte) in line.iter().take(LENGTH_LINE_MAX).enumerate() {
         match byte {
             b'0'..=b'9' => {
                 let digit = i64::from(byte.wrapping_sub(b'0'));
-                number = number.checked_mul(10).and_then(|number| number.checked_add(digit)).ok_or(wrong)?;
+                number =
+                    number.checked_mul(10).and_then(|number| number.checked_add(digit)).ok_or(invalid)?;
             }
-            // Less than nothing, of which there is one kind.
+            // A minus sign: any negative length means null.
             b'-' if index == 0 => number = 0,
             b'\r' if index > 0 => {
                 let negative = line.first() == Some(&b'-');
                 if negative && index == 1 {
-                    return Err(wrong);
+                    return Err(invalid);
                 }
-                let number = if negative { number.checked_neg().ok_or(wrong)? } else { number };
+                let number = if negative { number.checked_neg().ok_or(invalid)? } else { number };
                 return match line.get(index.saturating_add(1)) {
                     None => Ok(None),
                     Some(b'\n') => Ok(Some((number, start.saturating_add(index).saturating_add(2)))),
                     Some(_) => Err(Malformed::LineEnd),
                 };
             }
-            _ => return Err(wrong),
+            _ => return Err(invalid),
         }
     }
-    if line.len() >= LENGTH_LINE_MAX { Err(wrong) } else { Ok(None) }
+    if line.len() >= LENGTH_LINE_MAX { Err(invalid) } else { Ok(None) }
 }
 
 #[cfg(test)]
@@ -226,7 +229,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All commands in `bytes`, and what ended them.
+    /// Parses all commands in `bytes`, and the violation that ends them.
     fn all(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
         let (mut commands, mut start, mut frame) = (Vec::new(), 0, Frame::default());
         loop {
@@ -242,7 +245,7 @@ mod tests {
         }
     }
 
-    /// The same, one byte after the other.
+    /// Parses `bytes` one byte at a time.
     fn in_pieces(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
         let (mut commands, mut start, mut frame) = (Vec::new(), 0, Frame::default());
         for end in 1..=bytes.len() {
@@ -276,11 +279,11 @@ mod tests {
     fn malformed(bytes: &[u8]) -> Malformed {
         let (_, ended) = all(bytes);
         assert_eq!(in_pieces(bytes).1, ended);
-        ended.unwrap_or_else(|| panic!("{:?} was taken", bytes.escape_ascii().to_string()))
+        ended.unwrap_or_else(|| panic!("{:?} was accepted", bytes.escape_ascii().to_string()))
     }
 
     #[test]
-    fn what_is_not_the_protocol_is_told_at_once_and_not_waited_for() {
+    fn a_protocol_violation_is_reported_without_waiting_for_more_bytes() {
         assert_eq!(malformed(b"*4294967296\r\n"), Malformed::Count);
         assert_eq!(malformed(b"*513\r\n"), Malformed::Count);
         assert_eq!(malformed(b"*x\r\n"), Malformed::Count);
@@ -302,13 +305,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_large_as_it_may_be_is_taken() {
+    fn commands_at_the_bounds_are_accepted() {
         let large = vec![vec![vec![b'x'; ARGUMENT_BYTES_MAX]], vec![b"a".to_vec(); ARGUMENTS_MAX]];
         assert_eq!(all(&encoded(&large)), (large, None));
     }
 
     #[test]
-    fn lines_work_and_nothing_at_all_is_no_command() {
+    fn inline_commands_work_and_empty_ones_are_skipped() {
         let (commands, ended) =
             all(b"PING\r\n\r\n  cl.throttle  a 1 2 3 \n*0\r\n*-1\r\n*2\r\n$4\r\nECHO\r\n$0\r\n\r\n");
         let commands: Vec<Vec<String>> = commands
@@ -332,7 +335,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_read_whole_or_byte_by_byte(
+        fn encoded_commands_are_parsed_whole_and_byte_by_byte(
             commands in proptest::collection::vec(
                 proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8), 0..6)
         ) {
@@ -342,7 +345,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_it_is_the_same_whole_or_byte_by_byte(
+        fn any_bytes_parse_alike_whole_and_byte_by_byte(
             bytes in proptest::collection::vec(
                 prop_oneof![
                     Just(b"*1\r\n".to_vec()), Just(b"*2\r\n".to_vec()), Just(b"$1\r\n".to_vec()), Just(b"$0\r\n".to_vec()),

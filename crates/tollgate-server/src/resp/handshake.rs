@@ -1,4 +1,5 @@
-//! What client libraries say before they come to the point, and what people type to look around.
+//! Commands that have nothing to do with limits: the handshake of client libraries, and
+//! introspection.
 
 use std::fmt::Write as _;
 
@@ -7,8 +8,8 @@ use super::session::Session;
 use super::throttle::integer;
 use super::transaction::Queue;
 
-/// Every command: its name, and how many arguments it has with its name, at least that many if it
-/// is negative.
+/// Every command and its arity, as Redis defines it: counted with the name, and a minimum if
+/// negative.
 const COMMANDS: [(&str, i64); 20] = [
     ("auth", -2),
     ("cl.throttle", -5),
@@ -32,15 +33,15 @@ const COMMANDS: [(&str, i64); 20] = [
     ("unwatch", 1),
 ];
 
-/// Whether there is a command of this name.
+/// Whether a command of this name exists.
 pub(super) fn is_command(name: &[u8]) -> bool {
     COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// Which Redis to pass for. Libraries look at it to see what they can ask for.
+/// The Redis version to report, from which libraries infer features.
 const REDIS_VERSION: &str = "7.0.0";
 
-/// Answers a command that has nothing to do with limits.
+/// Replies to a command that has nothing to do with limits.
 pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
     let replies = &mut session.replies;
     match (name, arguments) {
@@ -62,7 +63,7 @@ pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
             Some(_) => replies.simple("OK"),
             None => replies.error("ERR", "DISCARD without MULTI"),
         },
-        ("select", [_]) => replies.error("ERR", "DB index is out of range; there is only 0"),
+        ("select", [_]) => replies.error("ERR", "DB index is out of range; only 0 exists"),
         ("quit", _) => {
             replies.simple("OK");
             session.closing = true;
@@ -87,12 +88,12 @@ pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
 fn hello(session: &mut Session, arguments: &[&[u8]]) {
     let mut arguments = arguments.iter();
     let mut version = session.replies.version;
-    if let Some(asked) = arguments.next() {
-        version = match integer(asked) {
+    if let Some(requested) = arguments.next() {
+        version = match integer(requested) {
             Ok(2) => Version::Two,
             Ok(3) => Version::Three,
             Ok(_) => {
-                return session.replies.error("NOPROTO", "unsupported protocol version; there are 2 and 3");
+                return session.replies.error("NOPROTO", "unsupported protocol version; use 2 or 3");
             }
             Err(_) => {
                 return session.replies.error("ERR", "Protocol version is not an integer or out of range");
@@ -137,17 +138,17 @@ fn hello(session: &mut Session, arguments: &[&[u8]]) {
 /// The longest name of a client.
 const NAME_BYTES_MAX: usize = 128;
 
-const INVALID_CLIENT_NAME: &str =
-    "a client's name has up to 128 characters, and no spaces, newlines or special ones";
+const INVALID_CLIENT_NAME: &str = "a client name has at most 128 printable characters and no spaces";
 
 fn is_name(name: &[u8]) -> bool {
     name.len() <= NAME_BYTES_MAX && name.iter().all(u8::is_ascii_graphic)
 }
 
 fn client(session: &mut Session, subcommand: &str, arguments: &[&[u8]]) {
-    let described =
+    let description =
         |session: &Session| format!("id={} name={}", session.id, String::from_utf8_lossy(&session.name));
-    let described = if matches!(subcommand, "info" | "list") { described(session) } else { String::new() };
+    let description =
+        if matches!(subcommand, "info" | "list") { description(session) } else { String::new() };
     let replies = &mut session.replies;
     match (subcommand, arguments) {
         ("setname", [name]) if !is_name(name) => replies.error("ERR", INVALID_CLIENT_NAME),
@@ -158,9 +159,9 @@ fn client(session: &mut Session, subcommand: &str, arguments: &[&[u8]]) {
         ("getname", []) if session.name.is_empty() => replies.null(),
         ("getname", []) => replies.bulk(&session.name),
         ("id", []) => replies.integer(session.id),
-        ("info", []) => replies.text(&described),
-        ("list", _) => replies.text(&format!("{described}\n")),
-        // Nothing here can be cached, so that nobody has to be told that it changed.
+        ("info", []) => replies.text(&description),
+        ("list", _) => replies.text(&format!("{description}\n")),
+        // No reply can be cached, so tracking never sends an invalidation.
         ("setinfo" | "no-evict" | "no-touch" | "tracking" | "caching", _) => replies.simple("OK"),
         _ => replies.error("ERR", format_args!("unknown subcommand '{subcommand}' of CLIENT")),
     }
@@ -174,7 +175,7 @@ fn command(session: &mut Session, subcommand: &str, names: &[&[u8]]) {
     };
     match subcommand {
         "count" => replies.integer(i64::try_from(COMMANDS.len()).unwrap_or(0)),
-        // Nothing to say about any of them: then clients show none.
+        // No documentation: clients then show none.
         "docs" => replies.map(0),
         "list" => {
             replies.array(COMMANDS.len());
@@ -186,7 +187,7 @@ fn command(session: &mut Session, subcommand: &str, names: &[&[u8]]) {
     }
 }
 
-/// Commands as `COMMAND` tells them: names, numbers of arguments, and where their keys are.
+/// The reply of `COMMAND`: names, arities and key positions.
 fn commands<'a>(session: &mut Session, chosen: impl ExactSizeIterator<Item = Option<&'a (&'a str, i64)>>) {
     let replies = &mut session.replies;
     replies.array(chosen.len());
@@ -205,13 +206,13 @@ fn commands<'a>(session: &mut Session, chosen: impl ExactSizeIterator<Item = Opt
     }
 }
 
-/// Load generators ask for these two, and warn if nobody answers.
+/// The settings that load generators read, and warn about if they are missing.
 fn config(session: &mut Session, patterns: &[&[u8]]) {
     let known = [("save", ""), ("appendonly", "no")];
-    let is_asked = |name: &str| patterns.iter().any(|pattern| *pattern == b"*" || lower(pattern) == name);
-    let asked: Vec<_> = known.iter().filter(|(name, _)| is_asked(name)).collect();
-    session.replies.map(asked.len());
-    for (name, value) in asked {
+    let is_requested = |name: &str| patterns.iter().any(|pattern| *pattern == b"*" || lower(pattern) == name);
+    let requested: Vec<_> = known.iter().filter(|(name, _)| is_requested(name)).collect();
+    session.replies.map(requested.len());
+    for (name, value) in requested {
         session.replies.bulk(name.as_bytes());
         session.replies.bulk(value.as_bytes());
     }
@@ -231,7 +232,7 @@ fn server_info() -> String {
 }
 
 fn unknown(session: &mut Session, name: &str, arguments: &[&[u8]]) {
-    /// How much of what nobody knows is repeated.
+    /// The most characters of an unknown command to repeat.
     const SHOWN: usize = 128;
     let mut shown = String::new();
     for argument in arguments {

@@ -1,18 +1,18 @@
-//! Replies into bytes, in version 2 or 3 of the protocol.
+//! Encodes replies in RESP2 or RESP3.
 
 use std::fmt::Display;
 
-/// Which version of the protocol a client has chosen.
+/// The protocol version that a client chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Version {
-    /// Everything is a string, a number or an array.
+    /// RESP2: strings, integers and arrays.
     #[default]
     Two,
-    /// There are maps, truth values and nothing, too.
+    /// RESP3 adds maps, booleans and null.
     Three,
 }
 
-/// Replies that wait to be sent.
+/// Encoded replies that are not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     pub(super) bytes: Vec<u8>,
@@ -20,12 +20,12 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// `+OK` and alike.
+    /// A simple string, such as `+OK`.
     pub(super) fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error: a word that programs look at, and a sentence for people, on one line.
+    /// An error on one line: a code for programs and a sentence for people.
     pub(super) fn error(&mut self, kind: &str, sentence: impl Display) {
         let text = format!("{kind} {sentence}");
         self.line(b'-', text.replace(['\r', '\n'], " ").as_bytes());
@@ -35,12 +35,12 @@ impl Replies {
         self.line(b':', itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// A count: those here are below 10^15.
+    /// A count, which is below 10^15.
     pub(super) fn count(&mut self, count: u64) {
         self.integer(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A count, or nothing.
+    /// A count, or null.
     pub(super) fn count_or_null(&mut self, count: Option<u64>) {
         match count {
             Some(count) => self.count(count),
@@ -54,7 +54,7 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// A text of several lines. Clients show it as it is.
+    /// A multi-line text, which clients print verbatim.
     pub(super) fn text(&mut self, text: &str) {
         match self.version {
             Version::Two => self.bulk(text.as_bytes()),
@@ -81,12 +81,12 @@ impl Replies {
         }
     }
 
-    /// An array, of which the elements follow.
+    /// The head of an array; the elements follow.
     pub(super) fn array(&mut self, elements: usize) {
         self.head(b'*', elements);
     }
 
-    /// A map, of which the keys and values follow in turn.
+    /// The head of a map; keys and values follow alternately.
     pub(super) fn map(&mut self, pairs: usize) {
         match self.version {
             Version::Two => self.head(b'*', pairs.saturating_mul(2)),

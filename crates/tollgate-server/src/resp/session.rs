@@ -1,4 +1,4 @@
-//! What one client has said so far, and the answers to what it says next.
+//! The state of one connection, and the execution of its commands.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,34 +20,34 @@ use crate::config::policy_name;
 use crate::metrics::Route;
 use crate::secret::Secret;
 
-/// Replies beyond this are sent before anything else is read: who asks and never listens costs this
-/// much.
+/// Replies beyond this are sent before more is parsed: the memory cost of a client that never
+/// reads.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// How many checks are decided at once, before others get a turn.
+/// The most checks of a batch, so that other connections get a turn.
 const BATCH_MAX: usize = 512;
 
-/// How many there usually are.
+/// The initial capacity of a batch.
 const BATCH_USUAL: usize = 16;
 
-/// A client.
+/// One connection.
 #[derive(Debug)]
 pub(super) struct Session {
     app: Arc<App>,
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
     peer: IpAddr,
-    /// The admin token that it has shown: good for as long as it is the one in force.
+    /// The admin token of a successful `AUTH`, valid while it is the one in force.
     token: Option<Secret>,
-    /// Whether it has just shown a wrong one.
+    /// Whether the last command had a wrong token.
     pub(super) wrong_token: bool,
-    /// Whether it, or the protocol, is at its end.
+    /// Whether the connection ends: by `QUIT` or a protocol violation.
     pub(super) closing: bool,
-    /// How many commands it has sent.
+    /// The number of commands received.
     pub(super) commands: u64,
     frame: Frame,
     last: LastLimit,
-    /// What is to be done when `EXEC` comes.
+    /// The open transaction.
     pub(super) queue: Option<Queue>,
     pub(super) replies: Replies,
 }
@@ -72,8 +72,8 @@ impl Session {
         }
     }
 
-    /// Answers the commands that have come whole, in order, as far as there is room for replies,
-    /// and says how many bytes they were. Checks that follow each other are one batch.
+    /// Executes the complete commands in `bytes`, in order, while there is room for replies.
+    /// Returns their length. Consecutive checks are one batch.
     pub(super) async fn answer(&mut self, bytes: &[u8]) -> usize {
         let began = STOPWATCH.now();
         let before = self.commands;
@@ -88,10 +88,10 @@ impl Session {
                     start = start.saturating_add(length);
                     if !frame.is_empty() {
                         self.commands = self.commands.saturating_add(1);
-                        let kept = self.queue.as_mut().is_some_and(|queue| {
+                        let queued = self.queue.as_mut().is_some_and(|queue| {
                             queue.enqueue(&frame, rest.get(..length).unwrap_or_default(), &mut self.replies)
                         });
-                        if !kept && let Some(other) = self.gather(&frame, rest, &mut batch) {
+                        if !queued && let Some(other) = self.gather(&frame, rest, &mut batch) {
                             self.decide(&mut batch).await;
                             self.run(other, &frame, rest).await;
                         }
@@ -112,7 +112,7 @@ impl Session {
         start
     }
 
-    /// Reads a command. If it is a check it joins the batch, if not it is to be done by itself.
+    /// Parses a command. A check joins the batch; any other command is returned.
     fn gather<'a>(
         &mut self,
         frame: &Frame,
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    /// `EXEC`: does what was kept.
+    /// `EXEC`: executes the queued commands.
     async fn execute(&mut self) {
         let Some(queue) = self.queue.take() else {
             return self.replies.error("ERR", "EXEC without MULTI");
@@ -148,7 +148,7 @@ impl Session {
                 self.decide(&mut batch).await;
             }
             if let Some(other) = other {
-                // No transaction is in another, so this goes no deeper.
+                // Transactions do not nest, so neither does this call.
                 Box::pin(self.run(other, &frame, rest)).await;
             }
             frame.clear();
@@ -157,7 +157,7 @@ impl Session {
         self.decide(&mut batch).await;
     }
 
-    /// Decides what has been gathered, one after the other.
+    /// Decides the batch in order.
     async fn decide(&mut self, batch: &mut Vec<CheckRequest<'_>>) {
         if batch.is_empty() {
             return;
@@ -197,7 +197,7 @@ impl Session {
                     }
                 }
             }
-            // Not here: it goes into a batch.
+            // Checks are batched, and never reach this.
             Ok(Command::Decide(_)) => {}
         }
     }
@@ -210,7 +210,7 @@ impl Session {
     async fn reset(&mut self, client: &[u8]) {
         let client = crate::value::value_of(client);
         match self.app.reset(&client).await {
-            // What `CL.THROTTLE` counts is forgotten all the same.
+            // `CL.THROTTLE`'s budget is reset all the same.
             Ok(()) | Err(Error::NotCovered) => {
                 info!(client = self.app.logged(&client), "a client was reset");
                 self.replies.simple("OK");
@@ -229,20 +229,20 @@ impl Session {
         self.token.as_ref().is_some_and(|token| self.app.is_admin_token(token.reveal().as_bytes()))
     }
 
-    /// Whether this is the admin token. One that is not takes away what another has given.
+    /// Checks the admin token. A wrong one revokes an earlier authentication.
     pub(super) fn authenticate(&mut self, token: &[u8]) -> bool {
-        let right = self.app.is_admin_token(token);
-        self.token = right.then(|| Secret::new(String::from_utf8_lossy(token).into_owned()));
-        self.wrong_token = !right;
-        if !right {
+        let valid = self.app.is_admin_token(token);
+        self.token = valid.then(|| Secret::new(String::from_utf8_lossy(token).into_owned()));
+        self.wrong_token = !valid;
+        if !valid {
             let sentence =
                 "invalid username-password pair or user is disabled; the password is the admin token";
             self.replies.error("WRONGPASS", sentence);
         }
-        right
+        valid
     }
 
-    /// As it was in the beginning.
+    /// `RESET`: restores the initial state.
     pub(super) fn reset_state(&mut self) {
         self.token = None;
         self.queue = None;
@@ -251,7 +251,7 @@ impl Session {
     }
 }
 
-/// A decision in the form that was asked for.
+/// Writes a decision in the form of its command.
 fn write_decision(replies: &mut Replies, request: &CheckRequest<'_>, decision: &Result<Decision, Error>) {
     match (request, decision) {
         (CheckRequest::Throttle(_), Ok(decision)) => throttle::reply(replies, decision),
@@ -260,7 +260,7 @@ fn write_decision(replies: &mut Replies, request: &CheckRequest<'_>, decision: &
     }
 }
 
-/// A decision as `TOLL.CHECK` tells it.
+/// The reply of `TOLL.CHECK`.
 fn check_reply(replies: &mut Replies, decision: &Decision) {
     let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until } =
         decision.into();

@@ -1,4 +1,4 @@
-//! `CL.THROTTLE`, as redis-cell has it: the limit comes with every call.
+//! `CL.THROTTLE`, compatible with redis-cell: every call carries its limit.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::app::App;
 use crate::inline::THROTTLE;
 use crate::value::value_of;
 
-/// `max_burst`, `count` and `period`, as they were sent.
+/// `max_burst`, `count` and `period`, as sent.
 type LimitArguments = [i64; 3];
 
-/// The limit that a connection asked for last: nearly always the one it asks for next.
+/// The last limit of a connection, which is nearly always the next one too.
 #[derive(Debug, Default)]
 pub(super) struct LastLimit(Option<(LimitArguments, InlineLimit)>);
 
-/// One call.
+/// A parsed `CL.THROTTLE`.
 #[derive(Debug)]
 pub(super) struct Throttle<'a> {
     key: Cow<'a, str>,
@@ -26,10 +26,10 @@ pub(super) struct Throttle<'a> {
 }
 
 impl<'a> Throttle<'a> {
-    /// Reads what stands after the command's name: `key max_burst count period [quantity]`.
+    /// Parses the arguments: `key max_burst count period [quantity]`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A sentence for the error reply.
     pub(super) fn read(
         app: &App,
         last: &mut LastLimit,
@@ -67,8 +67,9 @@ impl AsRequest for Throttle<'_> {
     }
 }
 
-/// Five integers: limited or not, the whole limit, how much of it is left, and in how many seconds
-/// to try again (-1 if there is no need to, or no use) and until all of it is back.
+/// The reply: five integers. Whether the call is limited, the limit, the remaining units, the
+/// seconds until a retry can succeed (-1 if allowed, or if none can), and the seconds until the
+/// limit is whole.
 pub(super) fn reply(replies: &mut Replies, decision: &Decision) {
     let retry = decision.retry_after().filter(|_| !decision.allowed());
     replies.array(5);
@@ -79,26 +80,26 @@ pub(super) fn reply(replies: &mut Replies, decision: &Decision) {
     replies.integer(seconds(decision.reset_at().since(decision.now())));
 }
 
-/// The limit that the numbers mean: a bucket of `max_burst + 1`, into which `count` trickle every
+/// The limit of the arguments: a bucket of `max_burst + 1` that `count` tokens refill every
 /// `period` seconds.
 fn limit(numbers: LimitArguments) -> Result<Limit, String> {
-    let wrong = "max_burst is at least 0, count and period at least 1";
+    let range = "max_burst is at least 0, count and period at least 1";
     let [burst, count, period] = numbers.map(u64::try_from);
     let (Ok(burst), Ok(count @ 1..), Ok(period @ 1..)) = (burst, count, period) else {
-        return Err(wrong.into());
+        return Err(range.into());
     };
     let interval = Duration::from_secs(period);
     let bucket = Bucket { capacity: burst.saturating_add(1), amount: count, interval, stepped: false };
     Limit::new(Algorithm::TokenBucket(bucket)).map_err(|error| error.to_string())
 }
 
-/// In whole seconds, rounded up: whoever waits that long does not come too early.
+/// Whole seconds, rounded up, so that a client that waits that long is not early.
 fn seconds(span: Duration) -> i64 {
     let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// A number in decimal digits, as redis-cell reads it: `+5` and `05` are 5.
+/// A decimal integer as redis-cell parses it: `+5` and `05` are 5.
 pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| "value is not an integer or out of range".into())
@@ -109,17 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_read_as_redis_cell_reads_it_exactly_or_not_at_all() {
+    fn integers_are_parsed_as_redis_cell_parses_them() {
         for number in [0, 1, -1, 42, i64::MAX, i64::MIN] {
             assert_eq!(integer(number.to_string().as_bytes()), Ok(number));
         }
         for (text, number) in [("+5", 5), ("05", 5), ("-0", 0), ("+007", 7), ("0000000000000000000001", 1)] {
             assert_eq!(integer(text.as_bytes()), Ok(number), "{text:?}");
         }
-        for wrong in
+        for invalid in
             ["", "-", "+", "--1", "1 ", " 1", "1.0", "1e3", "9223372036854775808", "-9223372036854775809"]
         {
-            assert!(integer(wrong.as_bytes()).is_err(), "{wrong:?}");
+            assert!(integer(invalid.as_bytes()).is_err(), "{invalid:?}");
         }
     }
 }

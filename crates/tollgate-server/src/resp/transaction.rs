@@ -1,46 +1,46 @@
-//! `MULTI` … `EXEC`: what libraries wrap a pipeline in unless they are told not to.
+//! `MULTI` … `EXEC`, in which libraries wrap a pipeline by default.
 //!
-//! What comes in between is kept, and done when `EXEC` comes, as a pipeline would be: in order, its
-//! checks as one batch. Others are not kept waiting for it, which no check could tell.
+//! The commands in between are queued, and `EXEC` executes them as a pipeline: in order, checks as
+//! one batch. Other clients are not blocked meanwhile, which no check can observe.
 
 use super::frame::Frame;
 use super::handshake;
 use super::reply::Replies;
 
-/// The most commands of a transaction, and how many bytes they may be: whoever connects may have one.
+/// The bounds of a transaction: any client may open one.
 const COMMANDS_MAX: usize = 1_024;
 const BYTES_MAX: usize = 128 << 10;
 
-/// What has long answers, and no place in a transaction: they would all be kept until the last.
+/// Commands with long replies, which are refused: all replies are kept until the last.
 const NOT_QUEUED: [&[u8]; 4] = [b"command", b"info", b"hello", b"toll.rules"];
 
-/// What is not kept, but done at once.
+/// Commands that are executed at once, not queued.
 const IMMEDIATE: [&[u8]; 6] = [b"multi", b"exec", b"discard", b"watch", b"reset", b"quit"];
 
-/// The commands since `MULTI`, as they came.
+/// The commands since `MULTI`, as received.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) bytes: Vec<u8>,
     pub(super) commands: usize,
-    /// Whether one of them was refused. Then none is done.
+    /// Whether a command was refused. Then none is executed.
     pub(super) aborted: bool,
 }
 
 impl Queue {
-    /// Keeps a command for later and says so, unless it is one that is done at once. Says whether that
-    /// was all there was to do.
+    /// Queues or refuses a command and replies. Returns false if the command is to be executed at
+    /// once.
     pub(super) fn enqueue(&mut self, frame: &Frame, bytes: &[u8], replies: &mut Replies) -> bool {
         let name = frame.arguments(bytes).next().unwrap_or_default();
         if IMMEDIATE.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             return false;
         }
         if !handshake::is_command(name) {
-            // Who knows the name tells it best.
+            // The unknown command is executed for its error reply.
             self.aborted = true;
             return false;
         }
         let refusal = if NOT_QUEUED.iter().any(|known| name.eq_ignore_ascii_case(known)) {
-            Some("this command has no place in a transaction".to_owned())
+            Some("this command is not allowed in a transaction".to_owned())
         } else if self.commands >= COMMANDS_MAX || self.bytes.len().saturating_add(bytes.len()) > BYTES_MAX {
             Some(format!(
                 "a transaction has at most {COMMANDS_MAX} commands and {BYTES_MAX} bytes; \
