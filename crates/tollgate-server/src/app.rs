@@ -251,7 +251,7 @@ impl App {
         match &applied {
             Ok(()) => info!("the configuration was reloaded and is in effect"),
             Err(errors) => {
-                error!("the new configuration is invalid, and the old one stays in effect:\n{errors}")
+                error!("the new configuration is not in effect, and nothing has changed:\n{errors}")
             }
         }
         applied

@@ -1,14 +1,14 @@
-//! The configuration of Envoy's reference rate limit service, read as that service reads it.
+//! The YAML configuration of Envoy's reference rate limit service.
 //!
-//! A domain is a tree of descriptors. A request's descriptor walks down from its root, one entry a
-//! level: to the child of the same key and value, or to one whose value is a pattern that fits, or
-//! to the one of the key alone. Where it ends is what it is limited by; if it ends too early or
-//! would have to go on, it is not limited. Each limit is a [`Rule`] that counts by the values that
-//! vary along its path, so that all of it can be decided by the same limiter as everything else.
+//! A domain is a tree of descriptors. A request's descriptor walks down from the root, one entry
+//! per level: to the child with the same key and value, else to one whose value is a matching
+//! pattern, else to the child with the key alone. The node where it ends has its limit; a
+//! descriptor that ends early or would have to go on has none. Each limit is a [`Rule`] keyed by
+//! the values that vary along its path, so the same limiter decides it.
 //!
-//! Two things are not as in the reference. Where several patterns fit, the one with the longest
-//! beginning counts, whatever the order of the file. And a key is a key and a value is a value: the
-//! reference joins them with `_`, so that there a key `a_b` is also the key `a` with the value `b`.
+//! Two differences from the reference. Where several patterns match, the one with the longest
+//! literal prefix wins, whatever the order of the file. And keys and values are separate: the
+//! reference joins them with `_`, so there the key `a_b` equals the key `a` with the value `b`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -36,58 +36,58 @@ use names::Names;
 pub(crate) use names::attribute_names;
 use tree::{Compiled, Level};
 
-/// The domains that YAML files of the reference service define.
+/// The domains that YAML files define.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domains {
     domains: HashMap<String, Domain>,
     compiled: Compiled,
 }
 
-/// One domain's descriptors.
+/// The descriptors of one domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     root: Level,
 }
 
-/// What a descriptor is limited by.
+/// The limit of a descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Matched {
     pub(crate) verdict: Verdict,
-    /// What others replace it by; may be empty.
+    /// The name by which others replace it; may be empty.
     pub(crate) name: String,
-    /// The names of those that do not count in a request where this one does.
+    /// The names of the limits that it replaces within a request.
     pub(crate) replaces: Vec<String>,
-    /// Whether its metrics are to tell all values.
+    /// Whether its metrics list every value.
     pub(crate) detailed: bool,
-    /// Whether it only watches. The rule then does as well.
+    /// Whether it is a shadow. Its rule is one too.
     pub(crate) shadow: bool,
 }
 
-/// How much a descriptor may do.
+/// The decision for a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// As much as it likes.
+    /// Never limited.
     Unlimited,
-    /// `requests_per_unit: 0` of this unit, which the reference takes and which denies everything.
+    /// Always denied: `requests_per_unit: 0` of this unit, which the reference accepts.
     DenyAll(Duration),
-    /// As much as this rule says.
+    /// Decided by this rule.
     Rule(RuleName),
 }
 
 impl Domains {
-    /// Reads a file, or every `*.yaml` and `*.yml` of a directory or of its directory `config`.
+    /// Reads a file, or every `*.yaml` and `*.yml` of a directory or of its subdirectory `config`.
     ///
     /// # Errors
-    /// Everything that is wrong, file by file.
+    /// All errors, file by file.
     pub(crate) fn read(path: &Path, store: &Backend) -> Result<Self, Vec<ConfigErrors>> {
         let sources = files::sources(path).map_err(|errors| vec![errors])?;
-        let mut wrong = Vec::new();
+        let mut invalid = Vec::new();
         let mut drafts: Vec<(String, Draft)> = Vec::new();
         for (file, text) in sources {
             let text = match text {
                 Ok(text) => text,
                 Err(reason) => {
-                    wrong.push(ConfigErrors::sentence(file, reason));
+                    invalid.push(ConfigErrors::sentence(file, reason));
                     continue;
                 }
             };
@@ -97,7 +97,7 @@ impl Domains {
                 && let Some((other, _)) =
                     drafts.iter().find(|(_, known)| known.domain.value == draft.domain.value)
             {
-                let help = format!("put all of it into one file: the other is {other}");
+                let help = format!("merge them into one file; the other is {other}");
                 let error =
                     ConfigError::new(format!("another file has the domain {:?}", draft.domain.value), help);
                 errors.report(error.at(draft.domain.span.clone(), "again"));
@@ -105,18 +105,22 @@ impl Domains {
             drafts.extend(draft.map(|draft| (file.clone(), draft)));
             let errors = errors.errors.take();
             if !errors.is_empty() {
-                wrong.push(ConfigErrors { file, text, errors, elsewhere: Vec::new() }.sorted());
+                invalid.push(ConfigErrors { file, text, errors, elsewhere: Vec::new() }.sorted());
             }
         }
-        if wrong.is_empty() { Ok(Self::of(drafts.iter().map(|(_, draft)| draft))) } else { Err(wrong) }
+        if invalid.is_empty() {
+            Ok(Self::compile(drafts.iter().map(|(_, draft)| draft)))
+        } else {
+            Err(invalid)
+        }
     }
 
-    /// The texts that would be read, one after the other: to see whether anything changed.
+    /// The text of all files, to detect changes.
     pub(crate) fn text(path: &Path) -> String {
-        let told =
+        let render =
             |(file, text): files::Source| format!("# {file}\n{}\n", text.unwrap_or_else(|reason| reason));
         match files::sources(path) {
-            Ok(sources) => sources.into_iter().map(told).collect(),
+            Ok(sources) => sources.into_iter().map(render).collect(),
             Err(errors) => errors.to_string(),
         }
     }
@@ -126,7 +130,7 @@ impl Domains {
         self.compiled.rules.iter()
     }
 
-    /// The names of descriptors that need no rule: all of it is denied, or nothing.
+    /// The names of descriptors that need no rule: always denied, or never limited.
     pub(crate) fn without_rule(&self) -> impl Iterator<Item = &(String, Verdict)> {
         self.compiled.without_rule.iter()
     }
@@ -135,14 +139,14 @@ impl Domains {
         self.domains.get(domain)
     }
 
-    /// A domain that had limits in `before` and is still there, without any.
+    /// A domain that had limits in `before` and now has none.
     pub(crate) fn emptied_since<'a>(&self, before: &'a Self) -> Option<&'a str> {
         let emptied = |name: &str| self.get(name).is_some_and(|domain| !domain.root.limits());
         let limited = before.domains.iter().filter(|(_, domain)| domain.root.limits());
         limited.map(|(name, _)| name.as_str()).find(|name| emptied(name))
     }
 
-    fn of<'a>(drafts: impl Iterator<Item = &'a Draft> + Clone) -> Self {
+    fn compile<'a>(drafts: impl Iterator<Item = &'a Draft> + Clone) -> Self {
         let mut names = Names::default();
         for draft in drafts.clone() {
             let mut path = names::Path { domain: &draft.domain.value, steps: Vec::new() };
@@ -159,13 +163,13 @@ impl Domains {
 }
 
 impl Domain {
-    /// What the service would limit a descriptor of these entries by.
+    /// The limit of a descriptor with these entries.
     pub(crate) fn find<'a>(&self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<&Matched> {
         self.root.find(entries)
     }
 }
 
-/// What a file says, as far as it can be told.
+/// Parses a file, and reports its errors.
 fn draft(errors: &ErrorList, file: &str, text: &str, store: &Backend) -> Option<Draft> {
     match yaml::parse(text) {
         Ok(Some(root)) => descriptors::read(errors, &root, store),

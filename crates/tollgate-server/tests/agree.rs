@@ -1,6 +1,6 @@
-//! B10: one script, every transport, equal outcomes. The library decides first; HTTP, one by one and in
-//! batches, the Redis protocol, one by one and pipelined, and gRPC have to say the same, each in its own
-//! server, all of them by the same hands of a clock.
+//! B10: one script, every transport, equal outcomes. The library decides first. HTTP (single and
+//! batched), the Redis protocol (single and pipelined) and gRPC must decide alike, each in its own
+//! server, all on the same injected time.
 
 use std::fs;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 
 mod common;
 
-/// Every algorithm, layers, two limits at once, a cost, a match and a rule that only watches.
+/// Every algorithm, layers, two limits at once, a cost, a match and a shadow rule.
 const RULES: &str = r#"
     [[rule]]
     name = "global"
@@ -59,10 +59,11 @@ struct Step {
     cost: u64,
 }
 
-/// Some requests at once, and how much time passes before them.
+/// The time that passes before a group of requests, and the group.
 type Script = Vec<(Duration, Vec<Step>)>;
 
-/// What everyone can tell of an outcome. `fields` are what a client of HTTP or of Envoy gets to see.
+/// The part of an outcome that every transport reports. `fields` are the header fields for a client
+/// of HTTP or Envoy.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     allowed: bool,
@@ -80,7 +81,7 @@ impl Step {
     }
 }
 
-/// Numbers that look random and are the same every time.
+/// Deterministic pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -116,7 +117,7 @@ fn config(name: &str) -> (Origin, Config) {
     (origin, config)
 }
 
-/// A server in this process, whose clock the test turns.
+/// A server in this process with an injected clock.
 struct Server {
     clock: ManualClock,
     runtime: Runtime,
@@ -312,7 +313,7 @@ fn by_grpc(script: &Script) -> Vec<Seen> {
     server.play(script, |steps| steps.iter().map(ask).collect())
 }
 
-/// The same, as far as the other can tell.
+/// Compares the outcomes, as far as the transport reports them.
 fn assert_agree(transport: &str, script: &Script, library: &[Seen], seen: &[Seen]) {
     assert_eq!(library.len(), seen.len(), "{transport}");
     let steps = script.iter().flat_map(|(_, steps)| steps);
@@ -345,7 +346,7 @@ fn b10_every_transport_gives_the_same_outcomes_as_the_library() {
 }
 
 #[test]
-fn b10_cl_throttle_is_the_library_s_bucket_in_whole_seconds_rounded_up() {
+fn b10_cl_throttle_equals_the_librarys_bucket_in_seconds_rounded_up() {
     let server = Server::start("throttle");
     let mut connection =
         redis::Client::open(format!("redis://{}", server.resp)).unwrap().get_connection().unwrap();
@@ -378,7 +379,7 @@ fn b10_cl_throttle_is_the_library_s_bucket_in_whole_seconds_rounded_up() {
         };
         let limit = library.inline(Limit::new(tollgate::Algorithm::TokenBucket(bucket)).unwrap()).unwrap();
         let request = Request::client(&key).cost(quantity).under("throttled", &limit);
-        // Nothing is a peek.
+        // A quantity of 0 peeks.
         let decision = if quantity == 0 { block_on(library.peek(request)) } else { library.check(request) };
         let decision = decision.unwrap();
         let seconds = |span: Duration| span.as_nanos().div_ceil(1_000_000_000).try_into().unwrap();

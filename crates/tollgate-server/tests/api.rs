@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 mod common;
 
-/// A server with a global rule, a rule for each client, one for logins, and one that only watches.
+/// A server with a global rule, a rule per client, one for logins, and a shadow rule.
 fn server(name: &str) -> Server {
     let file = directory(&format!("api-{name}")).join("tollgate.toml");
     let rules = r#"
@@ -37,7 +37,7 @@ fn server(name: &str) -> Server {
     Server::with_config(&file)
 }
 
-/// What is left of the first limit of a rule.
+/// The remaining units of a rule's first limit.
 fn left(answer: &Value, rule: &str) -> u64 {
     let limits = answer["limits"].as_array().unwrap_or_else(|| panic!("{answer}"));
     let limit =
@@ -87,7 +87,7 @@ fn a_check_by_attributes_reports_every_limit_that_covers_it() {
 }
 
 #[test]
-fn what_no_rule_covers_is_allowed_and_says_so() {
+fn a_request_that_no_rule_covers_is_allowed_without_numbers() {
     let file = directory("api-uncovered").join("tollgate.toml");
     fs::write(&file, "[[rule]]\nname = \"r\"\nkey = [\"tenant\"]\nlimit = \"1/s\"").unwrap();
     let server = Server::with_config(&file);
@@ -114,7 +114,7 @@ fn c5_a_peek_changes_nothing() {
 }
 
 #[test]
-fn a_batch_is_decided_in_order_each_on_its_own() {
+fn a_batch_is_decided_in_order_and_separately() {
     let server = server("batch");
     let check = |client: &str, cost: u64| json!({"attributes": {"client": client}, "cost": cost});
     let peek = json!({"attributes": {"client": "a"}, "peek": true});
@@ -177,7 +177,7 @@ fn c5_a_reservation_is_settled_by_its_id_once() {
 }
 
 #[test]
-fn c5_a_reservation_that_nobody_settles_is_given_back() {
+fn c5_an_unsettled_reservation_is_released() {
     let server = server("expire");
     let body = json!({"attributes": {"client": "a"}, "cost": 10, "ttl": "20ms"});
     let reserved = server.post("/v1/reserve", &body).json();
@@ -201,7 +201,7 @@ fn an_admin_sees_all_budgets_of_a_client_and_resets_them() {
     assert_eq!(
         left(&server.post("/v1/check", &login).json(), "global"),
         998,
-        "everyone's budget is not reset"
+        "the shared budget is not reset"
     );
     let with_path = server.admin("GET", "/v1/clients/a?path=/login", None);
     assert_eq!((with_path.status, left(&with_path.json(), "login")), (200, 2));
@@ -226,7 +226,7 @@ fn an_admin_blocks_and_unblocks_a_client() {
 }
 
 #[test]
-fn b11_an_admin_gives_a_client_other_limits_and_what_is_in_use_stays_in_use() {
+fn b11_an_admin_sets_a_clients_limits_and_usage_is_kept() {
     let server = server("limits");
     assert_eq!(server.get("/check/a?cost=10").status, 200);
     let put = |rule: &str, limit: Value| {
@@ -242,29 +242,29 @@ fn b11_an_admin_gives_a_client_other_limits_and_what_is_in_use_stays_in_use() {
     assert_eq!(
         rules["overrides"][0]["match"],
         json!({"client": "a"}),
-        "a client's own limit counts first: {rules}"
+        "a per-client limit takes precedence: {rules}"
     );
 
     let bad = put("per-client", json!("10/minuet"));
     assert_eq!((bad.status, &bad.json()["code"]), (400, &json!("invalid_limit")));
     assert!(bad.json()["detail"].as_str().unwrap().contains("did you mean"), "{bad:?}");
-    assert_eq!(put("global", json!("1/s")).status, 404, "not a budget of the client's own");
+    assert_eq!(put("global", json!("1/s")).status, 404, "not keyed by client alone");
     assert_eq!(put("per-client", json!("1000000/s log")).status, 400, "more than the store keeps");
     assert_eq!(server.admin("DELETE", "/v1/clients/a/limits?rule=per-client", None).status, 204);
     assert_eq!(server.get("/check/a").status, 429);
 }
 
 #[test]
-fn d2_a_rule_that_cannot_be_changed_for_one_client_is_told_from_one_that_is_not_there() {
+fn d2_a_rule_without_per_client_limits_is_not_called_unknown() {
     let server = server("not-own");
-    let own = "/v1/clients/a/limits";
+    let path = "/v1/clients/a/limits";
     for (rule, said) in [
-        ("global", "rule \"global\" does not count by client alone; use an [[override]]"),
-        ("watch", "rule \"watch\" does not count by client alone; use an [[override]]"),
-        ("nowhere", "there is no rule \"nowhere\"; GET /v1/rules has those there are"),
+        ("global", "rule \"global\" is not keyed by client alone; use an [[override]]"),
+        ("watch", "rule \"watch\" is not keyed by client alone; use an [[override]]"),
+        ("nowhere", "there is no rule \"nowhere\"; GET /v1/rules lists the rules"),
     ] {
-        let put = server.admin("PUT", own, Some(&json!({"rule": rule, "limit": "1/s"})));
-        let delete = server.admin("DELETE", &format!("{own}?rule={rule}"), None);
+        let put = server.admin("PUT", path, Some(&json!({"rule": rule, "limit": "1/s"})));
+        let delete = server.admin("DELETE", &format!("{path}?rule={rule}"), None);
         for answer in [put, delete] {
             assert_eq!((answer.status, &answer.json()["field"]), (404, &json!("rule")), "{answer:?}");
             assert_eq!(answer.json()["detail"], said);
@@ -282,19 +282,19 @@ fn c5_an_admin_penalises_and_refunds() {
     assert_eq!(act("refund", json!({"cost": 4})).json(), json!({"units": 4}));
     assert_eq!(server.get("/check/a").json()["remaining"], 3);
     for verb in ["refund", "penalise"] {
-        assert_eq!(act(verb, json!({"rule": "global"})).status, 404, "not the client's own");
+        assert_eq!(act(verb, json!({"rule": "global"})).status, 404, "not keyed by client alone");
     }
     let unknown = act("refund", json!({"rule": "nowhere"}));
     assert_eq!((unknown.status, &unknown.json()["field"]), (404, &json!("rule")));
     assert_eq!(
         server.post("/v1/check", &json!({"attributes": {"x": "y"}})).json()["remaining"],
         998,
-        "not everyone's"
+        "the shared budget is unchanged"
     );
 }
 
 #[test]
-fn g1_g2_statistics_and_the_clients_that_stand_out() {
+fn g1_g2_statistics_and_top_clients() {
     let server = server("stats");
     server.get("/check/heavy?cost=9");
     server.get("/check/light");
@@ -320,7 +320,7 @@ fn g1_g2_statistics_and_the_clients_that_stand_out() {
 }
 
 #[test]
-fn d2_what_is_wrong_names_the_field_and_costs_nothing() {
+fn d2_an_invalid_request_names_the_field_and_costs_nothing() {
     let server = server("wrong");
     let long = "x".repeat(1025);
     let attributes: serde_json::Map<String, Value> = (0..65).map(|i| (i.to_string(), json!("v"))).collect();
@@ -375,7 +375,7 @@ fn health_and_readiness() {
 }
 
 #[test]
-fn headers_in_the_style_that_is_configured() {
+fn header_fields_have_the_configured_style() {
     for (style, field) in [
         ("trio", "ratelimit-remaining: 9"),
         ("x", "x-ratelimit-remaining: 9"),

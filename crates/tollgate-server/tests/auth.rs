@@ -1,4 +1,4 @@
-//! `/auth`, asked as proxies ask it: what each of them sends, and what a client could add.
+//! `/auth`: the requests of each proxy, and the headers a client could add.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use common::{Answer, Server, directory};
 
 mod common;
 
-/// A server that believes whoever connects, with a rule by each attribute.
+/// A server that trusts every peer, with a rule by each attribute.
 fn server(name: &str, rules: &str) -> Server {
     let file = directory(&format!("auth-{name}")).join("tollgate.toml");
     fs::write(&file, format!("[server]\ntrusted_proxies = [\"127.0.0.1\"]\n{rules}")).unwrap();
@@ -34,7 +34,7 @@ const BY_PATH: &str = r#"
     limit = "1/hour fixed"
 "#;
 
-/// What Traefik's ForwardAuth sends for a request, and what of the client's it passes on.
+/// The header fields that Traefik's ForwardAuth sends, including the client's.
 fn traefik<'a>(method: &'a str, uri: &'a str, client: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![
         ("user-agent", "curl/8"),
@@ -51,12 +51,12 @@ fn traefik<'a>(method: &'a str, uri: &'a str, client: &'a str) -> Vec<(&'a str, 
     ]
 }
 
-/// What nginx sends, as its documentation has it.
+/// The header fields that nginx sends, as documented.
 fn nginx<'a>(method: &'a str, uri: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![("x-key", "k"), ("x-original-method", method), ("x-original-uri", uri)]
 }
 
-fn assert_mistaken(answer: &Answer, code: &str, field: &str) {
+fn assert_bad_request(answer: &Answer, code: &str, field: &str) {
     assert_eq!(answer.status, 400, "{answer:?}");
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     assert_eq!(answer.json()["code"], code, "{answer:?}");
@@ -64,7 +64,7 @@ fn assert_mistaken(answer: &Answer, code: &str, field: &str) {
 }
 
 #[test]
-fn f2_traefik_is_answered_about_the_request_it_tells_of() {
+fn f2_traefiks_original_request_is_decided() {
     let server = server("traefik", BY_EACH);
     let ask = |method, uri, client| server.send("GET", "/auth", &traefik(method, uri, client), "");
     let allowed = ask("GET", "/orders?page=1", "198.51.100.1");
@@ -92,7 +92,7 @@ fn f2_traefik_is_answered_about_the_request_it_tells_of() {
 }
 
 #[test]
-fn f2_nginx_chooses_the_status_that_it_understands() {
+fn f2_nginx_chooses_the_status_of_denials() {
     let server = server("nginx", BY_EACH);
     let ask = |query: &str| server.send("GET", &format!("/auth{query}"), &nginx("GET", "/a?b"), "");
     assert_eq!(ask("?deny_status=403").status, 200);
@@ -104,7 +104,7 @@ fn f2_nginx_chooses_the_status_that_it_understands() {
     }
     assert_eq!(ask("").status, 429);
     for wrong in ["200", "204", "399", "600", "0", "", "+403", "403.0", "４０３", "abc", "99999999999"] {
-        assert_mistaken(&ask(&format!("?deny_status={wrong}")), "invalid_status", "deny_status");
+        assert_bad_request(&ask(&format!("?deny_status={wrong}")), "invalid_status", "deny_status");
     }
     let host = |host: &str| {
         let request = format!(
@@ -117,35 +117,36 @@ fn f2_nginx_chooses_the_status_that_it_understands() {
 }
 
 #[test]
-fn f3_a_request_told_of_in_two_ways_is_refused() {
+fn f3_an_ambiguous_original_request_is_rejected() {
     let server = server("two-ways", BY_PATH);
     assert_eq!(server.send("GET", "/auth", &nginx("GET", "/login"), "").status, 200);
     assert_eq!(server.send("GET", "/auth", &nginx("GET", "/login"), "").status, 429);
     for added in [("x-forwarded-uri", "/other"), ("x-forwarded-method", "GET"), ("x-forwarded-uri", "")] {
         let headers = [nginx("GET", "/login"), vec![added]].concat();
-        assert_mistaken(&server.send("GET", "/auth", &headers, ""), "ambiguous", added.0);
+        assert_bad_request(&server.send("GET", "/auth", &headers, ""), "ambiguous", added.0);
     }
     for (name, value) in [("x-original-uri", "/other"), ("x-original-method", "GET")] {
         let headers = [nginx("GET", "/login"), vec![(name, value)]].concat();
-        assert_mistaken(&server.send("GET", "/auth", &headers, ""), "ambiguous", name);
+        assert_bad_request(&server.send("GET", "/auth", &headers, ""), "ambiguous", name);
         let headers = [traefik("GET", "/login", "127.0.0.1"), vec![(name, value)]].concat();
         assert_eq!(server.send("GET", "/auth", &headers, "").status, 400);
     }
     for name in ["x-forwarded-uri", "x-forwarded-method", "x-forwarded-host"] {
         let headers = [traefik("GET", "/login", "127.0.0.1"), vec![(name, "/x")]].concat();
-        assert_mistaken(&server.send("GET", "/auth", &headers, ""), "ambiguous", name);
+        assert_bad_request(&server.send("GET", "/auth", &headers, ""), "ambiguous", name);
     }
     for (name, value) in [("x-original-uri", ""), ("x-original-method", "G T"), ("x-original-method", "")] {
-        assert_mistaken(&server.send("GET", "/auth", &[(name, value)], ""), "invalid_header", name);
+        assert_bad_request(&server.send("GET", "/auth", &[(name, value)], ""), "invalid_header", name);
     }
-    // X-Forwarded-Host is of no kind: it is everywhere, and where nginx tells it says nothing.
+    // X-Forwarded-Host belongs to no kind: every proxy sends it, and beside nginx's headers it is
+    // ignored.
     let headers = [nginx("GET", "/login"), vec![("x-forwarded-host", "other")]].concat();
     assert_eq!(server.send("GET", "/auth", &headers, "").status, 429);
     assert_eq!(server.metric("tollgate_decisions_total{outcome=\"allowed\"}"), 1.0);
 }
 
 #[test]
-fn f2_envoy_is_answered_about_the_path_behind_the_prefix() {
+fn f2_envoys_path_after_the_prefix_is_decided() {
     let server = server("envoy", BY_PATH);
     let ask =
         |method: &str, path: &str| server.send(method, path, &[("x-real-ip", "198.51.100.1")], "").status;
@@ -162,7 +163,7 @@ fn f2_envoy_is_answered_about_the_path_behind_the_prefix() {
 }
 
 #[test]
-fn f3_nothing_that_is_too_long_or_odd_gets_around_a_rule() {
+fn f3_long_and_unusual_values_do_not_evade_a_rule() {
     let server = server(
         "odd",
         &format!(
@@ -185,7 +186,7 @@ fn f3_nothing_that_is_too_long_or_odd_gets_around_a_rule() {
     let method = "M".repeat(2_000);
     assert_eq!(server.send("GET", "/auth", &nginx(&method, "/method"), "").status, 200);
     assert_eq!(server.send("GET", "/auth", &nginx(&method, "/method"), "").status, 429);
-    // A request that is told of by nobody is one for `/`.
+    // A request without original headers has the path `/`.
     assert_eq!([server.get("/auth").status, server.get("/auth").status], [200, 429]);
     assert_eq!(server.send("GET", "/auth", &nginx("GET", "/"), "").status, 429);
     let key = "k".repeat(3_000);
@@ -198,7 +199,7 @@ fn f3_nothing_that_is_too_long_or_odd_gets_around_a_rule() {
 }
 
 #[test]
-fn f3_forwarding_headers_are_believed_only_from_trusted_proxies() {
+fn f3_only_trusted_proxies_forward_a_client() {
     let rules = "[[rule]]\nname = \"per-client\"\nkey = [\"client\"]\nlimit = \"1/hour fixed\"";
     let ask = |server: &Server, client| server.send("GET", "/auth", &traefik("GET", "/", client), "").status;
     let trusting = server("trusting", rules);
@@ -212,7 +213,7 @@ fn f3_forwarding_headers_are_believed_only_from_trusted_proxies() {
 }
 
 #[test]
-fn e4_a_store_that_fails_is_a_503_where_a_rule_is_closed_whatever_denials_are() {
+fn e4_a_failed_store_is_a_503_under_a_closed_rule_whatever_deny_status_is() {
     let file = directory("auth-closed").join("tollgate.toml");
     let closed = r#"
         [store]

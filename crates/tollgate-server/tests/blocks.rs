@@ -1,4 +1,4 @@
-//! Blocks, listed.
+//! `GET /v1/blocks`.
 
 mod common;
 #[path = "../../tollgate-redis/tests/common/mod.rs"]
@@ -11,7 +11,7 @@ use redis::Redis;
 use serde_json::json;
 
 #[test]
-fn c5_whoever_is_kept_out_is_listed_and_nobody_else() {
+fn c5_exactly_the_blocked_clients_are_listed() {
     let rules = "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = [\"9/hour fixed\", \"9/hour log\"]\n\
                  [[rule]]\nname = \"log\"\nkey = [\"client\"]\nlimit = \"9/hour log\"\n";
     let redis = Redis::start(&[]);

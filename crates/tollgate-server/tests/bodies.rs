@@ -1,4 +1,4 @@
-//! Bodies are bounded by what they are, however they arrive.
+//! The memory of a body depends on its size, not on how it arrives.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,14 +8,14 @@ use common::{Server, parse};
 
 mod common;
 
-/// How many bodies are on their way at once.
+/// The number of concurrent bodies.
 const BODIES: usize = 4;
 
-/// Nearly as much as a body may have.
+/// Nearly the largest body.
 const BODY_BYTES: usize = 1_000_000;
 
 #[test]
-fn a_body_in_chunks_of_one_byte_costs_what_its_bytes_cost() {
+fn a_body_in_chunks_of_one_byte_costs_no_extra_memory() {
     let server = Server::start(&[]);
     assert_eq!(server.get("/healthz").status, 200);
     let before = server.peak_bytes();

@@ -1,13 +1,13 @@
-//! What a page of another site can have its visitor's browser do: nothing that changes state.
+//! A page of another site cannot make its visitor's browser change state.
 
 use common::{Server, TOKEN};
 use serde_json::json;
 
 mod common;
 
-/// A form of another page can send any text as `text/plain` without asking first.
+/// A form can send any text as `text/plain` without a CORS preflight.
 #[test]
-fn a_body_has_to_be_declared_as_json() {
+fn a_body_must_be_declared_as_json() {
     let server = Server::start(&[]);
     let body = json!({"attributes": {"client": "a"}}).to_string();
     let send = |kind: &str| server.send("POST", "/v1/check", &[("content-type", kind)], &body);
@@ -29,7 +29,7 @@ fn a_body_has_to_be_declared_as_json() {
 }
 
 #[test]
-fn what_another_sites_page_asks_for_is_refused_and_costs_nothing() {
+fn a_cross_site_request_is_rejected_and_costs_nothing() {
     let server = Server::start(&[]);
     let (token, body) = (format!("Bearer {TOKEN}"), json!({"attributes": {"client": "a"}}).to_string());
     let ways = [

@@ -1,4 +1,4 @@
-//! Limits that are in force for one client at the same time, over HTTP.
+//! Several budgets of one client, over HTTP.
 
 mod common;
 #[path = "../../tollgate-redis/tests/common/mod.rs"]
@@ -19,7 +19,7 @@ fn rules(limit: &str) -> String {
 }
 
 #[test]
-fn b12_an_override_by_path_and_its_rule_are_two_budgets_and_say_so() {
+fn b12_an_override_by_path_and_its_rule_are_two_named_budgets() {
     let redis = Redis::start(&[]);
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url());
     for (kind, store) in [("memory", ""), ("redis", &store)] {

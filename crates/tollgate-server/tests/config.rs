@@ -1,4 +1,4 @@
-//! The configuration: what it means, and what is said about one that is wrong.
+//! The configuration: its meaning, and the errors of invalid ones.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,10 +22,10 @@ fn written(name: &str, text: &str) -> PathBuf {
 
 fn load(name: &str, text: &str) -> Result<Config, String> {
     let origin = Origin { file: Some(written(name, text)), ..Origin::default() };
-    origin.load().map_err(|faults| faults.to_string())
+    origin.load().map_err(|errors| errors.to_string())
 }
 
-/// The starter with the settings that stand behind this mark taken out of their comments.
+/// The starter with the settings behind `mark` uncommented.
 fn uncommented(mark: &str, but: &[&str]) -> String {
     let uncomment = |line: &'static str| match line.strip_prefix(mark) {
         Some(text) if but.iter().any(|setting| text.starts_with(setting)) => line,
@@ -35,21 +35,22 @@ fn uncommented(mark: &str, but: &[&str]) -> String {
     STARTER.lines().map(uncomment).collect::<Vec<_>>().join("\n")
 }
 
-/// Who is taken to ask, and everything else that can change while a server runs.
+/// The clients that are identified, and all other settings that a reload changes.
 fn settings(config: &Config) -> (Vec<String>, String) {
-    let told = [("10.1.2.3:1", "203.0.113.9"), ("[2001:db8::1]:1", "2001:db8::2")].map(|(peer, client)| {
-        let peer = PeerAddr(peer.parse().unwrap());
-        let request = Request::builder().header("x-forwarded-for", client).extension(peer);
-        let request = request.header("forwarded", "for=192.0.2.1").body(()).unwrap();
-        config.settings.identity.identify(Head::from(&request)).unwrap().into_owned()
-    });
-    (told.to_vec(), format!("{:?}", config.settings))
+    let clients =
+        [("10.1.2.3:1", "203.0.113.9"), ("[2001:db8::1]:1", "2001:db8::2")].map(|(peer, client)| {
+            let peer = PeerAddr(peer.parse().unwrap());
+            let request = Request::builder().header("x-forwarded-for", client).extension(peer);
+            let request = request.header("forwarded", "for=192.0.2.1").body(()).unwrap();
+            config.settings.identity.identify(Head::from(&request)).unwrap().into_owned()
+        });
+    (clients.to_vec(), format!("{:?}", config.settings))
 }
 
 #[test]
-fn what_the_starter_has_behind_one_mark_is_what_applies_without_it() {
+fn the_starters_commented_defaults_are_the_defaults() {
     let (starter, nothing) = (load("starter", STARTER).unwrap(), load("nothing", "").unwrap());
-    let all = load("uncommented", &uncommented("# ", &[])).unwrap_or_else(|faults| panic!("{faults}"));
+    let all = load("uncommented", &uncommented("# ", &[])).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!((&all.fixed, settings(&all)), (&nothing.fixed, settings(&nothing)));
     assert_eq!((&starter.fixed, settings(&starter)), (&nothing.fixed, settings(&nothing)));
     assert_eq!(format!("{:?}", all.rules), format!("{:?}", starter.rules));
@@ -57,11 +58,11 @@ fn what_the_starter_has_behind_one_mark_is_what_applies_without_it() {
 }
 
 #[test]
-fn what_the_starter_has_behind_two_marks_is_right_too() {
+fn the_starters_commented_examples_are_valid() {
     let files = ["envoy_config", "admin_token_file", "[server.tls]", "cert", "key = \"", "client_ca"];
     let of_other_stores = ["data", "durability", "flush_interval", "url", "prefix", "remember_denials"];
     let but = [&files[..], &of_other_stores, &["trusted_hops"]].concat();
-    let all = load("examples", &uncommented("## ", &but)).unwrap_or_else(|faults| panic!("{faults}"));
+    let all = load("examples", &uncommented("## ", &but)).unwrap_or_else(|errors| panic!("{errors}"));
     let names: Vec<String> = all.rules.rules().iter().map(|rule| rule.name().to_string()).collect();
     assert_eq!(
         (names, all.rules.overrides().count()),
@@ -71,8 +72,8 @@ fn what_the_starter_has_behind_two_marks_is_right_too() {
 }
 
 #[test]
-fn the_starter_tells_of_every_setting() {
-    // Of the settings that there are, the names of those that a wrong one is answered with.
+fn the_starter_has_every_setting() {
+    // The error of an unknown setting lists the known ones.
     for (section, text) in [
         ("server", "[server]\nzz = 1"),
         ("tls", "[server.tls]\nzz = 1"),
@@ -84,18 +85,18 @@ fn the_starter_tells_of_every_setting() {
         ),
     ] {
         let complaint = load(&format!("every-{section}"), text).unwrap_err();
-        let known = complaint.split("what can stand here: ").nth(1).unwrap_or_else(|| panic!("{complaint}"));
+        let known = complaint.split("known settings: ").nth(1).unwrap_or_else(|| panic!("{complaint}"));
         let later = ["data", "durability", "flush_interval", "url", "prefix"];
         for setting in known.lines().next().unwrap().split(", ").filter(|setting| !later.contains(setting)) {
-            let told = STARTER.contains(&format!("{setting} = "))
+            let has = STARTER.contains(&format!("{setting} = "))
                 || STARTER.contains(&format!("[server.{setting}]"));
-            assert!(told, "{section}: {setting}");
+            assert!(has, "{section}: {setting}");
         }
     }
 }
 
 #[test]
-fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
+fn d3_an_error_has_its_position_and_a_fix() {
     let cases = [
         ("[server]\nhtpp = \"off\"", "2:1", "did you mean `http`?"),
         ("[servr]\n", "1:2", "did you mean `server`?"),
@@ -111,7 +112,7 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[server]\ntimeout = \"10 parsecs\"", "2:15", "unknown unit \"parsecs\""),
         ("[server]\ntimeout = 10", "2:11", "such as \"100ms\""),
         ("[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"10.0.0.0/99\"]", "2:34", "such as \"10.0.0.0/8\""),
-        ("[server]\ntrusted_proxies = [\"::1\"]\ntrusted_hops = 1", "3:16", "leave out one"),
+        ("[server]\ntrusted_proxies = [\"::1\"]\ntrusted_hops = 1", "3:16", "remove `trusted_proxies`"),
         ("[server]\nipv6_prefix = 129", "2:15", "1 to 128"),
         ("[server]\nadmin_token_file = \"none\"", "2:20", "cannot read"),
         ("[server]\nadmin_token = \"secret\"", "2:1", "did you mean `admin_token_file`?"),
@@ -121,11 +122,11 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[server]\nworkers = 0", "2:11", "from 1 to 1024"),
         ("[server]\nworkers = 100_000", "2:11", "from 1 to 1024"),
         ("[server]\nlog = \"nonsense=loud\"", "2:7", "info"),
-        ("[store]\nkind = \"disk\"", "2:8", "add data = "),
+        ("[store]\nkind = \"disk\"", "2:8", "data = \"/var/lib/tollgate\""),
         ("[store]\nkind = \"disk\"\ndata = \"d\"\nflush_interval = \"1us\"", "4:18", "100ms is usual"),
-        ("[store]\ndurability = \"strict\"", "2:14", "add that, or leave it out"),
+        ("[store]\ndurability = \"strict\"", "2:14", "set that kind, or remove this setting"),
         ("[store]\nkind = \"disk\"\ndata = \"d\"\ndurability = \"loose\"", "4:14", "relaxed"),
-        ("[store]\nkind = \"redis\"", "2:8", "add url = \"redis://127.0.0.1:6379\""),
+        ("[store]\nkind = \"redis\"", "2:8", "url = \"redis://127.0.0.1:6379\""),
         ("[store]\nkind = \"redis\"\nurl = \"http://h\"", "3:7", "redis+cluster://"),
         ("[store]\nkind = \"redis\"\nurl = \"redis://h\"\nprefix = \"a{b\"", "4:10", "braces"),
         (
@@ -134,7 +135,7 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
             "microseconds",
         ),
         ("[store]\nkind = \"rediss\"", "2:8", "did you mean \"redis\"?"),
-        ("[store]\nurl = \"redis://127.0.0.1\"", "2:7", "add that, or leave it out"),
+        ("[store]\nurl = \"redis://127.0.0.1\"", "2:7", "set that kind, or remove this setting"),
         ("[store]\nmax_keys = 0", "2:12", "at least 1"),
         ("[store]\nmax_keys = -5", "2:12", "write a whole number"),
         ("[store]\nlocal_share = 1.5", "2:15", "at most 1"),
@@ -143,7 +144,7 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
         ("[[rule]]\nname = \"a\"\nlimit = [\"10/s\", \"10/s fixt\"]", "3:24", "fixed"),
         ("[[rule]]\nname = \"a\"\nlimit = 10", "3:9", "write a limit in quotes"),
         ("[[rule]]\nname = \"a\"\nlimit = []", "3:9", "give it one"),
-        ("[[rule]]\nname = \"a\"", "1:1", "add `limit = "),
+        ("[[rule]]\nname = \"a\"", "1:1", "`limit = "),
         ("[[rule]]\nlimit = \"1/s\"", "1:1", "add `name = "),
         ("[[rule]]\nname = \"naïve\"\nlimit = \"1/s\"", "2:8", "printable ASCII"),
         ("[[rule]]\nname = \"a\"\nlimit = \"1/s\"\ncost = 0", "4:8", "out of range"),
@@ -173,7 +174,7 @@ fn d3_what_is_wrong_is_told_with_its_place_and_what_to_write() {
 }
 
 #[test]
-fn what_may_be_written_in_several_ways() {
+fn settings_with_several_spellings() {
     let text = "[server]\nstop_delay = \"5s\"\n[store]\nlocal_share = 1\nmax_keys = 0x10\nclock = \"coarse\"";
     let config = load("ways", text).unwrap();
     assert_eq!(config.fixed.stop_delay, Duration::from_secs(5));
@@ -182,16 +183,16 @@ fn what_may_be_written_in_several_ways() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
+fn all_errors_are_reported_at_once_in_the_order_of_the_file() {
     let text = "[server]\nhttp = 1\n[[rule]]\nname = \"a\"\nlimit = \"1/x\"\n[[rule]]\nname = \"a\"\nlimit = \"2/x\"\n[other]";
     let complaint = load("all", text).unwrap_err();
-    let places = ["tollgate.toml:2:8", ":5:12", ":7:8", ":8:12", ":9:2", "5 mistakes"];
+    let places = ["tollgate.toml:2:8", ":5:12", ":7:8", ":8:12", ":9:2", "5 errors"];
     let found: Vec<_> = places.iter().map(|place| complaint.find(place)).collect();
     assert!(found.iter().all(Option::is_some) && found.is_sorted(), "{found:?} in {complaint}");
 }
 
 #[test]
-fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
+fn the_environment_overrides_the_file_and_flags_override_both() {
     let file = written(
         "order",
         "[server]\nhttp = \"127.0.0.1:1\"\nworkers = 1\ntimeout = \"1s\"\n[store]\nmax_keys = 1\non_full = \"deny\"",
@@ -213,12 +214,7 @@ fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
     assert_eq!(config.fixed.timeout, Duration::from_secs(2));
     assert_eq!((config.fixed.store.max_keys, config.fixed.store.on_full), (1, OnFull::Pool));
     assert_eq!(config.rules.rules()[0].limits()[0].to_string(), "7/second");
-    assert_eq!(
-        config.warnings.len(),
-        1,
-        "what Kubernetes sets is none of our business: {:?}",
-        config.warnings
-    );
+    assert_eq!(config.warnings.len(), 1, "variables of Kubernetes are ignored: {:?}", config.warnings);
     assert!(config.warnings[0].contains("did you mean TOLLGATE_STORE_MAX_KEYS?"), "{:?}", config.warnings);
 
     let wrong = HashMap::from([("TOLLGATE_SERVER_TIMEOUT".into(), "2 sec onds".into())]);
@@ -231,11 +227,11 @@ fn the_environment_counts_more_than_the_file_and_flags_more_than_both() {
 fn load_with(name: &str, text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
     let environment = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     let origin = Origin { file: Some(written(name, text)), environment, ..Origin::default() };
-    origin.load().map_err(|faults| faults.to_string())
+    origin.load().map_err(|errors| errors.to_string())
 }
 
 #[test]
-fn a_variable_that_nothing_reads_is_told_if_it_is_part_of_one_that_something_does() {
+fn an_unread_variable_that_resembles_a_setting_is_a_warning() {
     let warning = |variable: &str| load_with("misspelt", "", &[(variable, "1")]).unwrap().warnings;
     for (variable, meant) in [
         ("TOLLGATE_HTTP", "did you mean TOLLGATE_SERVER_HTTP?"),
@@ -244,8 +240,8 @@ fn a_variable_that_nothing_reads_is_told_if_it_is_part_of_one_that_something_doe
         ("TOLLGATE_TLS_CERT", "did you mean TOLLGATE_SERVER_TLS_CERT?"),
         ("TOLLGATE_LIMIT", "--limit"),
     ] {
-        let told = warning(variable);
-        assert!(told.len() == 1 && told[0].contains(meant), "{variable}: {told:?}");
+        let warnings = warning(variable);
+        assert!(warnings.len() == 1 && warnings[0].contains(meant), "{variable}: {warnings:?}");
     }
     for of_kubernetes in [
         "TOLLGATE_SERVICE_HOST",
@@ -258,7 +254,7 @@ fn a_variable_that_nothing_reads_is_told_if_it_is_part_of_one_that_something_doe
 }
 
 #[test]
-fn a_place_in_the_environment_says_which_kind_of_store_is_meant() {
+fn a_location_in_the_environment_implies_the_kind_of_store() {
     let url = ("TOLLGATE_STORE_URL", "redis://127.0.0.1:7");
     let data = ("TOLLGATE_STORE_DATA", "/nowhere/tollgate");
     let store = |text, variables: &[_]| {
@@ -274,7 +270,7 @@ fn a_place_in_the_environment_says_which_kind_of_store_is_meant() {
         ("", &[url, data], "TOLLGATE_STORE_URL is for kind = \"redis\""),
         ("", &both, "TOLLGATE_STORE_DATA is for kind = \"disk\""),
         ("", &[("TOLLGATE_STORE_PREFIX", "p")], "TOLLGATE_STORE_PREFIX is for kind = \"redis\""),
-        ("", &[("TOLLGATE_STORE_URL", "http://h")], "TOLLGATE_STORE_URL: there is no such store"),
+        ("", &[("TOLLGATE_STORE_URL", "http://h")], "TOLLGATE_STORE_URL: invalid Redis settings"),
     ] {
         let complaint = store(text, variables).unwrap_err();
         assert!(complaint.contains(said), "{text} {variables:?}: {complaint}");
@@ -282,7 +278,7 @@ fn a_place_in_the_environment_says_which_kind_of_store_is_meant() {
 }
 
 #[test]
-fn files_are_looked_for_beside_the_configuration_and_a_short_token_is_refused() {
+fn files_are_relative_to_the_configuration_and_a_short_token_is_rejected() {
     let file = written("token", "[server]\nadmin_token_file = \"token\"");
     let origin = Origin { file: Some(file.clone()), ..Origin::default() };
     fs::write(file.with_file_name("token"), "0123456789abcdef\n").unwrap();
@@ -290,11 +286,11 @@ fn files_are_looked_for_beside_the_configuration_and_a_short_token_is_refused() 
     fs::write(file.with_file_name("token"), "sesame\n").unwrap();
     let complaint = origin.load().unwrap_err().to_string();
     assert!(complaint.contains(":2:20") && complaint.contains("at least 16"), "{complaint}");
-    assert!(!complaint.contains("sesame"), "what it is stays secret: {complaint}");
+    assert!(!complaint.contains("sesame"), "the token is not shown: {complaint}");
 }
 
 #[test]
-fn validate_says_in_words_what_a_configuration_means() {
+fn validate_explains_a_configuration() {
     let text = r#"
         [[rule]]
         name = "global"
@@ -316,8 +312,8 @@ fn validate_says_in_words_what_a_configuration_means() {
     assert!(output.status.success(), "{output:?}");
     let words = String::from_utf8(output.stdout).unwrap();
     for line in [
-        "tollgate.toml is right.",
-        "Answers on http://127.0.0.1:8080, grpc://127.0.0.1:8081, redis://127.0.0.1:6380, at most 10000 connections each.",
+        "tollgate.toml is valid.",
+        "Listens on http://127.0.0.1:8080, grpc://127.0.0.1:8081, redis://127.0.0.1:6380, at most 10000 connections each.",
         "Rule \"global\" covers every request.",
         "  All of them share one budget:",
         "    up to 5000 at once, 5000 more per second (5000/second)",
@@ -328,23 +324,23 @@ fn validate_says_in_words_what_a_configuration_means() {
         "  Where client is \"partner-7\", instead:",
         "    up to 100 at once, 10 more every 100ms; beyond that a reserve: up to 50 at once, 5 more per second (100 refill 10 every 100ms reserve 50 refill 5/second)",
         "  A request costs 2 times as much as it says.",
-        "  It only watches: it is charged and counted, and never denies.",
+        "  Shadow rule: it is charged and counted, and never denies.",
     ] {
         assert!(words.lines().any(|said| said.ends_with(line)), "no {line:?} in {words}");
     }
 }
 
 #[test]
-fn init_and_validate_mean_the_same_file_if_none_is_named() {
+fn init_and_validate_have_the_same_default_file() {
     let directory = directory("config-unnamed");
-    for (command, said) in [("init", "wrote tollgate.toml"), ("validate", "tollgate.toml is right.")] {
+    for (command, said) in [("init", "wrote tollgate.toml"), ("validate", "tollgate.toml is valid.")] {
         let output = Command::new(TOLLGATE).arg(command).current_dir(&directory).output().unwrap();
         assert!(String::from_utf8_lossy(&output.stdout).starts_with(said), "{output:?}");
     }
 }
 
 #[test]
-fn init_writes_the_starter_and_never_over_a_file() {
+fn init_writes_the_starter_and_never_overwrites_a_file() {
     let file = directory("config-init").join("new.toml");
     let name = file.to_str().unwrap();
     assert!(tollgate(&["init", name]).status.success());
@@ -352,7 +348,7 @@ fn init_writes_the_starter_and_never_over_a_file() {
     fs::write(&file, "mine").unwrap();
     let again = tollgate(&["init", name]);
     assert_eq!(again.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&again.stderr).contains("is there already"), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already exists"), "{again:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
     assert_eq!(String::from_utf8(tollgate(&["init", "-"]).stdout).unwrap(), STARTER);
 }

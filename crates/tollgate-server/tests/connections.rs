@@ -1,4 +1,4 @@
-//! Connections are bounded, whoever opens them, and nobody keeps the others out: on each listener.
+//! Connections are bounded per listener and per peer, and no peer starves the others.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -10,24 +10,24 @@ use common::{Server, TOLLGATE, directory, eventually};
 
 mod common;
 
-/// A wait that long for an answer means that there will be none.
+/// A read that takes this long never succeeds.
 const NEVER: Duration = Duration::from_secs(20);
 
-/// HTTP/2's preface, settings that say nothing, and a ping.
+/// HTTP/2's preface, empty settings, and a ping.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x08\x06\0\0\0\0\0are you?";
 
-/// The answer to such a ping: a frame that is an acknowledgement, and the same eight bytes.
+/// The acknowledgement of that ping, with the same eight bytes.
 const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0are you?";
 
-/// A protocol, spoken by hand.
+/// A protocol, as raw bytes.
 #[derive(Clone, Copy, Debug)]
 struct Protocol {
     name: &'static str,
-    /// What a client asks first, and next, and how each answer ends.
+    /// The first and the next request, and the end of each response.
     first: &'static [u8],
     next: &'static [u8],
     answer: &'static [u8],
-    /// The beginning of a request that keeps a connection busy.
+    /// The beginning of a request, which keeps a connection busy.
     unfinished: &'static [u8],
 }
 
@@ -57,7 +57,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Connects and sends a question.
+    /// Connects and sends a request.
     fn asks(server: &Server, protocol: Protocol) -> Self {
         let mut stream = TcpStream::connect(server.listens(protocol.name)).unwrap();
         stream.set_read_timeout(Some(NEVER)).unwrap();
@@ -65,7 +65,7 @@ impl Peer {
         Self { stream, protocol }
     }
 
-    /// Whether the answer comes; if not, whether the connection is over.
+    /// Whether the response comes; false if the connection ends.
     fn is_answered(&mut self) -> bool {
         let (mut heard, mut byte) = (Vec::new(), [0]);
         while !heard.ends_with(self.protocol.answer) {
@@ -79,30 +79,30 @@ impl Peer {
         true
     }
 
-    /// Asks once more.
+    /// Sends another request.
     fn is_answered_again(&mut self) -> bool {
         self.stream.write_all(self.protocol.next).is_ok() && self.is_answered()
     }
 
-    /// Whether the server has closed it, whatever it said before.
+    /// Whether the server closes the connection.
     fn is_closed(&mut self) -> bool {
         let end = self.stream.read_to_end(&mut Vec::new());
         end.map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true)
     }
 
-    /// Keeps the connection busy from now on, and knows that it is.
+    /// Keeps the connection busy, and waits until it is.
     fn never_finishes(&mut self, server: &Server) {
         self.stream.write_all(self.protocol.unfinished).unwrap();
         match self.protocol.name {
-            // The server says that it waits for the body.
+            // `100 Continue`: the server waits for the body.
             "http" => assert!(self.stream.read(&mut [0; 64]).unwrap() > 0),
-            // What was sent before a ping has been read when that is answered.
+            // Frames before a ping have been read once it is acknowledged.
             "grpc" => assert!(self.is_answered_again() && self.is_answered_again()),
             _ => self.takes_no_replies(server),
         }
     }
 
-    /// Asks until the server has had time to answer another many times and has taken nothing more.
+    /// Sends commands until the server stops reading, while it serves others.
     fn takes_no_replies(&mut self, server: &Server) {
         self.stream.set_nonblocking(true).unwrap();
         let many = "COMMAND\r\n".repeat(10_000);
@@ -114,7 +114,7 @@ impl Peer {
     }
 }
 
-/// A server on all listeners, with these settings.
+/// A server with every listener and these settings.
 fn server(name: &str, settings: &str) -> Server {
     let file = directory(&format!("connections-{name}")).join("tollgate.toml");
     fs::write(&file, format!("[server]\n{settings}\n")).unwrap();
@@ -127,20 +127,20 @@ fn count(server: &Server, name: &str, protocol: Protocol, more: &str) -> f64 {
 }
 
 #[test]
-fn when_a_listener_is_full_the_longest_idle_connection_makes_room() {
+fn a_full_listener_evicts_the_longest_idle_connection() {
     for protocol in PROTOCOLS {
         let server = server(&format!("idle-{}", protocol.name), "max_connections = 3");
-        // One after the other, so that it is known which has been idle for longest.
+        // In order, so that the longest idle one is known.
         let [mut first, mut second, mut third] = [(); 3].map(|()| {
             let mut peer = Peer::asks(&server, protocol);
             assert!(peer.is_answered(), "{protocol:?}");
             peer
         });
-        // HTTP's own listener is full, too, while it is asked for metrics; the others have room for that.
+        // HTTP's listener is itself full while it serves the metrics.
         if protocol.name != "http" {
             assert_eq!(count(&server, "", protocol, ""), 3.0);
         }
-        // The first has been idle for the shortest time now. (A ping is no call: gRPC's stay as they are.)
+        // The first is now the least idle. (A ping is not a call, so gRPC's order stays.)
         if protocol.name != "grpc" {
             assert!(first.is_answered_again());
             std::mem::swap(&mut first, &mut second);
@@ -153,7 +153,7 @@ fn when_a_listener_is_full_the_longest_idle_connection_makes_room() {
 }
 
 #[test]
-fn while_all_connections_of_a_listener_are_busy_a_new_one_waits_and_other_listeners_answer() {
+fn a_new_connection_waits_while_all_are_busy_and_other_listeners_answer() {
     for protocol in PROTOCOLS {
         let server = server(&format!("busy-{}", protocol.name), "max_connections = 2");
         let mut busy = [(); 2].map(|()| Peer::asks(&server, protocol));
@@ -178,7 +178,7 @@ fn while_all_connections_of_a_listener_are_busy_a_new_one_waits_and_other_listen
 }
 
 #[test]
-fn a_peer_has_its_bound_and_a_trusted_proxy_has_none() {
+fn a_peer_is_bounded_and_a_trusted_proxy_is_not() {
     for protocol in PROTOCOLS {
         let open = |server: &Server| {
             let mut peers: Vec<Peer> = (0..5).map(|_| Peer::asks(server, protocol)).collect();
@@ -197,7 +197,7 @@ fn a_peer_has_its_bound_and_a_trusted_proxy_has_none() {
     }
 }
 
-/// A server that may have so many files open, and listens for everything.
+/// A server with these limits on open files, and every listener.
 fn with_descriptors(soft: u32, hard: u32, config: &str) -> Server {
     let script = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -206,16 +206,16 @@ fn with_descriptors(soft: u32, hard: u32, config: &str) -> Server {
 }
 
 #[test]
-fn few_descriptors_are_shared_out_and_no_listener_starves_the_others_nor_reloading() {
+fn few_descriptors_are_shared_and_starve_neither_listeners_nor_reloads() {
     let file = directory("connections-descriptors").join("tollgate.toml");
     let rule = |limit: &str| format!("[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"{limit}\"\n");
     for protocol in PROTOCOLS {
         fs::write(&file, rule("10/hour")).unwrap();
         let mut server = with_descriptors(40, 80, file.to_str().unwrap());
-        let told = server.log_line("file descriptors are too few");
-        assert!(told.contains("raise the limit on open files to 30128"), "{told}");
-        assert!(told.contains("each listener has 13"), "{told}");
-        // More than there are descriptors, all at once, and each keeps its connection.
+        let warning = server.log_line("too few file descriptors");
+        assert!(warning.contains("raise the limit on open files to 30128"), "{warning}");
+        assert!(warning.contains("each listener accepts 13"), "{warning}");
+        // More connections than descriptors.
         let mut peers: Vec<Peer> = (0..100).map(|_| Peer::asks(&server, protocol)).collect();
         assert!(peers.iter_mut().all(Peer::is_answered), "{protocol:?}");
         for other in PROTOCOLS.iter().filter(|other| other.name != protocol.name) {

@@ -1,4 +1,4 @@
-//! `tollgate serve --data`: counts that survive restarts, crashes and full disks, and `dump` and `restore`.
+//! `tollgate serve --data`: counts survive restarts, crashes and full disks. `dump` and `restore`.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn restore(data: &Path, dump: &[u8]) -> Output {
     restore.args(["restore", "--data"]).arg(data);
     let mut restore =
         restore.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // One that refuses what it reads may not read all of it.
+    // A `restore` that rejects its input may not read all of it.
     let _ = restore.stdin.take().unwrap().write_all(dump);
     restore.wait_with_output().unwrap()
 }
@@ -65,7 +65,7 @@ fn relaxed_counts_survive_sigkill_once_they_are_written() {
     let data = directory("disk-written");
     let mut server = serve(&data, "relaxed", "10ms");
     assert_eq!(remaining(&server, "alice", 3), 7);
-    eventually("what changed is written", || server.metric("tollgate_disk_writes_total") > 0.5);
+    eventually("the change is written", || server.metric("tollgate_disk_writes_total") > 0.5);
     let stats = server.admin("GET", "/v1/stats", None).json();
     assert_eq!(
         (&stats["store"], &stats["liveKeys"], &stats["storeDown"]),
@@ -78,7 +78,7 @@ fn relaxed_counts_survive_sigkill_once_they_are_written() {
 }
 
 #[test]
-fn a_second_server_is_refused_and_says_who_has_the_directory() {
+fn a_second_server_is_refused_and_names_the_process_that_has_the_directory() {
     let data = directory("disk-twice");
     let server = serve(&data, "relaxed", "1s");
     let refused = tollgate(&["serve", "--http", "127.0.0.1:0", "--data", data.to_str().unwrap()]);
@@ -91,7 +91,7 @@ fn a_second_server_is_refused_and_says_who_has_the_directory() {
 }
 
 #[test]
-fn a_damaged_file_is_one_sentence_that_says_what_to_do() {
+fn a_damaged_file_is_reported_in_one_sentence_with_a_fix() {
     let data = directory("disk-damaged");
     let mut server = serve(&data, "strict", "1s");
     assert_eq!(remaining(&server, "alice", 3), 7);
@@ -105,7 +105,7 @@ fn a_damaged_file_is_one_sentence_that_says_what_to_do() {
         fs::write(data.join("state.redb"), torn).unwrap();
         let dumped = tollgate(&["dump", "--data", data.to_str().unwrap()]);
         let told = stderr(&dumped);
-        assert!(!told.contains("panic") && !told.contains("mistake in tollgate"), "{place}: {told}");
+        assert!(!told.contains("panic") && !told.contains("bug in tollgate"), "{place}: {told}");
         if dumped.status.success() {
             assert!(String::from_utf8_lossy(&dumped.stdout).contains("\"3\""), "{place}: nothing is missing");
         } else {
@@ -149,13 +149,13 @@ fn a_dump_moves_the_state_of_a_directory() {
     assert!(told.contains("has state already"), "{told}");
     let told = stderr(&restore(&old.join("other"), &dump.stdout[..dump.stdout.len() - 10]));
     assert!(told.contains("cut short"), "{told}");
-    assert!(!old.join("other").exists(), "nothing is made of half a dump");
+    assert!(!old.join("other").exists(), "a truncated dump creates nothing");
     let told = stderr(&tollgate(&["dump", "--data", old.join("other").to_str().unwrap()]));
     assert!(told.contains("there is no state in"), "{told}");
 }
 
 #[test]
-fn loading_shows_how_far_it_is_on_a_terminal() {
+fn loading_shows_its_progress_on_a_terminal() {
     let data = directory("disk-loading").join("data");
     let mut dump =
         "{\"tollgate\":\"state\",\"version\":1,\"seed\":[\"0000000000000001\",\"0000000000000002\"]}\n"
@@ -171,9 +171,9 @@ fn loading_shows_how_far_it_is_on_a_terminal() {
     let _ = writeln!(dump, "{{\"end\":{keys}}}");
     let restored = restore(&data, dump.as_bytes());
     assert!(restored.status.success(), "{}", stderr(&restored));
-    assert!(String::from_utf8_lossy(&restored.stdout).contains("100000 keys are in"));
+    assert!(String::from_utf8_lossy(&restored.stdout).contains("restored 100000 keys to"));
 
-    // A terminal, as far as the program can tell.
+    // `script` provides a terminal.
     let command = format!("{TOLLGATE} dump --data {} 2>&1 >/dev/null", data.display());
     let shown = Command::new("script").args(["-qec", &command, "/dev/null"]).output().unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -185,7 +185,7 @@ fn loading_shows_how_far_it_is_on_a_terminal() {
 }
 
 #[test]
-fn a_full_disk_follows_the_policy_and_is_caught_up_with() {
+fn a_full_disk_follows_the_policy_and_recovers() {
     let data = directory("disk-full");
     let config = data.join("tollgate.toml");
     let rule = |policy: &str| {
@@ -208,7 +208,7 @@ fn a_full_disk_follows_the_policy_and_is_caught_up_with() {
     let check = |client: &str, policy: &str| json!({ "attributes": { "client": client, "path": format!("/{policy}") } });
     let ask = |client: &str, policy: &str| server.post("/v1/check", &check(client, policy));
     assert_eq!(ask("alice", "closed").json()["remaining"], 7);
-    // Newcomers fill what room there is.
+    // New keys fill the disk.
     let mut newcomers = 0_u64;
     while server.get("/readyz").status == 200 {
         let batch: Vec<Value> =
@@ -217,7 +217,7 @@ fn a_full_disk_follows_the_policy_and_is_caught_up_with() {
         newcomers += 1;
         assert!(newcomers < 1_000, "it is never full");
     }
-    // And nothing is left for it to try again with.
+    // The rest is filled too, so that retries fail.
     let inside = |file: &str| format!("/proc/{}/root{}/small/{file}", server.process.id(), data.display());
     let mut rest = fs::File::create(inside("rest")).unwrap();
     while rest.write_all(&[0; 4096]).is_ok() {}
@@ -230,16 +230,16 @@ fn a_full_disk_follows_the_policy_and_is_caught_up_with() {
 
     fs::remove_file(inside("filler")).unwrap();
     eventually("there is room again", || server.get("/readyz").status == 200);
-    // What was not answered as usual was counted all the same.
+    // Degraded decisions were counted in memory.
     assert!(ask("alice", "closed").json()["remaining"].as_u64().unwrap() < 6);
     assert!(server.log_line("the disk failed").contains("once a second"));
-    server.log_line("the disk is back");
+    server.log_line("the disk has recovered");
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
 }
 
 #[test]
-fn a_configuration_says_in_words_what_it_costs() {
+fn validate_says_what_a_crash_loses() {
     let file = directory("disk-words").join("tollgate.toml");
     let words = |durability: &str| {
         fs::write(
@@ -249,9 +249,9 @@ fn a_configuration_says_in_words_what_it_costs() {
         .unwrap();
         String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stdout).unwrap()
     };
-    assert!(words("relaxed").contains("every 100ms; a crash costs what came after that"));
-    assert!(words("strict").contains("a crash costs nothing"));
-    assert!(!file.with_file_name("state").exists(), "looking at it makes nothing");
+    assert!(words("relaxed").contains("every 100ms; a crash loses those since the last write"));
+    assert!(words("strict").contains("a crash loses nothing"));
+    assert!(!file.with_file_name("state").exists(), "validate creates nothing");
     drop(Server::with_config(&file));
     assert!(file.with_file_name("state").exists(), "it is beside the file that names it");
 }

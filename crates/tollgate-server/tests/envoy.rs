@@ -1,5 +1,5 @@
-//! Envoy's rate limit filter, which asks over gRPC: the example, started as it is shipped, but for its
-//! ports and what a test says.
+//! Envoy's rate limit filter over gRPC: the example as shipped, except for its ports and the test's
+//! edits.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ mod proxy;
 #[path = "../../tollgate-http/tests/common/python.rs"]
 mod python;
 
-/// Who asks whom.
+/// The application, the proxy before it, and tollgate.
 struct World {
     application: Application,
     tollgate: Server,
@@ -21,15 +21,15 @@ struct World {
 }
 
 impl World {
-    /// With something else instead of something in each of the two files.
+    /// Replaces a text in each of the two files.
     fn new(rules: (&str, &str), config: (&str, &str)) -> Self {
         let application = Application::start();
         let port = free_port();
         let file = example("envoy/ratelimit.toml", &[]);
         edit(&file, rules);
         let tollgate = Server::everywhere(&["--config", file.to_str().unwrap()]);
-        let asked = tollgate.listens("grpc").rsplit_once(':').unwrap().1.parse().unwrap();
-        let file = example("envoy/ratelimit.yaml", &[(8000, port), (8081, asked), (9000, application.port)]);
+        let grpc = tollgate.listens("grpc").rsplit_once(':').unwrap().1.parse().unwrap();
+        let file = example("envoy/ratelimit.yaml", &[(8000, port), (8081, grpc), (9000, application.port)]);
         edit(&file, config);
         Self { proxy: envoy(&file, port), application, tollgate }
     }
@@ -51,7 +51,7 @@ fn assert_denied(answer: &Answer, rule: &str) {
 }
 
 #[test]
-fn f2_envoy_asks_over_grpc_and_passes_on_what_is_decided() {
+fn f2_envoy_enforces_the_decision_over_grpc() {
     let World { application, proxy, tollgate: _tollgate } = &World::new(("", ""), ("", ""));
     for left in (0..10).rev() {
         let answer = proxy.get("127.0.0.1", "/some/path?and=query");
@@ -90,10 +90,10 @@ fn f2_envoy_asks_over_grpc_and_passes_on_what_is_decided() {
 }
 
 #[test]
-fn b1_a_client_gets_through_again_when_its_window_is_over() {
+fn b1_a_client_is_admitted_again_in_the_next_window() {
     let world = World::new(("10/60s fixed", "2/1s fixed"), ("", ""));
     let get = || world.proxy.get("127.0.0.1", "/");
-    // A window may end in the middle of this; the denial comes all the same.
+    // A window may end in between; the denial still comes.
     assert_eq!(get().status, 200);
     eventually("a denial", || get().status == 429);
     eventually("the next window", || get().status == 200);
@@ -101,7 +101,7 @@ fn b1_a_client_gets_through_again_when_its_window_is_over() {
 }
 
 #[test]
-fn e4_without_tollgate_envoy_does_as_it_is_told() {
+fn e4_without_tollgate_envoy_follows_its_failure_mode() {
     for (told, expected) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 500)] {
         let World { application, proxy, tollgate } =
             &World::new(("", ""), ("failure_mode_deny: false", told));

@@ -46,7 +46,7 @@ fn f1_ten_per_minute_and_client_with_no_configuration_at_all() {
 }
 
 #[test]
-fn f1_a_cost_is_taken_and_a_cost_of_zero_peeks() {
+fn f1_a_cost_is_charged_and_a_cost_of_zero_peeks() {
     let server = Server::start(&["--limit", "100/hour burst 20"]);
     assert_eq!(get(&server, "/check/a?cost=15").1["remaining"], 5);
     assert_eq!(get(&server, "/check/a?cost=0").1["remaining"], 5);
@@ -57,7 +57,7 @@ fn f1_a_cost_is_taken_and_a_cost_of_zero_peeks() {
 }
 
 #[test]
-fn f1_a_client_is_whatever_its_percent_decoded_bytes_say() {
+fn f1_a_client_is_identified_by_its_percent_decoded_bytes() {
     let server = Server::start(&["--limit", "1/hour"]);
     assert_eq!(get(&server, "/check/%C3%A9t%C3%A9").0, 200);
     assert_eq!(get(&server, "/check/a%2Fb").0, 200);
@@ -68,7 +68,7 @@ fn f1_a_client_is_whatever_its_percent_decoded_bytes_say() {
 }
 
 #[test]
-fn d2_what_is_wrong_is_a_problem_body_that_names_the_field() {
+fn d2_an_error_is_a_problem_body_that_names_the_field() {
     let server = Server::start(&[]);
     for (request, status, field) in [
         ("GET /check/", 400, "client"),
@@ -115,7 +115,7 @@ fn sigterm_and_sigint_finish_and_exit_zero() {
     let ends_well = |signal: &str| {
         let mut server = Server::start(&[]);
         assert_eq!(get(&server, "/check/a").0, 200);
-        // Neither a connection that idles nor a request that never ends may hold the server up.
+        // Neither an idle connection nor an unfinished request may delay the stop.
         let idle = TcpStream::connect(&server.address).unwrap();
         let mut endless = TcpStream::connect(&server.address).unwrap();
         write!(endless, "GET /check/a HTTP/1.1\r\nhost: x\r\n").unwrap();
@@ -154,7 +154,7 @@ fn tollgate_check_exits_zero_one_or_two() {
 }
 
 #[test]
-fn tollgate_check_says_what_is_wrong_with_the_address_and_when_the_store_had_no_say() {
+fn tollgate_check_reports_invalid_addresses_and_degraded_decisions() {
     let said = |server: &str| {
         let output = Command::new(TOLLGATE).args(["check", "a", "--server", server]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -175,7 +175,7 @@ fn tollgate_check_says_what_is_wrong_with_the_address_and_when_the_store_had_no_
 }
 
 #[test]
-fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
+fn command_line_errors_are_sentences_with_a_fix() {
     let tollgate = |arguments: &[&str]| {
         let output = Command::new(TOLLGATE).args(arguments).output().unwrap();
         (
@@ -193,7 +193,7 @@ fn mistakes_on_the_command_line_are_sentences_that_say_what_to_do() {
     let (code, _, complaint) = tollgate(&["serve", "--envoy-config", "/nowhere.yaml"]);
     assert!(code == Some(2) && complaint.contains("/nowhere.yaml"), "{complaint}");
     let (code, _, complaint) = tollgate(&["serve", "--http", "off", "--grpc", "off", "--resp", "off"]);
-    assert!(code == Some(2) && complaint.contains("nothing is left to listen on"), "{complaint}");
+    assert!(code == Some(2) && complaint.contains("every listener is off"), "{complaint}");
     let (code, _, complaint) = tollgate(&["serve", "--redis", "redis://user:hunter2@a,b"]);
     assert!(code == Some(2) && complaint.contains("one host"), "{complaint}");
     assert!(!complaint.contains("hunter2"), "{complaint}");

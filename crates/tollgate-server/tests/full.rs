@@ -1,4 +1,4 @@
-//! A table without room for one more client: who is told what, and how an administrator empties it.
+//! A full table: the responses to new clients, and how an administrator empties it.
 
 mod common;
 #[path = "../../tollgate-redis/tests/common/mod.rs"]
@@ -18,7 +18,7 @@ use wire::Wire;
 const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 #[test]
-fn e5_a_full_table_is_a_503_with_a_true_time_told_in_the_log_metrics_and_readyz() {
+fn e5_a_full_table_is_a_503_with_a_true_retry_time_and_is_reported() {
     let file = directory("full-table").join("tollgate.toml");
     let rule = "[[rule]]\nname = \"per-client\"\nkey = [\"client\"]\nlimit = \"10/hour fixed\"";
     fs::write(&file, format!("[store]\nmax_keys = 2\n{rule}")).unwrap();
@@ -42,7 +42,7 @@ fn e5_a_full_table_is_a_503_with_a_true_time_told_in_the_log_metrics_and_readyz(
         let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
         assert!(wait > 3_000_000 && seconds.abs_diff(wait / 1_000) <= 1, "{wait} {seconds}");
     }
-    assert_eq!(server.get("/check/a").status, 200, "who is in it notices nothing");
+    assert_eq!(server.get("/check/a").status, 200, "keys in the table are not affected");
     let ready = server.get("/readyz");
     assert_eq!((ready.status, ready.json()), (200, json!({"status": "ready", "full": ["per-client"]})));
     assert_eq!(server.metric("tollgate_rule_refused_total{rule=\"per-client\"}"), 4.0);
@@ -58,7 +58,7 @@ fn e5_a_full_table_is_a_503_with_a_true_time_told_in_the_log_metrics_and_readyz(
 }
 
 #[test]
-fn an_administrator_clears_a_rule_and_no_other() {
+fn an_administrator_resets_one_rule_only() {
     let rules = r#"
         [[rule]]
         name = "r"
@@ -111,7 +111,7 @@ fn an_administrator_clears_a_rule_and_no_other() {
             let left = &answer["limits"].as_array().unwrap()[2];
             assert_eq!((&left["rule"], &left["remaining"]), (&json!("q:r"), &json!(4)), "{kind}");
         }
-        assert_eq!(check("b", "/").json()["rule"], "q:r", "the block was under all rules of the client's");
+        assert_eq!(check("b", "/").json()["rule"], "q:r", "the block was under all of the client's rules");
         assert_eq!(throttle(), 1, "{kind}");
         assert_eq!(server.admin("DELETE", "/v1/rules/cl.throttle/state", None).status, 200);
         assert_eq!(throttle(), 0, "{kind}");

@@ -1,5 +1,4 @@
-//! Requests that can be read in two ways, batches of which one part is wrong, and blocks that are told
-//! as such.
+//! Ambiguous requests, batches with an invalid check, and reports of blocks.
 
 use std::fs;
 
@@ -12,9 +11,9 @@ mod common;
 #[path = "common/wire.rs"]
 mod wire;
 
-/// Whoever looks at the request before or after tollgate may read the other of the two.
+/// A proxy before or after tollgate may read the other one of the two.
 #[test]
-fn what_is_given_twice_is_refused_and_costs_nothing() {
+fn a_duplicate_is_rejected_and_costs_nothing() {
     let server = Server::start(&[]);
     for (path, field) in [
         ("/check/a?cost=1&cost=2", "cost"),
@@ -46,7 +45,7 @@ fn what_is_given_twice_is_refused_and_costs_nothing() {
 }
 
 #[test]
-fn one_bad_check_of_a_batch_is_told_in_its_place_and_the_others_are_decided() {
+fn an_invalid_check_of_a_batch_does_not_affect_the_others() {
     let server = Server::start(&[]);
     let checks = json!({"checks": [
         {"attributes": {"client": "a"}},
@@ -81,7 +80,7 @@ fn one_bad_check_of_a_batch_is_told_in_its_place_and_the_others_are_decided() {
 }
 
 #[test]
-fn a_block_is_told_as_a_block_with_its_end() {
+fn a_block_is_reported_with_its_end() {
     let file = directory("mistakes-block").join("tollgate.toml");
     fs::write(&file, "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"10/hour fixed\"").unwrap();
     let server = Server::everywhere(&["--config", file.to_str().unwrap()]);

@@ -1,6 +1,6 @@
-//! `/openapi.json` and `/metrics`, held against the running server by other people's tools:
-//! schemathesis, which makes up requests from the document and checks every answer, and the parser
-//! of Prometheus's own Python client.
+//! `/openapi.json` and `/metrics`, tested with third-party tools: schemathesis, which generates
+//! requests from the document and checks every response, and the parser of Prometheus's Python
+//! client.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,8 +12,8 @@ mod common;
 #[path = "../../tollgate-http/tests/common/python.rs"]
 mod python;
 
-/// A limit's notation is a text that no pattern describes, so texts are made up that are none. A bad
-/// check of a batch is told in its place.
+/// No pattern describes a limit's notation, so invalid ones are generated. An invalid check of a
+/// batch is reported within a 200.
 const SETTINGS: &str = r#"
 [[operations]]
 include-name = "PUT /v1/clients/{client}/limits"
@@ -23,7 +23,7 @@ include-name = "POST /v1/check/batch"
 checks.negative_data_rejection.enabled = false
 "#;
 
-/// A server whose rules everything meets, some of it denied.
+/// A server whose rules cover every request and deny some.
 fn server(name: &str) -> Server {
     let file = directory(&format!("openapi-{name}")).join("tollgate.toml");
     let rules = r#"
@@ -41,7 +41,7 @@ fn server(name: &str) -> Server {
 }
 
 #[test]
-fn the_server_does_what_its_openapi_document_says() {
+fn the_server_conforms_to_its_openapi_document() {
     let server = server("document");
     let tool = python_with("schemathesis==4.32.5").join("schemathesis");
     let workplace = directory("openapi-tool");
@@ -60,7 +60,7 @@ fn the_server_does_what_its_openapi_document_says() {
 }
 
 #[test]
-fn prometheus_reads_the_metrics() {
+fn prometheus_parses_the_metrics() {
     /// Prints the value of one sample; fails if the page is not what it should be.
     const READER: &str = "
 import sys
@@ -94,5 +94,5 @@ print([s.value for s in samples if s.name == 'tollgate_rule_decisions_total' and
         server.get(&format!("/{client}"));
     }
     let after = server.get("/metrics").body.lines().filter(|line| !line.starts_with('#')).count();
-    assert_eq!(series, after, "how many series there are does not depend on clients");
+    assert_eq!(series, after, "the number of series does not depend on clients");
 }

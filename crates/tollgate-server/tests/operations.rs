@@ -1,4 +1,4 @@
-//! What stands around the server: a unit for systemd, help, completions.
+//! Operations: the systemd unit, help, completions.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -11,10 +11,10 @@ mod common;
 const UNIT: &str = include_str!("../../../packaging/tollgate.service");
 
 #[test]
-fn systemd_has_nothing_against_the_unit_and_finds_it_hardened() {
+fn systemd_verifies_the_unit_and_rates_it_hardened() {
     let directory = directory("operations-unit");
     let unit = directory.join("tollgate.service");
-    // Where it will be installed there is nothing yet.
+    // The installed path does not exist here.
     fs::write(&unit, UNIT.replace("/usr/bin/tollgate", TOLLGATE)).unwrap();
     let analyze = |arguments: &[&str]| {
         let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output().unwrap();
@@ -23,13 +23,13 @@ fn systemd_has_nothing_against_the_unit_and_finds_it_hardened() {
     let (verified, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"]);
     assert!(verified, "{said}");
     assert!(!said.contains("tollgate.service:"), "no warning either: {said}");
-    // From 0, locked up, to 100, not at all.
+    // The exposure is from 0 to 100, lower is better.
     let (hardened, said) = analyze(&["security", "--offline=true", "--threshold=15", "--no-pager"]);
     assert!(hardened, "{said}");
 }
 
 #[test]
-fn systemd_is_told_when_the_server_is_ready_and_when_it_stops() {
+fn systemd_is_notified_of_readiness_and_stop() {
     let socket = directory("operations-notify").join("notify");
     let systemd = UnixDatagram::bind(&socket).unwrap();
     let heard = || {

@@ -1,5 +1,4 @@
-//! An operator's day: the file changes, clients misbehave, the server stops and starts, and nobody
-//! who asks it notices.
+//! An operator's day: reloads, blocks, a stop and a start under load, without a lost request.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -14,10 +13,10 @@ use serde_json::{Value, json};
 
 mod common;
 
-/// A client that keeps its connection.
+/// A client with a persistent connection.
 struct Caller {
     stream: BufReader<TcpStream>,
-    /// How many answers it got.
+    /// The number of responses.
     answered: u64,
 }
 
@@ -48,7 +47,7 @@ impl Caller {
     }
 }
 
-/// What became of traffic.
+/// Continuous traffic and its count of responses.
 #[derive(Default)]
 struct Traffic {
     answered: AtomicU64,
@@ -56,8 +55,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Asks and asks until the server is gone, and fails if a request on a connection that was
-    /// open goes without its answer.
+    /// Sends requests until the server is gone, and panics if one on an established connection gets
+    /// no response.
     fn flow(&self, address: &str, client: &str) {
         while let Ok(mut caller) = Caller::connect(address) {
             loop {
@@ -69,7 +68,7 @@ impl Traffic {
                             break;
                         }
                     }
-                    // Only on its way out may the server turn away someone it never let in.
+                    // Only a stopping server may refuse a connection without a response.
                     Err(error) => {
                         assert!(
                             self.over.load(Ordering::Relaxed) && caller.answered == 0,
@@ -82,7 +81,7 @@ impl Traffic {
         }
     }
 
-    /// Waits until so many more were answered.
+    /// Waits for `more` responses.
     fn goes_on(&self, more: u64) {
         let before = self.answered.load(Ordering::Relaxed);
         while self.answered.load(Ordering::Relaxed) < before + more {
@@ -91,7 +90,7 @@ impl Traffic {
     }
 }
 
-/// Puts another file in the place of this one, as editors do.
+/// Replaces a file by a rename, as editors do.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     fs::write(&new, text).unwrap();
@@ -137,16 +136,16 @@ fn day(workers: &str) {
         assert_eq!(server.get("/check/quiet?cost=10").json()["remaining"], 990);
         traffic.goes_on(1_000);
 
-        // The file changes under load: it takes effect, and what was used stays used.
+        // A reload under load takes effect and keeps usage.
         replace(&file, &rules("2000/hour fixed"));
         server.log_line("is in effect");
         assert_eq!(left(&server, "quiet"), 1_990);
         fs::write(&file, rules("3000/hour fixed")).unwrap();
         server.log_line("is in effect");
-        assert_eq!(left(&server, "quiet"), 2_990, "written in place is as good");
+        assert_eq!(left(&server, "quiet"), 2_990, "a write in place is noticed too");
         traffic.goes_on(1_000);
 
-        // A bad file arrives: nothing changes, and the log and the metrics say so.
+        // An invalid file changes nothing; the log and the metrics report it.
         assert_eq!(server.metric("tollgate_config_stale"), 0.0);
         replace(&file, &rules("4000/hour fixt"));
         let complaint = server.log_line("nothing has changed");
@@ -162,7 +161,7 @@ fn day(workers: &str) {
         assert_eq!((left(&server, "quiet"), server.metric("tollgate_config_stale")), (json!(990), 0.0));
         traffic.goes_on(1_000);
 
-        // One client is blocked and let in again. The others notice nothing.
+        // A block and its removal affect no other client.
         assert_eq!(server.admin("PUT", "/v1/clients/quiet/block", Some(&json!({"for": "1h"}))).status, 200);
         server.log_line("a client was blocked");
         assert_eq!(server.get("/check/quiet").status, 429);
@@ -170,7 +169,7 @@ fn day(workers: &str) {
         assert_eq!(server.get("/check/quiet").json()["remaining"], 989);
         traffic.goes_on(1_000);
 
-        // It stops under load: whoever was let in is answered.
+        // A stop under load answers every accepted request.
         traffic.over.store(true, Ordering::Relaxed);
         server.signal("TERM");
         assert_eq!(server.exit_code(), Some(0));
@@ -181,11 +180,11 @@ fn day(workers: &str) {
     assert!(server.log_line("stopped").contains("INFO"));
 
     let server = start();
-    assert_eq!(server.get("/check/quiet").json()["remaining"], 999, "in memory a restart forgets");
+    assert_eq!(server.get("/check/quiet").json()["remaining"], 999, "memory is lost on a restart");
 }
 
 #[test]
-fn readiness_goes_first_and_a_second_signal_does_not_wait() {
+fn readiness_fails_first_and_a_second_signal_skips_the_delay() {
     let mut command = Command::new(TOLLGATE);
     let mut server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_STOP_DELAY", "1h"));
     assert_eq!(server.get("/readyz").status, 200);
@@ -196,14 +195,14 @@ fn readiness_goes_first_and_a_second_signal_does_not_wait() {
     assert_eq!(
         (server.get("/healthz").status, server.get("/check/a").status),
         (200, 200),
-        "all else goes on"
+        "requests are still served"
     );
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
 }
 
 #[test]
-fn what_is_in_flight_when_the_server_stops_is_finished() {
+fn a_request_in_flight_is_finished_before_the_stop() {
     let mut server = Server::logging(Command::new(TOLLGATE).arg("serve"));
     let mut caller = Caller::connect(&server.address).unwrap();
     let body = json!({"attributes": {"client": "a"}}).to_string();
@@ -214,7 +213,7 @@ fn what_is_in_flight_when_the_server_stops_is_finished() {
     eventually("the connection is open", || server.metric("tollgate_connections{listener=\"http\"}") >= 2.0);
     server.signal("TERM");
     server.log_line("stopping");
-    eventually("nobody is let in any more", || Caller::connect(&server.address).is_err());
+    eventually("connections are refused", || Caller::connect(&server.address).is_err());
     write!(caller.stream.get_mut(), "{second}").unwrap();
     let answer = caller.answer().unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
@@ -222,7 +221,7 @@ fn what_is_in_flight_when_the_server_stops_is_finished() {
 }
 
 #[test]
-fn a_file_that_has_lost_its_rules_changes_nothing() {
+fn a_file_that_lost_its_rules_changes_nothing() {
     let file = directory("operator-lost").join("tollgate.toml");
     fs::write(&file, rules("1000/hour fixed")).unwrap();
     let mut server =
@@ -232,7 +231,7 @@ fn a_file_that_has_lost_its_rules_changes_nothing() {
         fs::write(&file, lost).unwrap();
         server.signal("HUP");
         let complaint = server.log_line("in effect");
-        assert!(complaint.contains("start the server again"), "{complaint}");
+        assert!(complaint.contains("restart the server"), "{complaint}");
         assert_eq!(
             (left(&server, "a"), server.metric("tollgate_config_stale")),
             (json!(990), 1.0),
@@ -245,19 +244,19 @@ fn a_file_that_has_lost_its_rules_changes_nothing() {
 }
 
 #[test]
-fn a_file_of_settings_that_is_emptied_changes_nothing() {
+fn an_emptied_file_of_settings_changes_nothing() {
     let file = directory("operator-emptied").join("tollgate.toml");
     fs::write(&file, "[server]\nheaders = \"x\"").unwrap();
     let mut server =
         Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
     fs::write(&file, "").unwrap();
     let complaint = server.log_line("in effect");
-    assert!(complaint.contains("start the server again"), "{complaint}");
+    assert!(complaint.contains("restart the server"), "{complaint}");
     assert!(server.get("/check/a").header("x-ratelimit-limit").is_some());
 }
 
 #[test]
-fn a_limit_given_to_one_client_survives_the_file_changing() {
+fn a_per_client_limit_survives_a_reload() {
     let file = directory("operator-own").join("tollgate.toml");
     fs::write(&file, rules("10/hour fixed")).unwrap();
     let mut server =
@@ -271,8 +270,8 @@ fn a_limit_given_to_one_client_survives_the_file_changing() {
         &file,
         "[server]\ntimeout = \"5s\"\n[store]\nmax_keys = 5\n[[rule]]\nname = \"other\"\nkey = [\"client\"]\nlimit = \"30/hour\"",
     );
-    let waiting = server.log_line("only when the server is started again");
-    assert!(waiting.contains("\"timeout, [store]: "), "what differs, and nothing else: {waiting}");
+    let warning = server.log_line("needs a restart");
+    assert!(warning.contains("\"timeout, [store]: "), "only the changed settings: {warning}");
     server.log_line("is in effect");
     assert_eq!(left(&server, "vip"), 30, "its rule is gone");
     assert_eq!(server.admin("GET", "/v1/rules", None).json()["overrides"], json!([]));
@@ -295,11 +294,11 @@ fn a_request_is_logged_with_its_id() {
     let line: Value = serde_json::from_str(&server.log_line("was reset")).unwrap();
     assert!(line["span"]["request_id"].as_str().unwrap().len() > 8, "{line}");
     server.log_line("answered");
-    let made_up: Vec<String> =
+    let generated: Vec<String> =
         (0..2).map(|_| server.get("/check/a").header("x-request-id").unwrap().to_owned()).collect();
-    assert_ne!(made_up[0], made_up[1]);
+    assert_ne!(generated[0], generated[1]);
     let line: Value = serde_json::from_str(&server.log_line("answered")).unwrap();
-    assert_eq!(line["request_id"], made_up[0].as_str());
+    assert_eq!(line["request_id"], generated[0].as_str());
 }
 
 #[test]
@@ -312,7 +311,7 @@ fn a_request_without_an_id_is_logged_without_one() {
 }
 
 #[test]
-fn a_block_is_logged_with_how_long_it_lasts_and_with_the_request() {
+fn a_block_is_logged_with_its_duration_and_request() {
     let mut server = Server::logging(Command::new(TOLLGATE).arg("serve"));
     assert_eq!(server.admin("PUT", "/v1/clients/a/block", Some(&json!({"for": "10m"}))).status, 200);
     let line: Value = serde_json::from_str(&server.log_line("a client was blocked")).unwrap();
@@ -321,14 +320,14 @@ fn a_block_is_logged_with_how_long_it_lasts_and_with_the_request() {
 }
 
 #[test]
-fn idle_clients_are_forgotten_and_that_is_logged() {
+fn reclaimed_keys_are_logged() {
     let file = directory("operator-idle").join("tollgate.toml");
     let rule = "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimit = \"1000/ms\"\n";
     fs::write(&file, format!("[store]\nsweep_interval = \"20ms\"\nidle_for = \"1ms\"\n{rule}")).unwrap();
     let mut server =
         Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
     server.get("/check/a");
-    let line: Value = serde_json::from_str(&server.log_line("were forgotten")).unwrap();
+    let line: Value = serde_json::from_str(&server.log_line("were reclaimed")).unwrap();
     assert_eq!((&line["reclaimed"], &line["left"]), (&json!(1), &json!(0)));
     assert_eq!(server.metric("tollgate_keys_reclaimed_total"), 1.0);
 }

@@ -1,5 +1,5 @@
-//! The examples: real proxies in front of an application, which ask tollgate whether a request may
-//! pass. The same laws hold behind each of them.
+//! The examples: real proxies in front of an application, which ask tollgate. Each obeys the same
+//! laws.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ mod proxy;
 #[path = "../../tollgate-http/tests/common/python.rs"]
 mod python;
 
-/// All that a client can write in order to be taken for another one, or its request for another.
+/// The headers that a client can forge to change its identity or its request.
 const FORGED: [(&str, &str); 9] = [
     ("x-forwarded-for", "198.51.100.7"),
     ("x-real-ip", "198.51.100.7"),
@@ -25,7 +25,7 @@ const FORGED: [(&str, &str); 9] = [
     ("x-envoy-original-path", "/other"),
 ];
 
-/// Who asks whom.
+/// The application, the proxy before it, and tollgate.
 struct World {
     application: Application,
     tollgate: Server,
@@ -33,14 +33,14 @@ struct World {
 }
 
 impl World {
-    /// With a proxy that `start` starts with a configuration, at a port.
+    /// `start` starts the proxy with a configuration, at a port.
     fn new(config: &str, rules: &str, start: impl FnOnce(&std::path::Path, u16) -> Proxy) -> Self {
         let application = Application::start();
         let tollgate = Server::with_config(&example(rules, &[]));
         let port = free_port();
-        let (_, asked) = tollgate.address.rsplit_once(':').unwrap();
+        let (_, http) = tollgate.address.rsplit_once(':').unwrap();
         let config =
-            example(config, &[(8000, port), (8080, asked.parse().unwrap()), (9000, application.port)]);
+            example(config, &[(8000, port), (8080, http.parse().unwrap()), (9000, application.port)]);
         Self { proxy: start(&config, port), application, tollgate }
     }
 
@@ -65,7 +65,7 @@ impl World {
     }
 }
 
-/// A denial as a client should see it, by this rule.
+/// Asserts a denial by `rule`, as the client sees it.
 fn assert_denied(answer: &Answer, rule: &str) {
     assert_eq!(answer.status, 429, "{answer:?}");
     let retry_after: u64 = answer.header("retry-after").expect("retry-after").parse().unwrap();
@@ -78,15 +78,15 @@ fn assert_denied(answer: &Answer, rule: &str) {
 }
 
 fn all_laws_hold(world: &World) {
-    the_limit_is_the_clients_own(world);
+    each_client_has_its_own_limit(world);
     a_path_has_its_own_limit(world);
-    forging_gains_nothing(world);
+    forged_headers_have_no_effect(world);
     the_query_belongs_to_the_application(world);
-    odd_paths_are_counted(world);
-    without_tollgate_nobody_gets_through(world);
+    unusual_paths_are_counted(world);
+    without_tollgate_no_request_is_forwarded(world);
 }
 
-fn the_limit_is_the_clients_own(World { application, proxy, .. }: &World) {
+fn each_client_has_its_own_limit(World { application, proxy, .. }: &World) {
     for left in (0..10).rev() {
         let answer = proxy.get("127.0.0.1", "/some/path?and=query");
         assert_eq!((answer.status, answer.body.contains("hello")), (200, true), "{answer:?}");
@@ -114,15 +114,15 @@ fn a_path_has_its_own_limit(World { application, proxy, .. }: &World) {
     assert_eq!(application.seen(), ["GET /logins"]);
 }
 
-fn forging_gains_nothing(World { application, proxy, .. }: &World) {
-    // Neither one by one nor together, and neither twice.
+fn forged_headers_have_no_effect(World { application, proxy, .. }: &World) {
+    // Single, together, and duplicated.
     for forged in FORGED {
         assert_denied(&proxy.send("127.0.0.1", "GET", "/", &[forged]), "per-client");
         assert_denied(&proxy.send("127.0.0.1", "GET", "/", &[forged, forged]), "per-client");
     }
     assert_denied(&proxy.send("127.0.0.1", "GET", "/", &FORGED), "per-client");
     assert_eq!(application.seen(), [""; 0]);
-    // What is forged does no harm either: neither to whoever forges nor to whom it names.
+    // Forged headers harm neither the sender nor the client they name.
     let answer = proxy.send("127.0.0.4", "GET", "/", &FORGED);
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.header("ratelimit").unwrap().starts_with("\"per-client\";r=9;"), "{answer:?}");
@@ -137,19 +137,19 @@ fn the_query_belongs_to_the_application(World { application, proxy, .. }: &World
     assert_eq!(application.seen(), ["GET /?deny_status=nonsense"]);
 }
 
-fn odd_paths_are_counted(World { proxy, tollgate, .. }: &World) {
+fn unusual_paths_are_counted(World { proxy, tollgate, .. }: &World) {
     let long = format!("/{}", "x".repeat(3_000));
     for odd in [&long, "/%00", "/a|b", "//auth//", "/auth?x#y", "http://example.org/"] {
         let before = tollgate.metric("tollgate_decisions_total{outcome=\"denied\"}");
         let answer = proxy.get("127.0.0.1", odd);
-        // What the proxy itself refuses never gets as far as tollgate.
+        // A request that the proxy rejects does not reach tollgate.
         let refused = answer.status == 400 && answer.header("ratelimit").is_none();
         let denied = tollgate.metric("tollgate_decisions_total{outcome=\"denied\"}") - before;
         assert!(refused && denied == 0.0 || answer.status == 429 && denied == 1.0, "{odd}: {answer:?}");
     }
 }
 
-fn without_tollgate_nobody_gets_through(World { application, proxy, tollgate }: &World) {
+fn without_tollgate_no_request_is_forwarded(World { application, proxy, tollgate }: &World) {
     application.seen();
     tollgate.signal("KILL");
     common::eventually("tollgate is gone", || std::net::TcpStream::connect(&tollgate.address).is_err());
@@ -159,17 +159,17 @@ fn without_tollgate_nobody_gets_through(World { application, proxy, tollgate }: 
 }
 
 #[test]
-fn f2_nginx_passes_on_what_is_decided() {
+fn f2_nginx_enforces_the_decision() {
     all_laws_hold(&World::nginx());
 }
 
 #[test]
-fn f2_caddy_passes_on_what_is_decided() {
+fn f2_caddy_enforces_the_decision() {
     all_laws_hold(&World::caddy());
 }
 
 #[test]
-fn f2_envoy_passes_on_what_is_decided() {
+fn f2_envoy_enforces_the_decision() {
     let world = World::envoy();
     for spelled in ["/login", "//login", "/%6Cogin", "/x/../login"] {
         let answer = world.proxy.get("127.0.0.7", spelled);

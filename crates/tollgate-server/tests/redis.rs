@@ -1,4 +1,4 @@
-//! Servers that share a real Redis: one budget for all, and what clients see when it is away.
+//! Servers that share a real Redis: one budget for all, and the responses while it is down.
 
 mod common;
 #[path = "../../tollgate-redis/tests/common/mod.rs"]
@@ -11,7 +11,7 @@ use common::{Server, TOLLGATE, directory, tollgate};
 use redis::{Redis, until};
 use serde_json::{Value, json};
 
-/// A configuration whose rules are told apart by the path, one for each policy.
+/// A configuration with one rule per failure policy, selected by path.
 fn config(name: &str, redis: &Redis) -> PathBuf {
     let rule = |policy: &str| {
         format!(
@@ -36,9 +36,9 @@ fn check(client: &str, policy: &str) -> Value {
 }
 
 #[test]
-fn b9_two_servers_are_one_limit() {
+fn b9_two_servers_share_one_limit() {
     let redis = Redis::start(&[]);
-    // A busy machine may take longer than the usual deadline, and then nobody counts.
+    // A busy machine may exceed the default deadline.
     let servers = [(); 2].map(|()| {
         let mut command = Command::new(TOLLGATE);
         Server::logging(command.args(["serve", "--redis", &redis.url()]).env("TOLLGATE_STORE_DEADLINE", "5s"))
@@ -57,7 +57,7 @@ fn b9_two_servers_are_one_limit() {
 }
 
 #[test]
-fn c5_what_one_server_does_to_a_client_the_others_see() {
+fn c5_administration_on_one_server_is_seen_by_the_other() {
     let redis = Redis::start(&[]);
     let file = config("redis-verbs", &redis);
     let [one, other] = [(); 2].map(|()| Server::with_config(&file));
@@ -86,7 +86,7 @@ fn c5_what_one_server_does_to_a_client_the_others_see() {
 }
 
 #[test]
-fn e4_clients_see_the_policy_and_nothing_of_the_error() {
+fn e4_clients_see_the_policy_and_not_the_error() {
     let mut redis = Redis::start(&[]);
     let file = config("redis-away", &redis);
     let mut server = Server::logging(
@@ -114,20 +114,20 @@ fn e4_clients_see_the_policy_and_nothing_of_the_error() {
     assert!(server.metric("tollgate_store_errors_total") >= 3.0);
     assert!(server.metric("tollgate_degraded_total") >= 3.0);
     assert!(server.admin("GET", "/v1/stats", None).json()["storeDown"].is_string());
-    assert!(server.log_line("Redis is away").contains("WARN"));
+    assert!(server.log_line("Redis is unavailable").contains("WARN"));
     assert!(redis.run());
-    server.log_line("Redis is back");
+    server.log_line("Redis has recovered");
     until("it decides again", || server.post("/v1/check", &check("a", "closed")).status == 200);
     assert_eq!(server.get("/readyz").status, 200);
     assert!(server.metric("tollgate_redis_up") > 0.5);
 }
 
 #[test]
-fn a_server_starts_without_its_redis_and_finds_it_later() {
+fn a_server_starts_without_redis_and_connects_later() {
     let mut redis = Redis::start(&[]);
     redis.kill();
     let mut server = Server::logging(Command::new(TOLLGATE).args(["serve", "--redis", &redis.url()]));
-    server.log_line("Redis is away");
+    server.log_line("Redis is unavailable");
     assert_eq!(server.get("/check/alice").json()["degraded"], true);
     assert_eq!(server.get("/readyz").status, 503);
     assert!(redis.run());
@@ -136,7 +136,7 @@ fn a_server_starts_without_its_redis_and_finds_it_later() {
 }
 
 #[test]
-fn validate_says_where_state_is_kept_without_the_password() {
+fn validate_shows_the_store_without_the_password() {
     let file = directory("redis-validate").join("tollgate.toml");
     std::fs::write(
         &file,

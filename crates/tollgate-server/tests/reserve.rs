@@ -1,4 +1,4 @@
-//! Reservations over HTTP: who can take them away from whom.
+//! Reservations over HTTP: clients of a shared budget do not starve each other.
 
 use std::fs;
 
@@ -22,9 +22,9 @@ fn server(name: &str) -> Server {
     Server::with_config(&file)
 }
 
-/// A budget that all share has so many places for reservations, and what costs nothing is free.
+/// A shared budget has a bounded number of reservations, and those of nothing do not count.
 #[test]
-fn c5_reservations_of_nothing_take_no_place_from_others() {
+fn c5_reservations_of_nothing_are_not_bounded() {
     let server = server("nothing");
     for _ in 0..9_000 {
         assert_eq!(reserve(&server, "one", 0).status, 200);
@@ -37,7 +37,7 @@ fn c5_reservations_of_nothing_take_no_place_from_others() {
 }
 
 #[test]
-fn c5_what_a_reservation_of_nothing_cost_is_taken_when_it_is_settled() {
+fn c5_the_settlement_of_a_reservation_of_nothing_charges_the_cost() {
     let server = server("settle");
     let reserved = reserve(&server, "a", 0).json();
     assert_eq!((&reserved["allowed"], &reserved["remaining"]), (&json!(true), &json!(100_000)));
@@ -52,9 +52,9 @@ fn c5_what_a_reservation_of_nothing_cost_is_taken_when_it_is_settled() {
 }
 
 #[test]
-fn c5_no_client_takes_all_places_of_a_budget_that_others_share() {
+fn c5_no_client_takes_all_reservations_of_a_shared_budget() {
     let server = server("places");
     let held = (0..5_000).filter(|_| reserve(&server, "one", 1).status == 200).count();
-    assert!(held < 5_000, "its share of the places is bounded");
+    assert!(held < 5_000, "its share of the reservations is bounded");
     assert_eq!(reserve(&server, "another", 1).status, 200);
 }

@@ -1,4 +1,4 @@
-//! What strangers can do to the Redis protocol's port: nothing that harms the others.
+//! Abuse of the Redis protocol's port does not affect other clients.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -20,7 +20,7 @@ fn server(name: &str, settings: &str) -> Server {
 }
 
 #[test]
-fn half_a_command_is_dropped_and_nobody_waits_for_it() {
+fn an_unfinished_command_times_out_and_blocks_no_other_client() {
     let server = server("half", "timeout = \"300ms\"");
     let mut neighbour = Wire::connect(&server);
     let halves: [&[u8]; 8] = [
@@ -33,7 +33,7 @@ fn half_a_command_is_dropped_and_nobody_waits_for_it() {
         b"PIN",
         b"\r\n\r\n*0\r\n",
     ];
-    // None of these says more. Each read below ends only because the server hangs up.
+    // None of these sends more. Each read below ends only when the server closes.
     let mut stuck = halves.map(|half| {
         let mut wire = Wire::connect(&server);
         wire.send(half);
@@ -47,17 +47,17 @@ fn half_a_command_is_dropped_and_nobody_waits_for_it() {
         assert_eq!(wire.rest(), "");
         assert_eq!(neighbour.ask("PING"), "+PONG");
     }
-    assert_eq!(after_others.rest(), "+PONG\r\n", "what was whole is answered");
+    assert_eq!(after_others.rest(), "+PONG\r\n", "complete commands are answered");
     assert_eq!(neighbour.ask("PING"), "+PONG");
 }
 
 #[test]
-fn who_never_spoke_is_dropped_and_who_did_may_be_silent_for_long() {
+fn a_connection_without_a_command_times_out_and_others_may_be_idle() {
     let server = server("silent", "timeout = \"300ms\"");
     let mut spoke_once = Wire::connect(&server);
     assert_eq!(spoke_once.ask("CLIENT SETNAME me"), "+OK");
     for _ in 0..4 {
-        // It is over only when the time-out has passed.
+        // The read ends only when the timeout has passed.
         assert_eq!(Wire::connect(&server).rest(), "");
     }
     spoke_once.send("CLIENT GETNAME\r\n");
@@ -65,7 +65,7 @@ fn who_never_spoke_is_dropped_and_who_did_may_be_silent_for_long() {
 }
 
 #[test]
-fn commands_that_come_byte_by_byte_are_commands() {
+fn commands_may_arrive_byte_by_byte() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     let commands = [
@@ -82,7 +82,7 @@ fn commands_that_come_byte_by_byte_are_commands() {
 }
 
 #[test]
-fn what_is_not_the_protocol_gets_one_sentence_and_the_door() {
+fn a_protocol_violation_gets_one_error_and_is_closed() {
     let server = Server::everywhere(&[]);
     let mut neighbour = Wire::connect(&server);
     let argument = |bytes: usize| format!("$65536\r\n{}\r\n", "x".repeat(bytes));
@@ -102,15 +102,15 @@ fn what_is_not_the_protocol_gets_one_sentence_and_the_door() {
         (format!("*20\r\n{}", argument(65_536).repeat(20)), "a command has at most 1048576 bytes"),
         ("x".repeat(70_000), "too big inline request"),
         (format!("{}\r\n", "x ".repeat(600)), "invalid multibulk length"),
-        ("GET / HTTP/1.1\r\nhost: tollgate\r\n\r\n".to_owned(), "this port speaks the Redis protocol"),
-        ("POST /v1/check HTTP/1.1\r\n\r\nTOLL.RESET a\r\n".to_owned(), "this port speaks the Redis protocol"),
-        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "this port speaks the Redis protocol"),
+        ("GET / HTTP/1.1\r\nhost: tollgate\r\n\r\n".to_owned(), "this port serves the Redis protocol"),
+        ("POST /v1/check HTTP/1.1\r\n\r\nTOLL.RESET a\r\n".to_owned(), "this port serves the Redis protocol"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "this port serves the Redis protocol"),
     ];
     for (bytes, sentence) in &cases {
         let shown = &bytes[..bytes.len().min(40)];
         for before in ["", "PING\r\n"] {
             let mut wire = Wire::connect(&server);
-            // Whatever comes after it is not heard.
+            // Later bytes are ignored.
             wire.send(format!("{before}{bytes}PING\r\n"));
             let mut said = String::new();
             wire.0.read_to_string(&mut said).expect("an end, and not a reset that may swallow the sentence");
@@ -131,7 +131,7 @@ fn what_is_not_the_protocol_gets_one_sentence_and_the_door() {
 }
 
 #[test]
-fn a_line_of_garbage_is_a_command_that_nobody_knows() {
+fn a_line_of_garbage_is_an_unknown_command() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     for garbage in
@@ -150,14 +150,14 @@ fn a_line_of_garbage_is_a_command_that_nobody_knows() {
 }
 
 #[test]
-fn who_never_reads_is_not_read_from_costs_little_and_is_dropped() {
-    /// More than fits on the way, whatever buffers the system has.
+fn a_client_that_never_reads_is_bounded_and_dropped() {
+    /// More than all socket buffers hold.
     const BYTES: usize = 64 << 20;
     let server = server("deaf", "timeout = \"300ms\"");
     let mut neighbour = Wire::connect(&server);
     assert_eq!(neighbour.ask("PING"), "+PONG");
     let before = server.peak_bytes();
-    // One large command, so that much is read at once; then small questions with large answers.
+    // One large command for large reads, then small commands with large replies.
     let mut large_answers = command(["ECHO", &"x".repeat(60_000)]);
     large_answers.extend("COMMAND\r\n".repeat(10_000).bytes());
     let mut commands = vec![large_answers; 8];
@@ -169,7 +169,7 @@ fn who_never_reads_is_not_read_from_costs_little_and_is_dropped() {
             let mut stream = TcpStream::connect(server.listens("resp")).unwrap();
             scope.spawn(move || {
                 let mut sent = 0;
-                // Ends only because the server hangs up.
+                // The write ends only when the server closes.
                 while sent < BYTES {
                     match stream.write(&commands) {
                         Ok(length) => sent += length,
@@ -197,14 +197,14 @@ fn who_never_reads_is_not_read_from_costs_little_and_is_dropped() {
 }
 
 #[test]
-fn who_reads_late_gets_every_answer() {
+fn a_client_that_reads_late_gets_every_reply() {
     let server = Server::everywhere(&[]);
     let mut neighbour = Wire::connect(&server);
     let mut late = Wire::connect(&server);
     let text = "x".repeat(1000);
     let (mut asked, mut unsent) = (0_usize, Vec::new());
     late.0.get_ref().set_nonblocking(true).unwrap();
-    // Until the server has had time to answer another a thousand times and has taken nothing.
+    // Until the server has read nothing more for a thousand replies to another client.
     let mut refused = 0;
     while refused < 1000 {
         if unsent.is_empty() {
@@ -252,7 +252,7 @@ fn a_hundred_thousand_commands_at_once_are_answered_in_order() {
     }
     sending.join().unwrap().unwrap();
     assert_eq!(wire.ask("PING"), "+PONG");
-    // And checks alone, which are decided as batches.
+    // Checks only, which are decided as batches.
     let mut stream = wire.0.get_ref().try_clone().unwrap();
     let all = command(["CL.THROTTLE", "b", "99998", "1", "60"]).repeat(usize::try_from(COMMANDS).unwrap());
     let sending = thread::spawn(move || stream.write_all(&all));
@@ -264,7 +264,7 @@ fn a_hundred_thousand_commands_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn however_many_different_limits_a_peer_brings_the_next_one_is_decided() {
+fn many_different_inline_limits_do_not_exhaust_the_server() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     let all: String = (0..20_000).map(|burst| format!("CL.THROTTLE k{burst} {burst} 1 60\r\n")).collect();
@@ -280,7 +280,7 @@ fn however_many_different_limits_a_peer_brings_the_next_one_is_decided() {
 }
 
 #[test]
-fn sigterm_closes_connections_whatever_they_are_doing_and_the_server_exits_zero() {
+fn sigterm_closes_all_connections_and_the_server_exits_zero() {
     let mut server = Server::everywhere(&[]);
     let mut idle = Wire::connect(&server);
     assert_eq!(idle.ask("PING"), "+PONG");

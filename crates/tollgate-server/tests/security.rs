@@ -1,4 +1,4 @@
-//! What strangers can do to a server: nothing that harms the others.
+//! Abuse of a server does not affect other clients.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ mod common;
 mod wire;
 
 #[test]
-fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
+fn administration_needs_the_token_and_the_token_is_never_shown() {
     let mut command = Command::new(TOLLGATE);
     let mut server = Server::logging(command.arg("serve").env("TOLLGATE_SERVER_LOG", "trace"));
     for (method, path) in [
@@ -57,11 +57,11 @@ fn administration_needs_the_token_and_the_token_is_seen_nowhere() {
 }
 
 #[test]
-fn with_no_token_configured_one_is_made_up_and_shown_once() {
+fn without_a_configured_token_one_is_generated_and_logged_once() {
     let mut command = Command::new(TOLLGATE);
     let command = command.arg("serve").env("TOLLGATE_ADMIN_TOKEN", "");
     let empty = command.output().unwrap();
-    assert_eq!(empty.status.code(), Some(2), "an empty token is a mistake, not an open door");
+    assert_eq!(empty.status.code(), Some(2), "an empty token is an error");
 
     let mut server = Server::logging_without_token(Command::new(TOLLGATE).arg("serve"));
     let line: serde_json::Value = serde_json::from_str(&server.log_line("\"token\"")).unwrap();
@@ -80,7 +80,7 @@ fn with_no_token_configured_one_is_made_up_and_shown_once() {
 }
 
 #[test]
-fn a_token_that_is_taken_out_of_the_file_gives_way_to_one_that_is_shown() {
+fn a_removed_token_is_replaced_by_a_generated_one() {
     let directory = directory("security-token");
     let file = directory.join("tollgate.toml");
     fs::write(directory.join("token"), "the-first-admin-token").unwrap();
@@ -125,7 +125,7 @@ fn clients_are_hashed_in_logs_if_so_configured() {
 }
 
 #[test]
-fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothing() {
+fn slow_silent_oversized_and_malformed_requests_do_not_affect_others() {
     let file = directory("security-slow").join("tollgate.toml");
     fs::write(
         &file,
@@ -153,7 +153,7 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
     assert_eq!(rest(half_a_body).status, 408);
     assert_eq!(rest(idle).status, 200);
 
-    // One that asks and asks and never reads: once nothing more fits on the way, it is dropped.
+    // A client that never reads is dropped once the buffers are full.
     let mut deaf = connect();
     while deaf.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").is_ok() {}
     assert_eq!(server.get("/check/b").status, 200);
@@ -186,7 +186,7 @@ fn what_is_slow_silent_oversized_or_malformed_is_dropped_and_others_notice_nothi
 }
 
 #[test]
-fn a_request_has_one_host_as_rfc_9112_has_it() {
+fn a_request_has_one_host_as_rfc_9112_requires() {
     let server = Server::start(&["--limit", "100/hour"]);
     let ask = |version: &str, hosts: &[&str], path: &str| {
         let fields: String = hosts.iter().map(|host| format!("Host:{host}\r\n")).collect();
@@ -206,10 +206,10 @@ fn a_request_has_one_host_as_rfc_9112_has_it() {
         }
         assert_eq!((ask("1.0", none, path).status, ask("1.0", &["a"], path).status), (200, 200), "{path}");
     }
-    assert_eq!(server.get("/check/a").json()["remaining"], 100 - 13, "what is refused costs nothing");
+    assert_eq!(server.get("/check/a").json()["remaining"], 100 - 13, "a rejected request costs nothing");
 }
 
-/// An authority, and what it issued: certificate and key, in PEM.
+/// A CA that issues certificates and keys in PEM.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -236,7 +236,7 @@ fn write_pair(directory: &Path, (certificate, key): (String, String)) {
 }
 
 #[test]
-fn tls_and_certificates_that_are_read_again() {
+fn tls_certificates_are_reloaded() {
     let directory = directory("security-tls");
     let (old, new) = (Authority::new(), Authority::new());
     write_pair(&directory, old.issue("localhost"));
@@ -255,7 +255,7 @@ fn tls_and_certificates_that_are_read_again() {
         tollgate(&["check", "a", "--server", &url, "--cacert", authority.to_str().unwrap()]).status.code()
     };
     assert_eq!((check("old-ca.pem"), check("new-ca.pem")), (Some(0), Some(2)));
-    assert_eq!(server.get("/check/a").status, 0, "not in the clear");
+    assert_eq!(server.get("/check/a").status, 0, "no cleartext");
     let stranger = directory.join("new-ca.pem");
     let refused = tollgate(&["check", "a", "--server", &url, "--cacert", stranger.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -264,7 +264,7 @@ fn tls_and_certificates_that_are_read_again() {
     // A certificate without its key changes nothing.
     fs::write(directory.join("server.pem"), new.issue("localhost").0).unwrap();
     server.signal("HUP");
-    assert!(server.log_line("not in effect").contains("do not work together"));
+    assert!(server.log_line("not in effect").contains("do not match"));
     assert_eq!(check("old-ca.pem"), Some(0));
     write_pair(&directory, new.issue("localhost"));
     server.signal("HUP");
@@ -273,7 +273,7 @@ fn tls_and_certificates_that_are_read_again() {
 }
 
 #[test]
-fn mutual_tls_lets_in_only_clients_with_a_certificate() {
+fn mutual_tls_admits_only_clients_with_a_certificate() {
     let directory = directory("security-mutual");
     let (authority, stranger) = (Authority::new(), Authority::new());
     write_pair(&directory, authority.issue("localhost"));
@@ -302,9 +302,9 @@ fn mutual_tls_lets_in_only_clients_with_a_certificate() {
     assert_eq!(ask(Some(authority.issue("another"))).unwrap(), 200);
 }
 
-/// Somebody who guesses is noticed, and cannot fill the log.
+/// Guesses are reported, and cannot flood the log.
 #[test]
-fn wrong_tokens_are_counted_and_logged_with_the_peer_once_a_second_at_most() {
+fn wrong_tokens_are_counted_and_logged_at_most_once_a_second() {
     let mut command = Command::new(TOLLGATE);
     let mut server = Server::logging(command.arg("serve"));
     let guesses = 200;
@@ -326,15 +326,15 @@ fn wrong_tokens_are_counted_and_logged_with_the_peer_once_a_second_at_most() {
     assert!(lines < 50, "{lines} lines for {guesses} guesses");
 }
 
-/// A token is changed because somebody has it who should not: their connections have to go with it.
+/// A changed token revokes the connections that authenticated with the old one.
 #[test]
-fn a_connection_is_an_administrators_only_while_its_token_is_the_one_in_force() {
+fn a_changed_token_revokes_authenticated_connections() {
     let directory = directory("security-session");
     let file = directory.join("tollgate.toml");
     let (first, second) = ("the-first-admin-token", "the-second-admin-token");
     fs::write(directory.join("token"), first).unwrap();
     fs::write(&file, "[server]\nadmin_token_file = \"token\"").unwrap();
-    // What the helper adds says that only HTTP is listened for: the shell drops it.
+    // The shell drops the helper's flags, which turn RESP off.
     let script =
         r#"exec "$TOLLGATE" serve --config "$FILE" --http 127.0.0.1:0 --grpc off --resp 127.0.0.1:0"#;
     let mut shell = Command::new("sh");

@@ -1,4 +1,4 @@
-//! A1 over a socket: the server in this process, its clock in the test's hands.
+//! A1 over a socket: a server in this process with an injected clock.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! How much a `rate_limit` lets through.
+//! Reads the amount of a `rate_limit`.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::fields::{At, Fields};
 use crate::backend::Backend;
 use crate::config::{ConfigError, nearest};
 
-/// How much.
+/// The amount of a `rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Amount {
     Unlimited,
@@ -18,7 +18,7 @@ pub(super) enum Amount {
     Limit(Limit),
 }
 
-/// The units of the reference. A month has 30 days there and a year 365.
+/// The units of the reference. Its month has 30 days and its year 365.
 const UNITS: [(&str, Duration); 7] = [
     ("second", SECOND),
     ("minute", MINUTE),
@@ -29,10 +29,10 @@ const UNITS: [(&str, Duration); 7] = [
     ("year", Duration::from_secs(365 * 86_400)),
 ];
 
-/// An algorithm of so many per so long.
+/// Builds an algorithm from a limit and a period.
 type Build = fn(u64, Duration) -> Algorithm;
 
-/// What can be written for `algorithm`, which the reference does not have.
+/// The values of `algorithm`, which the reference does not have.
 const ALGORITHMS: [(&str, Build); 5] = [
     ("fixed", |limit, period| fixed(limit, period, false)),
     ("fixed aligned", |limit, period| fixed(limit, period, true)),
@@ -47,7 +47,7 @@ const fn fixed(limit: u64, period: Duration, aligned: bool) -> Algorithm {
     Algorithm::FixedWindow { limit, period, aligned, count_denied: false }
 }
 
-/// Reads the settings of a `rate_limit`; `heading` is where that word stands.
+/// Reads the settings of a `rate_limit`; `heading` is the span of that key.
 pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Backend) -> Option<Amount> {
     let unlimited = fields.flag("unlimited");
     let unit = fields.text("unit").filter(|unit| !unit.value.is_empty());
@@ -60,8 +60,10 @@ pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Back
         else {
             return Some(Amount::Unlimited);
         };
-        let help = format!("leave out `{name}` or `unlimited`");
-        fields.report(ConfigError::new(format!("what is unlimited has no `{name}`"), help).at(span, "here"));
+        let help = format!("remove `{name}` or `unlimited`");
+        fields.report(
+            ConfigError::new(format!("an unlimited descriptor has no `{name}`"), help).at(span, "here"),
+        );
         return None;
     }
     let build = chosen(fields, algorithm.as_ref());
@@ -78,15 +80,15 @@ pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Back
     let limit = Limit::new(build(requests.value, period)).map_err(|error| fields.report(spans.error(error)));
     let limit = limit.ok()?;
     if let Err(error) = store.accepts(&limit) {
-        let place = algorithm.map_or(requests.span, |word| word.span);
+        let span = algorithm.map_or(requests.span, |word| word.span);
         fields.report(
-            ConfigError::new(format!("the store cannot keep {limit}"), error.to_string()).at(place, "here"),
+            ConfigError::new(format!("the store cannot keep {limit}"), error.to_string()).at(span, "here"),
         );
     }
     Some(Amount::Limit(limit))
 }
 
-/// The algorithm that was chosen, or a fixed window, which is what the reference has.
+/// The configured algorithm, or the reference's: a fixed window.
 fn chosen(fields: &Fields<'_>, word: Option<&At<&str>>) -> Option<Build> {
     let Some(At { value, span }) = word else { return Some(ALGORITHMS[0].1) };
     if let Some((_, build)) = ALGORITHMS.iter().find(|(name, _)| name == value) {
@@ -95,7 +97,7 @@ fn chosen(fields: &Fields<'_>, word: Option<&At<&str>>) -> Option<Build> {
     let names = ALGORITHMS.map(|(name, _)| name);
     let help = match nearest(value, names) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "leave it out for `fixed`".into(),
+        None => "remove it for `fixed`".into(),
     };
     let error = ConfigError::new(format!("`algorithm` cannot be {value:?}"), help);
     fields.report(error.at(span.clone(), format!("expected one of {}", names.join(", "))));
@@ -109,7 +111,7 @@ fn period(
     multiplier: Option<&At<u64>>,
 ) -> Option<Duration> {
     let Some(At { value, span }) = unit else {
-        let error = ConfigError::new("there is no unit", "add `unit: minute`, or alike");
+        let error = ConfigError::new("there is no unit", "add a unit, such as `unit: minute`");
         fields.report(error.at(fields.span_of("unit").unwrap_or(heading.clone()), "here"));
         return None;
     };
@@ -129,15 +131,15 @@ fn period(
     let times =
         multiplier.map_or(Some(1), |times| u32::try_from(times.value).ok().filter(|times| *times > 0));
     if let (None, Some(At { span, .. })) = (times, multiplier) {
-        let help = "write another number, or leave it out";
+        let help = "write a number in this range, or remove it";
         let error = ConfigError::new(format!("`unit_multiplier` is from 1 to {}", u32::MAX), help);
         fields.report(error.at(span.clone(), "here"));
     }
-    // What is far too long is found to be so when the limit is built.
+    // A period beyond the maximum is rejected when the limit is built.
     Some(period.ok()?.saturating_mul(times?))
 }
 
-/// Where the numbers of a limit come from.
+/// The spans of a limit's numbers.
 struct LimitSpans<'a> {
     requests: &'a At<u64>,
     unit: Range<usize>,
@@ -146,15 +148,15 @@ struct LimitSpans<'a> {
 impl LimitSpans<'_> {
     fn error(&self, error: Error) -> ConfigError {
         let Error::InvalidLimit { field, reason, .. } = error else {
-            return ConfigError::new("this limit does not work", error.to_string())
+            return ConfigError::new("this limit is invalid", error.to_string())
                 .at(self.requests.span.clone(), "here");
         };
-        let of_time = matches!(field, "period" | "interval");
-        let (span, what) = if of_time {
+        let is_time = matches!(field, "period" | "interval");
+        let (span, name) = if is_time {
             (self.unit.clone(), "period")
         } else {
             (self.requests.span.clone(), "number of requests")
         };
-        ConfigError::new(format!("the {what} does not work"), format!("it must be {reason}")).at(span, "here")
+        ConfigError::new(format!("the {name} is invalid"), format!("it must be {reason}")).at(span, "here")
     }
 }

@@ -1,4 +1,4 @@
-//! What a file says, before any of it is put to use: a domain and its descriptors.
+//! Reads a file into a draft: its domain and descriptors.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,29 +11,29 @@ use super::yaml::Node;
 use crate::backend::Backend;
 use crate::config::ConfigError;
 
-/// The most attributes that a rule can count by.
+/// The most key attributes of a rule.
 const VARYING_MAX: usize = 8;
 
-/// One file.
+/// A parsed file.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) domain: At<String>,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// A key, a value if it is about one or a few, and what holds for it.
+/// A key, an optional value or pattern, its limit and its children.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) key: String,
-    /// One value, or a pattern with `*` in it; `None` for all values.
+    /// A value, or a pattern with `*`; `None` for all values.
     pub(super) value: Option<String>,
-    /// Whether all values of a pattern share a budget.
+    /// Whether all values of the pattern share a budget.
     shared: bool,
     pub(super) limited: Option<RateLimit>,
     pub(super) children: Vec<Self>,
 }
 
-/// A `rate_limit`, and the settings beside it.
+/// A `rate_limit` and the settings beside it.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     pub(super) amount: Amount,
@@ -44,22 +44,21 @@ pub(super) struct RateLimit {
 }
 
 impl Descriptor {
-    /// Whether each value that it is for has a budget of its own.
+    /// Whether each value has its own budget.
     pub(super) fn varies(&self) -> bool {
         !self.shared && self.value.as_ref().is_none_or(|value| value.contains('*'))
     }
 }
 
-/// Reads a file. What is wrong with it is noted on the page; then the draft is of no use but for
-/// its domain.
+/// Reads a file. After an error only the draft's domain is usable.
 pub(super) fn read(errors: &ErrorList, root: &Node, store: &Backend) -> Option<Draft> {
     let mut fields = Fields::of(errors, root, "a file", "`domain: …` and `descriptors:` below it")?;
     let domain = fields.text("domain").filter(|domain| !domain.value.is_empty());
     if domain.is_none() {
-        let place = fields.span_of("domain").unwrap_or(fields.span.clone());
+        let span = fields.span_of("domain").unwrap_or(fields.span.clone());
         let error =
             ConfigError::new("this file has no domain", "write `domain: …`, as Envoy's filter calls it");
-        errors.report(error.at(place, "here"));
+        errors.report(error.at(span, "here"));
     }
     let reader = Reader { errors, store };
     let descriptors = reader.level(fields.list("descriptors"), 0);
@@ -74,12 +73,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Descriptors that stand beside one another, below `varying` that vary.
+    /// Reads siblings with `varying` varying ancestors.
     fn level(&self, items: &'a [Rc<Node>], varying: usize) -> Vec<Descriptor> {
-        let mut places: HashMap<(String, Option<String>), Range<usize>> = HashMap::new();
+        let mut spans: HashMap<(String, Option<String>), Range<usize>> = HashMap::new();
         let mut level = Vec::new();
         for (descriptor, span) in items.iter().filter_map(|item| self.descriptor(item, varying)) {
-            match places.entry((descriptor.key.clone(), descriptor.value.clone())) {
+            match spans.entry((descriptor.key.clone(), descriptor.value.clone())) {
                 Entry::Vacant(free) => {
                     free.insert(span);
                     level.push(descriptor);
@@ -89,9 +88,8 @@ impl<'a> Reader<'a> {
                         .value
                         .map(|value| format!(" with the value {value:?}"))
                         .unwrap_or_default();
-                    let message =
-                        format!("the key {:?}{of} is there twice at the same level", descriptor.key);
-                    let error = ConfigError::new(message, "put what belongs to both under one of them");
+                    let message = format!("the key {:?}{of} occurs twice at the same level", descriptor.key);
+                    let error = ConfigError::new(message, "merge the two");
                     self.errors.report(error.at(span, "again").beside(first.get().clone(), "first here"));
                 }
             }
@@ -115,7 +113,7 @@ impl<'a> Reader<'a> {
         let varying = varying.saturating_add(usize::from(descriptor.varies()));
         descriptor.limited = self.limited(&mut fields, varying);
         descriptor.children = self.level(fields.list("descriptors"), varying);
-        // Names of metrics, and what Envoy is to be told besides: neither changes a decision.
+        // Settings for metrics and Envoy, which change no decision.
         fields.ignore("value_to_metric");
         fields.ignore("metadata");
         fields.finish();
@@ -126,28 +124,29 @@ impl<'a> Reader<'a> {
     fn check(&self, fields: &Fields<'_>, key: Option<&At<&str>>, value: Option<&At<&str>>, shared: bool) {
         match key {
             None => {
-                let place = fields.span_of("key").unwrap_or(fields.span.clone());
+                let span = fields.span_of("key").unwrap_or(fields.span.clone());
                 let error = ConfigError::new("a descriptor has no key", "write `- key: …`");
-                self.errors.report(error.at(place, "here"));
+                self.errors.report(error.at(span, "here"));
             }
             Some(key) if key.value.contains('*') => {
-                let help = "write the pattern into `value`, and the whole key here";
+                let help = "write the pattern into `value`, and the complete key here";
                 let error = ConfigError::new("only a value can be a pattern", help);
                 self.errors.report(error.at(key.span.clone(), "this is a key"));
             }
             Some(_) => {}
         }
         if shared && !value.is_some_and(|value| value.value.contains('*')) {
-            let help = "write a `*` into `value`, or leave `share_threshold` out";
+            let help = "write a `*` into `value`, or remove `share_threshold`";
             let error = ConfigError::new("only the values of a pattern can share a limit", help);
-            let place = fields.span_of("share_threshold").unwrap_or(fields.span.clone());
-            self.errors.report(error.at(place, "there is no pattern"));
+            let span = fields.span_of("share_threshold").unwrap_or(fields.span.clone());
+            self.errors.report(error.at(span, "there is no pattern"));
         }
     }
 
     fn limited(&self, fields: &mut Fields<'a>, varying: usize) -> Option<RateLimit> {
         let detailed = fields.flag("detailed_metric");
-        // What a quota is for, choosing among backends, is not decided here: it counts, and never denies.
+        // A quota selects among Envoy's backends, which is not supported: it counts, and never
+        // denies.
         let shadow = fields.flag("shadow_mode") | fields.flag("quota_mode");
         let (mut limit, heading) =
             fields.fields("rate_limit", "`unit: …` and `requests_per_unit: …` below it")?;
@@ -156,27 +155,27 @@ impl<'a> Reader<'a> {
         let amount = amount::read(&mut limit, &heading, self.store);
         limit.finish();
         if varying > VARYING_MAX {
-            let help = format!("give some of them a value; {VARYING_MAX} without one are the most");
-            let error = ConfigError::new(format!("this limit would count by {varying} values at once"), help);
+            let help = format!("give some of them a value; at most {VARYING_MAX} may vary");
+            let error = ConfigError::new(format!("this limit is keyed by {varying} varying values"), help);
             self.errors.report(error.at(heading, "this one"));
         }
         Some(RateLimit { amount: amount?, name: name.into(), replaces, detailed, shadow })
     }
 
-    fn replaces(&self, limit: &mut Fields<'a>, own: &str) -> Vec<String> {
+    fn replaces(&self, limit: &mut Fields<'a>, own_name: &str) -> Vec<String> {
         let name = |item: &'a Rc<Node>| {
-            let mut fields = Fields::of(self.errors, item, "what is replaced", "`- name: …`")?;
+            let mut fields = Fields::of(self.errors, item, "an item of `replaces`", "`- name: …`")?;
             let name = fields.text("name").filter(|name| !name.value.is_empty());
-            let place = fields.span_of("name").unwrap_or(fields.span.clone());
+            let span = fields.span_of("name").unwrap_or(fields.span.clone());
             fields.finish();
-            let told = |error: ConfigError| self.errors.report(error.at(place, "here"));
+            let report = |error: ConfigError| self.errors.report(error.at(span, "here"));
             match name {
-                None => told(ConfigError::new(
-                    "nothing is named to replace",
-                    "write `- name: …`, or leave it out",
+                None => report(ConfigError::new(
+                    "an item of `replaces` has no name",
+                    "write `- name: …`, or remove it",
                 )),
-                Some(name) if name.value == own => {
-                    told(ConfigError::new("a limit cannot replace itself", "name another one"));
+                Some(name) if name.value == own_name => {
+                    report(ConfigError::new("a limit cannot replace itself", "name another one"));
                 }
                 Some(name) => return Some(name.value.into()),
             }

@@ -1,7 +1,7 @@
-//! Reads settings out of a mapping.
+//! Reads settings from a mapping.
 //!
-//! Whatever is wrong is noted and reading goes on, so that all of it is told at once. What is
-//! written as nothing, `name:` or `name: ~`, counts as not written, as it does in the reference.
+//! An error is recorded and reading goes on, so that all errors are reported at once. A null,
+//! `name:` or `name: ~`, counts as absent, as in the reference.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::yaml::{Node, Value};
 use crate::config::{ConfigError, nearest};
 
-/// Where each setting stands: to say so if it stands elsewhere.
+/// Where each setting belongs, for errors about misplaced ones.
 const SECTIONS: [(&[&str], &str); 3] = [
     (&["domain"], "at the top of the file"),
     (
@@ -23,20 +23,20 @@ const SECTIONS: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// More settings than this are not looked at: a few of them will be unknown, and are told.
+/// The most settings of a mapping. There are fewer known ones, so an unknown one is reported.
 const FIELDS_MAX: usize = 64;
 
-/// More than this nobody reads.
+/// The most errors to report.
 const ERRORS_MAX: usize = 1_000;
 
-/// What was found wrong with a file.
+/// The errors of a file.
 #[derive(Debug, Default)]
 pub(super) struct ErrorList {
     pub(super) errors: RefCell<Vec<ConfigError>>,
 }
 
 impl ErrorList {
-    /// Takes note of one. What is wrong with something that aliases repeat is told once.
+    /// Adds an error. An error that aliases repeat is reported once.
     pub(super) fn report(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() < ERRORS_MAX && !errors.contains(&error) {
@@ -45,7 +45,7 @@ impl ErrorList {
     }
 }
 
-/// A value and where it stands.
+/// A value and its span.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     pub(super) value: T,
@@ -56,7 +56,7 @@ pub(super) struct At<T> {
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     errors: &'a ErrorList,
-    /// Where it begins.
+    /// The span of its first key.
     pub(super) span: Range<usize>,
     fields: Vec<Field<'a>>,
     known: Vec<&'static str>,
@@ -70,7 +70,7 @@ struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Where to point: at what is written, or at its name if nothing is.
+    /// The span of the value, or of the key if the value is null or nested.
     fn span(&self) -> Range<usize> {
         match &self.value.value {
             Value::Scalar { .. } if !self.value.is_null() => self.value.span.clone(),
@@ -80,7 +80,8 @@ impl Field<'_> {
 }
 
 impl<'a> Fields<'a> {
-    /// The settings of a node, if it is a mapping; `what` it is and an `example` say so if not.
+    /// The settings of a node. If it is not a mapping, the error names `what` it is and an
+    /// `example`.
     pub(super) fn of(errors: &'a ErrorList, node: &'a Node, what: &str, example: &str) -> Option<Self> {
         let Value::Map(pairs) = &node.value else {
             let error = ConfigError::new(format!("{what} is a mapping"), format!("write {example}"));
@@ -93,12 +94,13 @@ impl<'a> Fields<'a> {
         Some(fields)
     }
 
-    /// Takes in settings; those of a mapping that is merged in, `<<: *other`, count less.
+    /// Adds settings; those of a merged mapping, `<<: *other`, have lower precedence.
     fn add(&mut self, pairs: &'a [(Rc<Node>, Rc<Node>)], merged: bool) {
         let mut merges = Vec::new();
         for (key, value) in pairs {
             let Value::Scalar { text: name, plain } = &key.value else {
-                let error = ConfigError::new("the name of a setting is a word", "write `key: …`, or alike");
+                let error =
+                    ConfigError::new("the name of a setting is a plain word", "write it like `key: …`");
                 self.errors.report(error.at(key.span.clone(), format!("this is {}", key.kind())));
                 continue;
             };
@@ -106,7 +108,7 @@ impl<'a> Fields<'a> {
                 merges.push(&**value);
             } else if let Some(first) = self.fields.iter().find(|field| field.name == name) {
                 if !merged {
-                    let error = ConfigError::new(format!("`{name}` is there twice"), "leave one out");
+                    let error = ConfigError::new(format!("`{name}` occurs twice"), "remove one");
                     let error = error.at(key.span.clone(), "again");
                     self.errors.report(error.beside(first.key.span.clone(), "first here"));
                 }
@@ -131,7 +133,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Where a setting stands, if it is there.
+    /// The span of a setting, if it is present.
     pub(super) fn span_of(&self, name: &str) -> Option<Range<usize>> {
         self.fields.iter().find(|field| field.name == name).map(Field::span)
     }
@@ -140,30 +142,30 @@ impl<'a> Fields<'a> {
         self.errors.report(error);
     }
 
-    /// A text as it is written: `0123` and `true` are texts too where one is wanted.
+    /// A string as written: `0123` and `true` are valid strings.
     pub(super) fn text(&mut self, name: &'static str) -> Option<At<&'a str>> {
         let field = self.find(name)?;
         match &field.value.value {
             Value::Scalar { text, .. } => Some(At { value: text, span: field.span() }),
-            _ => self.wrong_type(field, "a text"),
+            _ => self.wrong_type(field, "a string"),
         }
     }
 
-    /// Yes or no, and no if it is not there. What YAML 1.1 takes for either is taken.
+    /// A boolean, false if absent, in any spelling of YAML 1.1.
     pub(super) fn flag(&mut self, name: &'static str) -> bool {
         let Some(At { value, span }) = self.text(name) else { return false };
         match value.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "y" => true,
             "false" | "no" | "off" | "n" => false,
             _ => {
-                let error = ConfigError::new(format!("`{name}` is yes or no"), "write true or false");
+                let error = ConfigError::new(format!("`{name}` is a boolean"), "write true or false");
                 self.report(error.at(span, "this is neither"));
                 false
             }
         }
     }
 
-    /// A whole number.
+    /// A non-negative integer.
     pub(super) fn count(&mut self, name: &'static str) -> Option<At<u64>> {
         let At { value, span } = self.text(name)?;
         let Some(value) = whole(value) else {
@@ -174,34 +176,34 @@ impl<'a> Fields<'a> {
         Some(At { value, span })
     }
 
-    /// The items of a list; none if it is not there.
+    /// The items of a list; empty if absent.
     pub(super) fn list(&mut self, name: &'static str) -> &'a [Rc<Node>] {
         let Some(field) = self.find(name) else { return &[] };
         match &field.value.value {
             Value::List(items) => items,
-            _ => self.wrong_type(field, "a list, each item after a dash").unwrap_or(&[]),
+            _ => self.wrong_type(field, "a list, with a dash before each item").unwrap_or(&[]),
         }
     }
 
-    /// The settings of a mapping, and where its name stands.
+    /// The settings of a nested mapping, and the span of its key.
     pub(super) fn fields(&mut self, name: &'static str, example: &str) -> Option<(Self, Range<usize>)> {
         let field = self.find(name)?;
         Some((Self::of(self.errors, field.value, &format!("`{name}`"), example)?, field.key.span.clone()))
     }
 
-    /// Lets a setting stand that means nothing here.
+    /// Accepts a setting without using it.
     pub(super) fn ignore(&mut self, name: &'static str) {
         self.known.push(name);
     }
 
-    /// Complains about whatever was not asked for.
+    /// Reports settings that were not read.
     pub(super) fn finish(self) {
         for Field { name, key, .. } in self.fields.iter().filter(|field| !self.known.contains(&field.name)) {
-            let home = SECTIONS.iter().find(|(names, _)| names.contains(name));
-            let help = match (home, nearest(name, self.known.iter().copied())) {
-                (Some((_, home)), _) => format!("it stands {home}"),
+            let section = SECTIONS.iter().find(|(names, _)| names.contains(name));
+            let help = match (section, nearest(name, self.known.iter().copied())) {
+                (Some((_, section)), _) => format!("it belongs {section}"),
                 (None, Some(near)) => format!("did you mean `{near}`?"),
-                (None, None) => format!("what can stand here: {}", self.known.join(", ")),
+                (None, None) => format!("known settings: {}", self.known.join(", ")),
             };
             let error = ConfigError::new(format!("there is no setting `{name}` here"), help);
             self.errors.report(error.at(key.span.clone(), "unknown"));
@@ -214,14 +216,14 @@ impl<'a> Fields<'a> {
         (!found.value.is_null()).then_some(*found)
     }
 
-    fn wrong_type<T>(&self, field: Field<'_>, wanted: &str) -> Option<T> {
-        let error = ConfigError::new(format!("`{}` is {wanted}", field.name), format!("write {wanted}"));
+    fn wrong_type<T>(&self, field: Field<'_>, expected: &str) -> Option<T> {
+        let error = ConfigError::new(format!("`{}` is {expected}", field.name), format!("write {expected}"));
         self.report(error.at(field.span(), format!("this is {}", field.value.kind())));
         None
     }
 }
 
-/// A whole number as YAML 1.1 writes it, which is what the reference reads: `010` is eight.
+/// An integer as YAML 1.1 and the reference read it: `010` is eight.
 fn whole(text: &str) -> Option<u64> {
     let digits = text.replace('_', "");
     let digits = digits.strip_prefix('+').unwrap_or(&digits);

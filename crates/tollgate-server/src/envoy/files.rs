@@ -1,4 +1,4 @@
-//! Which files there are, and what stands in them.
+//! Finds and reads the YAML files.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -6,25 +6,24 @@ use std::path::{Path, PathBuf};
 
 use crate::config::ConfigErrors;
 
-/// A larger file is a mistake.
+/// The largest file.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// One file: its name, and its text or why there is none.
+/// A file: its name, and its text or the reason why it cannot be read.
 pub(super) type Source = (String, Result<String, String>);
 
-/// A file, or all `*.yaml` and `*.yml` of a directory, in the order of their names. A directory
-/// without any that has a directory `config` means that one: so the reference's runtime directories
-/// look.
+/// The files at `path`, sorted by name. A directory without YAML files but with a subdirectory
+/// `config`, as the reference's runtime directories are, means that subdirectory.
 pub(super) fn sources(path: &Path) -> Result<Vec<Source>, ConfigErrors> {
-    let told = |reason: String| ConfigErrors::sentence(path.display().to_string(), reason);
-    let files = files(path).map_err(|error| told(format!("cannot read {}: {error}", path.display())))?;
+    let failed = |reason: String| ConfigErrors::sentence(path.display().to_string(), reason);
+    let files = files(path).map_err(|error| failed(format!("cannot read {}: {error}", path.display())))?;
     if files.is_empty() {
-        return Err(told(format!("there is no file *.yaml or *.yml in {}", path.display())));
+        return Err(failed(format!("there is no file *.yaml or *.yml in {}", path.display())));
     }
     Ok(files.iter().map(|file| source(file)).collect())
 }
 
-/// Their paths.
+/// The paths of the files at `path`.
 pub(crate) fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -34,7 +33,7 @@ pub(crate) fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if files.is_empty() && inner.is_dir() { listed(&inner) } else { Ok(files) }
 }
 
-/// Hidden ones are left out: editors and Kubernetes keep theirs there.
+/// The YAML files of a directory, without hidden ones, which editors and Kubernetes create.
 fn listed(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -56,7 +55,7 @@ fn source(path: &Path) -> Source {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    // A pipe would keep us waiting.
+    // Reading a pipe would block.
     if !fs::metadata(path).map_err(|error| error.to_string())?.is_file() {
         return Err("it is not a file".into());
     }

@@ -1,20 +1,20 @@
-//! What rules and attributes are called.
+//! Names of rules and attributes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
 
-/// The longest name of a rule.
+/// The longest rule name.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The digits of a hash at the end of a name.
+/// The digits of the hash at the end of a name.
 const HASH_DIGITS: usize = 16;
 
-/// The attribute names of a descriptor's entries: each entry's key, and for one that is there again
-/// `key.2`, `key.3` …, because a descriptor may have two `generic_key`.
+/// The attribute names of a descriptor's entries: the key, and for repeated keys `key.2`, `key.3`
+/// …, because a descriptor may have two `generic_key`.
 ///
-/// All names are different, and none depends on what follows.
+/// All names differ, and none depends on later entries.
 pub(crate) fn attribute_names<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<Cow<'a, str>> {
     let (mut seen, mut names): (Vec<&'a str>, Vec<Cow<'a, str>>) = (Vec::new(), Vec::new());
     for key in keys {
@@ -37,7 +37,7 @@ pub(super) struct Path<'a> {
 }
 
 impl Path<'_> {
-    /// What the reference calls it: `domain.key_value.key`.
+    /// The reference's name: `domain.key_value.key`.
     pub(super) fn full_key(&self) -> String {
         let mut full = self.domain.to_owned();
         for (key, value) in &self.steps {
@@ -51,7 +51,7 @@ impl Path<'_> {
         full
     }
 
-    /// A hash of all of it, in which no part can pass for two.
+    /// A hash of the path. Length prefixes keep different paths apart.
     fn hash(&self) -> String {
         let mut hasher = Sha256::new();
         let mut part = |text: &str| {
@@ -73,24 +73,23 @@ impl Path<'_> {
 /// Names for the rules of all domains.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// How many paths spell the same full key.
-    spelled: HashMap<String, usize>,
+    /// How many paths have the same full key.
+    full_keys: HashMap<String, usize>,
 }
 
 impl Names {
-    /// Takes note of a path that will need a name.
+    /// Records a path that will need a name.
     pub(super) fn note(&mut self, path: &Path<'_>) {
-        let times = self.spelled.entry(path.full_key()).or_default();
+        let times = self.full_keys.entry(path.full_key()).or_default();
         *times = times.saturating_add(1);
     }
 
-    /// The full key, if it can be a rule's name and no other path spells the same; otherwise a stem
-    /// that people recognise, and a hash. What looks like such a name is hashed itself, so that
-    /// nothing can be given another's name.
+    /// The full key, if it is a valid rule name and unique; otherwise a readable stem and a hash. A
+    /// full key that looks hashed is hashed too, so that no path can take another's name.
     pub(super) fn name(&self, path: &Path<'_>) -> String {
         let full = path.full_key();
         let fits = full.len() <= NAME_BYTES_MAX && full.chars().all(printable);
-        if fits && !looks_hashed(&full) && self.spelled.get(&full).is_none_or(|times| *times <= 1) {
+        if fits && !looks_hashed(&full) && self.full_keys.get(&full).is_none_or(|times| *times <= 1) {
             return full;
         }
         let stem = NAME_BYTES_MAX - HASH_DIGITS - 1;

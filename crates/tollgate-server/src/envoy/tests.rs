@@ -1,4 +1,4 @@
-//! Files as people write them for the reference, and what is found in them.
+//! Files written for the reference, and the limits found in them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::*;
 
 mod errors;
 
-/// A directory of its own, gone at the end.
+/// A temporary directory, removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -40,9 +40,9 @@ impl Drop for Directory {
     }
 }
 
-/// All of what is wrong with one file.
-fn told(text: &str) -> String {
-    let errors = Directory::new().with("x.yaml", text).read().expect_err("something is wrong");
+/// The rendered errors of one file.
+fn rendered_errors(text: &str) -> String {
+    let errors = Directory::new().with("x.yaml", text).read().expect_err("errors");
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -93,20 +93,20 @@ descriptors:
 ";
 
 #[test]
-fn the_most_specific_descriptor_of_each_level_counts() {
+fn the_most_specific_descriptor_of_each_level_wins() {
     let domains = domains(BASIC);
     assert_eq!(name(&domains, &[("tenant", "acme"), ("user", "ann")]), "d.tenant_acme.user");
     assert_eq!(name(&domains, &[("tenant", "acme"), ("user", "root")]), "d.tenant_acme.user_root");
     assert_eq!(name(&domains, &[("path", "/x")]), "d.path");
     assert_eq!(name(&domains, &[("path", "/login")]), "d.path_/login");
-    assert_eq!(name(&domains, &[("path", "/health")]), "-", "a value without a limit is let through");
+    assert_eq!(name(&domains, &[("path", "/health")]), "-", "a value without a limit is not limited");
     assert_eq!(name(&domains, &[("path", "")]), "d.path", "an empty value is a value");
     assert!(find(&domains, "other", &[("path", "/x")]).is_none());
     assert_eq!(domains.rules().count(), 4);
 }
 
 #[test]
-fn a_rule_counts_by_the_values_that_vary_and_by_no_others() {
+fn a_rule_is_keyed_by_the_varying_values_only() {
     let domains = domains(BASIC);
     let user = rule(&domains, "d", &[("tenant", "acme"), ("user", "ann")]).unwrap();
     assert_eq!(user.key_attributes(), ["user"]);
@@ -135,7 +135,7 @@ fn a_descriptor_matches_only_at_its_own_depth() {
 }
 
 #[test]
-fn a_key_and_a_value_are_not_another_key() {
+fn a_key_and_a_value_do_not_match_a_joined_key() {
     let domains =
         domains("{domain: d, descriptors: [{key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}]}");
     assert_eq!(name(&domains, &[("a_b", "x")]), "d.a_b");
@@ -160,15 +160,15 @@ descriptors:
 ";
 
 #[test]
-fn the_pattern_that_says_most_comes_first_and_an_exact_value_before_it() {
+fn an_exact_value_precedes_the_most_specific_pattern() {
     let domains = domains(PATTERNS);
     let of = |key, value| name(&domains, &[(key, value)]);
     assert_eq!(of("p", "/a/b"), "d.p_/a/b");
     assert_eq!(of("p", "/a/c"), "d.p_/a*");
-    assert_eq!(of("p", "/a"), "d.p_/a*", "a star may stand for nothing");
+    assert_eq!(of("p", "/a"), "d.p_/a*", "a star matches the empty text");
     assert_eq!(of("p", "/a/1/z"), "d.p_/a/*/z");
     assert_eq!(of("p", "/a/1/m/2/z"), "d.p_/a/*/m/*/z");
-    assert_eq!(of("p", "/a/z"), "d.p_/a*", "no character is both before and after a star");
+    assert_eq!(of("p", "/a/z"), "d.p_/a*", "prefix and suffix do not overlap");
     assert_eq!(of("p", "else"), "d.p_*");
     assert_eq!(of("o", "xy"), "d.o_x*y");
     assert_eq!(of("o", "xyz"), "d.o", "the key alone comes last");
@@ -184,7 +184,7 @@ fn each_value_of_a_pattern_has_a_budget_unless_they_share_one() {
 }
 
 #[test]
-fn unlimited_and_nothing_are_told_apart_from_no_limit() {
+fn unlimited_and_zero_differ_from_no_limit() {
     let domains = domains(
         "
 domain: d
@@ -203,7 +203,7 @@ descriptors:
 }
 
 #[test]
-fn what_stands_beside_a_limit_is_found_with_it() {
+fn the_settings_beside_a_limit_are_found_with_it() {
     let domains = domains(
         "
 domain: d
@@ -260,7 +260,7 @@ fn a_limit_is_a_fixed_window_unless_another_algorithm_is_named() {
 }
 
 #[test]
-fn a_key_that_is_there_again_is_counted_by_a_name_of_its_own() {
+fn repeated_keys_are_numbered() {
     let names = |keys: &[&'static str]| attribute_names(keys.iter().copied()).join(" ");
     assert_eq!(names(&["a", "b", "a", "a"]), "a b a.2 a.3");
     assert_eq!(names(&["a", "a", "a.2"]), "a a.2 a.2.2");
@@ -281,7 +281,7 @@ descriptors:
 }
 
 #[test]
-fn names_that_cannot_be_as_they_are_keep_a_stem_and_never_clash() {
+fn invalid_names_keep_a_stem_and_never_clash() {
     let long = "x".repeat(200);
     let text = format!(
         "
@@ -298,7 +298,7 @@ descriptors:
 "
     );
     let domains = domains(&text);
-    assert_eq!(domains.rules().count(), 8, "and they are different, or they would not work together");
+    assert_eq!(domains.rules().count(), 8, "all names differ, or the rule set would be invalid");
     assert!(name(&domains, &[("länge", "")]).starts_with("d.l?nge~"));
     assert!(name(&domains, &[(&long, "")]).starts_with("d.xxxx"));
     assert_eq!(name(&domains, &[(&long, "")]).len(), 128);
@@ -309,7 +309,7 @@ descriptors:
 }
 
 #[test]
-fn domains_whose_names_run_into_their_keys_have_different_rules() {
+fn domains_whose_full_keys_are_equal_have_different_rules() {
     let of = |domain| {
         format!(
             "domain: {domain}\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: 1}}}}]"
@@ -325,7 +325,7 @@ descriptors:
 }
 
 #[test]
-fn a_directory_is_all_its_files_but_the_hidden_ones() {
+fn a_directory_means_its_files_except_hidden_ones() {
     let file = |domain: &str| format!("domain: {domain}\n");
     let directory = Directory::new()
         .with("b.yml", file("b"))
@@ -350,7 +350,7 @@ fn a_runtime_directory_keeps_its_files_in_config() {
 }
 
 #[test]
-fn anchors_aliases_and_merges_mean_what_they_stand_for() {
+fn anchors_aliases_and_merges_are_expanded() {
     let domains = domains(
         "
 domain: d

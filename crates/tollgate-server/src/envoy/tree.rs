@@ -1,4 +1,4 @@
-//! Finds what holds for a descriptor, level by level.
+//! The tree of descriptors, and the lookup in it.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,25 @@ use super::descriptors::{Descriptor, RateLimit};
 use super::names::{Names, Path, attribute_names};
 use super::{Matched, Verdict};
 
-/// What descriptors come to, whichever level they are on.
+/// The result of compiling descriptors of all levels.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compiled {
     pub(super) rules: Vec<Rule>,
-    /// Those that need no rule, by their names.
+    /// The descriptors that need no rule, by name.
     pub(super) without_rule: Vec<(String, Verdict)>,
 }
 
-/// Descriptors that stand beside one another.
+/// Sibling descriptors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
     keys: HashMap<String, Values>,
 }
 
-/// What holds for the values of a key.
+/// The children of a key, by value.
 #[derive(Clone, Debug, Default)]
 struct Values {
     exact: HashMap<String, Branch>,
-    /// The one that says most comes first.
+    /// The patterns, most specific first.
     patterns: Vec<(Pattern, Branch)>,
     any: Option<Box<Branch>>,
 }
@@ -39,7 +39,7 @@ struct Branch {
 }
 
 impl Level {
-    /// Whether there is a limit here or below.
+    /// Whether this level or a descendant has a limit.
     pub(super) fn limits(&self) -> bool {
         let branches = |values: &Values| {
             let patterns = values.patterns.iter().map(|(_, branch)| branch);
@@ -49,7 +49,7 @@ impl Level {
         self.keys.values().any(branches)
     }
 
-    /// Puts descriptors to use; those `above` lead to them.
+    /// Compiles descriptors; `above` are their ancestors.
     pub(super) fn compile<'a>(
         descriptors: &'a [Descriptor],
         above: &mut Vec<&'a Descriptor>,
@@ -90,7 +90,7 @@ impl Level {
         }
     }
 
-    /// What holds for these entries, and for no more or fewer.
+    /// The limit of exactly these entries.
     pub(super) fn find<'a>(&self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<&Matched> {
         let mut level = self;
         let mut matched = None;
@@ -125,7 +125,7 @@ impl RateLimit {
     }
 }
 
-/// Takes note of all paths that lead to a rule.
+/// Records all paths that lead to a rule.
 pub(super) fn note<'a>(descriptors: &'a [Descriptor], path: &mut Path<'a>, names: &mut Names) {
     for descriptor in descriptors {
         path.steps.push((&descriptor.key, descriptor.value.as_deref()));
@@ -137,7 +137,7 @@ pub(super) fn note<'a>(descriptors: &'a [Descriptor], path: &mut Path<'a>, names
     }
 }
 
-/// The rule of the last of these descriptors, if it needs one.
+/// The rule of the last descriptor of `steps`, if it needs one.
 fn rule(limited: &RateLimit, steps: &[&Descriptor], domain: &str, names: &Names) -> Option<Rule> {
     let Amount::Limit(limit) = limited.amount else { return None };
     let attributes = attribute_names(steps.iter().map(|step| step.key.as_str()));
@@ -151,10 +151,10 @@ fn path<'a>(domain: &'a str, steps: &[&'a Descriptor]) -> Path<'a> {
     Path { domain, steps }
 }
 
-/// A value with `*` in it, each of which stands for any number of characters.
+/// A value with `*`, each of which matches any number of characters.
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// What stands before, between and after the stars.
+    /// The literal parts before, between and after the stars.
     parts: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ impl Pattern {
         Self { parts: value.split('*').map(Into::into).collect() }
     }
 
-    /// How much it says: first what a value begins with, then all of it.
+    /// The sort key: the length of the literal prefix, then of all literals.
     fn specificity(&self) -> (usize, usize) {
         (self.parts.first().map_or(0, String::len), self.parts.iter().map(String::len).sum())
     }
@@ -172,7 +172,7 @@ impl Pattern {
         let [first, between @ .., last] = self.parts.as_slice() else { return false };
         let inside = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
         let rest = inside.and_then(|inside| {
-            // The first place that fits leaves the most for those that follow.
+            // The first match leaves the most for the parts that follow.
             between.iter().try_fold(inside, |rest, part| Some(rest.split_once(part.as_str())?.1))
         });
         rest.is_some()

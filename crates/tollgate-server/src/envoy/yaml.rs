@@ -1,8 +1,8 @@
-//! YAML into nodes that know where they stand.
+//! Parses YAML into nodes with spans.
 //!
-//! Nothing here knows what the nodes mean. An alias is the same node once more, not a copy, so that
-//! a small file cannot become a large one; how large it would be if it were written out is counted,
-//! because whoever walks the nodes walks all of that.
+//! The nodes' meaning is not known here. An alias is a reference to its node, not a copy, so a
+//! small file cannot expand in memory. The expanded size is bounded, because readers walk all of
+//! it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,27 +12,27 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
 use crate::config::ConfigError;
 
-/// Lists and mappings inside one another, aliases followed.
+/// The deepest nesting, aliases expanded.
 const DEPTH_MAX: usize = 100;
 
-/// Nodes of a file, aliases written out.
+/// The most nodes of a file, aliases expanded.
 const NODES_MAX: usize = 1_000_000;
 
-/// A piece of the file.
+/// A node of the document.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Where to point at it, in bytes. Of a list or a mapping that is its beginning.
+    /// The span in bytes; for a list or a mapping, of its beginning.
     pub(super) span: Range<usize>,
     pub(super) value: Value,
-    /// How many nodes it is, and how many inside one another.
+    /// The number of nodes and the nesting depth, aliases expanded.
     size: usize,
     depth: usize,
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Debug)]
 pub(super) enum Value {
-    /// A text. Only a plain one, without quotes, can be nothing.
+    /// A scalar. Only a plain one, without quotes, can be null.
     Scalar {
         text: String,
         plain: bool,
@@ -42,7 +42,7 @@ pub(super) enum Value {
 }
 
 impl Node {
-    /// Whether nothing is written there.
+    /// Whether the node is null.
     pub(super) fn is_null(&self) -> bool {
         match &self.value {
             Value::Scalar { text, plain } => {
@@ -52,7 +52,7 @@ impl Node {
         }
     }
 
-    /// What it is, in words.
+    /// The node's type, in words.
     pub(super) const fn kind(&self) -> &'static str {
         match self.value {
             Value::Scalar { .. } => "a plain value",
@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// Reads the one document of a file; `None` if there is nothing in it.
+/// Parses the single document of a file; `None` if it is empty.
 pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<ConfigError>> {
     let mut builder = Builder::new(text);
     let mut events = Parser::new_from_str(text);
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<ConfigError>> {
     let first = documents.next();
     match documents.next() {
         Some(second) => {
-            let help = "a file holds one domain; put the other into a file of its own";
+            let help = "a file has one domain; move the other to its own file";
             let error = ConfigError::new("there is more than one document", help);
             Err(Box::new(error.at(second.span.clone(), "another one")))
         }
@@ -82,14 +82,14 @@ pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<ConfigError>> {
     }
 }
 
-/// Puts nodes together as their parts come in.
+/// Builds nodes from events.
 struct Builder<'t> {
     offsets: Offsets<'t>,
-    /// Lists and mappings that have begun and not ended.
+    /// The lists and mappings that are not closed yet.
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
     documents: Vec<Rc<Node>>,
-    /// How many nodes there are so far, aliases written out.
+    /// The number of nodes so far, aliases expanded.
     size: usize,
 }
 
@@ -131,12 +131,12 @@ impl<'t> Builder<'t> {
                 Some(node) if self.open.len().saturating_add(node.depth) > DEPTH_MAX => {
                     Err(Box::new(too_deep(span)))
                 }
-                Some(node) => {
-                    self.put(node, 0).map_err(|error| Box::new(error.at(span, "this makes it too large")))
-                }
+                Some(node) => self
+                    .put(node, 0)
+                    .map_err(|error| Box::new(error.at(span, "this alias makes it too large"))),
                 None => {
-                    let help = "write out what is meant";
-                    let error = ConfigError::new("this alias stands inside what it stands for", help);
+                    let help = "write the value instead";
+                    let error = ConfigError::new("this alias is inside its own anchor", help);
                     Err(Box::new(error.at(span, "here")))
                 }
             },
@@ -152,7 +152,7 @@ impl<'t> Builder<'t> {
         let Some(Open { span, anchor, children }) = self.open.pop() else { return Ok(()) };
         let size = children.iter().fold(1_usize, |size, child| size.saturating_add(child.size));
         let depth = children.iter().map(|child| child.depth).max().unwrap_or(0).saturating_add(1);
-        // What is inside has been counted.
+        // The children have been counted.
         self.size = self.size.saturating_sub(size.saturating_sub(1));
         self.put(Rc::new(Node { span, value: value(children), size, depth }), anchor)
     }
@@ -160,7 +160,7 @@ impl<'t> Builder<'t> {
     fn put(&mut self, node: Rc<Node>, anchor: usize) -> Result<(), Box<ConfigError>> {
         self.size = self.size.saturating_add(node.size);
         if self.size > NODES_MAX {
-            let help = format!("at most {NODES_MAX} values are read, aliases written out");
+            let help = format!("at most {NODES_MAX} values are allowed, aliases expanded");
             let error = ConfigError::new("this file is too large", help);
             return Err(Box::new(error.at(node.span.clone(), "up to here")));
         }
@@ -176,20 +176,20 @@ impl<'t> Builder<'t> {
 }
 
 fn too_deep(span: Range<usize>) -> ConfigError {
-    let help = format!("{DEPTH_MAX} lists and mappings inside one another are the most");
+    let help = format!("at most {DEPTH_MAX} nested lists and mappings are allowed");
     ConfigError::new("this is nested too deeply", help).at(span, "here")
 }
 
-/// Keys and values, which come in turn.
+/// Pairs up alternating keys and values.
 fn pairs(children: Vec<Rc<Node>>) -> Vec<(Rc<Node>, Rc<Node>)> {
     let mut children = children.into_iter();
     std::iter::from_fn(|| children.next().zip(children.next())).collect()
 }
 
-/// The parser counts characters, everyone else bytes.
+/// Converts the parser's character positions to byte offsets.
 struct Offsets<'t> {
     text: &'t str,
-    /// Where each character begins; not needed if each is a byte.
+    /// The byte offset of each character; `None` if the text is ASCII.
     starts: Option<Vec<usize>>,
 }
 
@@ -212,7 +212,7 @@ impl<'t> Offsets<'t> {
         if !error.info().contains("tab") {
             return ConfigError::new("this is not YAML", "").at(at..at, error.info());
         }
-        // The parser names the text that a tab is found in, which may begin a line earlier, or its end.
+        // The parser reports the text around a tab, which may begin a line earlier, or its end.
         let (before, after) = self.text.split_at_checked(at).unwrap_or((self.text, ""));
         let line = before.rfind('\n').map_or(0, |end| end.saturating_add(1));
         let here = before.get(line..).and_then(|line| line.find('\t')).map(|tab| line.saturating_add(tab));
@@ -220,7 +220,8 @@ impl<'t> Offsets<'t> {
         ConfigError::new("this is not YAML", "indent with spaces").at(tab..tab, error.info())
     }
 
-    /// Without the space at its end, and with at least one character if the line has one there.
+    /// The byte range of a span, without trailing space, and at least one character if the line has
+    /// one there.
     fn range(&self, span: Span) -> Range<usize> {
         let (start, end) = (self.byte(span.start.index()), self.byte(span.end.index()));
         let written = self.text.get(start..end).unwrap_or_default().trim_end();

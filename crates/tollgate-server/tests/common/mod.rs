@@ -1,5 +1,5 @@
-//! The real binary, started on a free port, asked over real sockets, and stopped.
-#![expect(dead_code, reason = "each test file uses its part")]
+//! Starts the real binary on a free port, sends requests over real sockets, and stops it.
+#![expect(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,30 +10,30 @@ use serde_json::Value;
 
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// On a free port, and nowhere else.
+/// HTTP on a free port, and no other listener.
 pub(crate) const HTTP_ONLY: [&str; 6] = ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"];
 
-/// The admin token of servers that are started here.
+/// The admin token of the servers.
 pub(crate) const TOKEN: &str = "a-token-for-tests-only";
 
-/// How long the answer to a wrong token takes: no time, unless a test says otherwise.
+/// The variable of the delay after a wrong token: zero unless a test sets it.
 const DELAY: &str = "TOLLGATE_SERVER_FAILED_AUTH_DELAY";
 
 /// A running server, killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Child,
-    /// Where it listens for HTTP.
+    /// The HTTP address.
     pub(crate) address: String,
-    /// What it said when it was ready.
+    /// The ready line.
     ready: String,
     log: Option<BufReader<ChildStderr>>,
 }
 
-/// What a server answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// In lower case.
+    /// The head, in lower case.
     pub(crate) head: String,
     pub(crate) body: String,
 }
@@ -50,41 +50,41 @@ impl Answer {
 }
 
 impl Server {
-    /// Starts a server whose log goes where the test's goes.
+    /// Starts a server that logs to the test's standard error.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::spawn(Command::new(TOLLGATE).arg("serve").args(HTTP_ONLY).args(arguments))
     }
 
-    /// The same with a configuration.
+    /// Starts a server with a configuration file.
     pub(crate) fn with_config(config: &Path) -> Self {
         Self::start(&["--config", config.to_str().unwrap()])
     }
 
-    /// Starts it, and keeps its log for [`log_line`](Self::log_line).
+    /// Starts a server and keeps its log for [`log_line`](Self::log_line).
     pub(crate) fn logging(command: &mut Command) -> Self {
         Self::with_log(command.args(HTTP_ONLY))
     }
 
-    /// The same with a command that says where to listen.
+    /// As [`logging`](Self::logging), with a command that sets the addresses.
     pub(crate) fn with_log(command: &mut Command) -> Self {
         Self::spawn(command.stderr(Stdio::piped()))
     }
 
-    /// The same, with no token configured.
+    /// As [`logging`](Self::logging), without an admin token.
     pub(crate) fn logging_without_token(command: &mut Command) -> Self {
         Self::run(command.args(HTTP_ONLY).env_remove("TOLLGATE_ADMIN_TOKEN").stderr(Stdio::piped()))
     }
 
-    /// Starts a server that listens for everything.
+    /// Starts a server with every listener on a free port.
     pub(crate) fn everywhere(arguments: &[&str]) -> Self {
         let free = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
         Self::spawn(Command::new(TOLLGATE).arg("serve").args(free).args(arguments))
     }
 
-    /// Where it listens for a protocol.
+    /// The address of a protocol.
     pub(crate) fn listens(&self, protocol: &str) -> &str {
-        let mut places = self.ready.split_whitespace().filter_map(|place| place.split_once('='));
-        let found = places.find(|(name, _)| *name == protocol);
+        let mut addresses = self.ready.split_whitespace().filter_map(|word| word.split_once('='));
+        let found = addresses.find(|(name, _)| *name == protocol);
         found.unwrap_or_else(|| panic!("no {protocol} in {:?}", self.ready)).1
     }
 
@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Sends a request on a connection of its own. A body is JSON unless a header says otherwise.
+    /// Sends a request on a new connection. A body is JSON unless a header says otherwise.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
         for (name, value) in headers {
@@ -133,10 +133,10 @@ impl Server {
         self.raw(&format!("{request}\r\n{body}"))
     }
 
-    /// Sends bytes as they stand, and reads until the server closes.
+    /// Sends raw bytes, and reads until the server closes.
     pub(crate) fn raw(&self, request: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        // A server that has heard enough may close before everything is sent.
+        // The server may close before all bytes are sent.
         let _ = stream.write_all(request.as_bytes());
         let mut response = Vec::new();
         let _ = stream.read_to_end(&mut response);
@@ -151,14 +151,14 @@ impl Server {
         self.send("POST", path, &[], &body.to_string())
     }
 
-    /// Asks for what needs the token.
+    /// Sends a request with the admin token.
     pub(crate) fn admin(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let token = format!("Bearer {TOKEN}");
         let body = body.map(Value::to_string).unwrap_or_default();
         self.send(method, path, &[("authorization", &token)], &body)
     }
 
-    /// The value of a metric, by its name and labels as they are written.
+    /// The value of a metric, by its exact name and labels.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").body;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -171,14 +171,14 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// How much memory it has held at most, in bytes.
+    /// Its peak memory in bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// Waits until it has ended, and says how.
+    /// Waits for its exit code.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         self.process.wait().unwrap().code()
     }
@@ -197,12 +197,12 @@ pub(crate) fn parse(response: &str) -> Answer {
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
-/// Runs the binary to its end.
+/// Runs the binary to completion.
 pub(crate) fn tollgate(arguments: &[&str]) -> Output {
     Command::new(TOLLGATE).args(arguments).output().unwrap()
 }
 
-/// A directory of the test's own, empty.
+/// An empty directory for the test.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -210,7 +210,7 @@ pub(crate) fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// Asks again and again until the answer is yes. For what other processes do in their own time.
+/// Polls until `holds` returns true: for the actions of other processes.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..200_000 {
         if holds() {
@@ -218,5 +218,5 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         }
         std::thread::yield_now();
     }
-    panic!("it never came about: {what}");
+    panic!("this never happened: {what}");
 }

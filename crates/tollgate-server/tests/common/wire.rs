@@ -1,4 +1,4 @@
-//! The Redis protocol spoken by hand, byte for byte.
+//! A raw connection of the Redis protocol.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,31 +15,31 @@ impl Wire {
         Self(BufReader::new(stream))
     }
 
-    /// Sends bytes as they stand. A server that has heard enough may close before they are all sent.
+    /// Sends raw bytes. The server may close before all are sent.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.0.get_mut().write_all(bytes.as_ref());
     }
 
-    /// The next line, without its end.
+    /// The next line, without its line end.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line.strip_suffix("\r\n").unwrap_or_else(|| panic!("no whole line: {line:?}")).to_owned()
     }
 
-    /// Sends a command, and reads an answer of one line.
+    /// Sends an inline command, and reads a reply of one line.
     pub(crate) fn ask(&mut self, line: &str) -> String {
         self.send(format!("{line}\r\n"));
         self.line()
     }
 
-    /// The next answer, which is to `CL.THROTTLE`.
+    /// The next reply, which is `CL.THROTTLE`'s.
     pub(crate) fn five(&mut self) -> [i64; 5] {
         assert_eq!(self.line(), "*5");
         [(); 5].map(|()| self.line().strip_prefix(':').unwrap().parse().unwrap())
     }
 
-    /// Whatever comes until the server closes; with or without regard for what is on its way to it.
+    /// The bytes until the server closes or resets the connection.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let _ = self.0.read_to_end(&mut rest);
@@ -47,7 +47,7 @@ impl Wire {
     }
 }
 
-/// A command as client libraries send it.
+/// A command as client libraries encode it.
 pub(crate) fn command<A: AsRef<[u8]>>(
     arguments: impl IntoIterator<Item = A, IntoIter: ExactSizeIterator>,
 ) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Limits from files as Envoy's reference service has them, asked for over gRPC.
+//! Limits from the YAML of Envoy's rate limit service, over gRPC.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ mod rls;
 mod reload;
 mod validate;
 
-/// What people write, a bit of everything.
+/// A configuration with a bit of everything.
 const EDGE: &str = "
 domain: edge
 descriptors:
@@ -72,14 +72,14 @@ descriptors:
     rate_limit: {unit: 90s, requests_per_unit: 6, algorithm: bucket}
 ";
 
-/// Writes a file into a directory of the test's own.
+/// Writes a file into an empty directory for the test.
 fn written(name: &str, text: &str) -> PathBuf {
     let file = directory(&format!("envoy-config-{name}")).join("ratelimit.yaml");
     fs::write(&file, text).unwrap();
     file
 }
 
-/// Puts another file in the place of this one, as editors do.
+/// Replaces a file by a rename, as editors do.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     fs::write(&new, text).unwrap();
@@ -92,7 +92,7 @@ fn serve(path: &Path) -> (Server, Envoy) {
     (server, envoy)
 }
 
-/// The same, with the log kept. What the helper adds says that only HTTP is listened for: the shell drops it.
+/// As [`serve`], with the log kept. The shell drops the helper's flags, which turn gRPC off.
 fn serve_logging(path: &Path) -> (Server, Envoy) {
     let script =
         r#"exec "$TOLLGATE" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 --resp off --envoy-config "$FILE""#;
@@ -102,16 +102,16 @@ fn serve_logging(path: &Path) -> (Server, Envoy) {
     (server, envoy)
 }
 
-/// What is told of one descriptor: how many per what, under which name, and how many are left.
+/// A descriptor's limit, unit, name and remaining units.
 #[track_caller]
-fn told(envoy: &Envoy, entries: &[(&str, &str)]) -> Option<(u32, Unit, String, u32)> {
+fn shown(envoy: &Envoy, entries: &[(&str, &str)]) -> Option<(u32, Unit, String, u32)> {
     let status = envoy.status("edge", &hits(&descriptor(entries), 0));
     let (count, unit, name) = limit(&status)?;
     Some((count, unit, name.to_owned(), status.limit_remaining))
 }
 
 #[test]
-fn c2_the_most_specific_descriptor_counts() {
+fn c2_the_most_specific_descriptor_wins() {
     let (_server, envoy) = serve(&written("specific", EDGE));
     for (path, count, name) in [
         ("/", 5, "edge.path"),
@@ -123,9 +123,9 @@ fn c2_the_most_specific_descriptor_counts() {
         ("/api/root", 12, "edge.path_/api/root"),
     ] {
         let expected = Some((count, Unit::Hour, name.to_owned(), count));
-        assert_eq!(told(&envoy, &[("path", path)]), expected, "{path:?}");
+        assert_eq!(shown(&envoy, &[("path", path)]), expected, "{path:?}");
     }
-    assert_eq!(told(&envoy, &[("path", "/health")]), None, "a value without a limit is let through");
+    assert_eq!(shown(&envoy, &[("path", "/health")]), None, "a value without a limit is not limited");
     assert!(envoy.allows("edge", &hits(&descriptor(&[("path", "/api/a")]), 3)));
     assert!(!envoy.allows("edge", &descriptor(&[("path", "/api/a")])));
     assert_eq!(
@@ -136,7 +136,7 @@ fn c2_the_most_specific_descriptor_counts() {
     assert_eq!(envoy.left("edge", &descriptor(&[("path", "/a")])), Some(5));
     let long = "/".repeat(5_000);
     assert!(envoy.allows("edge", &hits(&descriptor(&[("path", &long)]), 5)));
-    assert!(!envoy.allows("edge", &descriptor(&[("path", &long)])), "an error would be an open door");
+    assert!(!envoy.allows("edge", &descriptor(&[("path", &long)])), "an error would admit the request");
     assert_eq!(envoy.left("edge", &descriptor(&[("path", &format!("{long}/"))])), Some(5));
 }
 
@@ -144,10 +144,10 @@ fn c2_the_most_specific_descriptor_counts() {
 fn c2_a_descriptor_matches_at_its_own_depth_and_in_its_order() {
     let (_server, envoy) = serve(&written("depth", EDGE));
     let acme = ("tenant", "acme");
-    assert_eq!(told(&envoy, &[acme]), Some((7, Unit::Hour, "edge.tenant_acme".into(), 7)));
-    assert_eq!(told(&envoy, &[acme, ("user", "ann")]), Some((4, Unit::Day, "users-of-acme".into(), 4)));
+    assert_eq!(shown(&envoy, &[acme]), Some((7, Unit::Hour, "edge.tenant_acme".into(), 7)));
+    assert_eq!(shown(&envoy, &[acme, ("user", "ann")]), Some((4, Unit::Day, "users-of-acme".into(), 4)));
     let root = Some((9, Unit::Day, "edge.tenant_acme.user_root".into(), 9));
-    assert_eq!(told(&envoy, &[acme, ("user", "root")]), root);
+    assert_eq!(shown(&envoy, &[acme, ("user", "root")]), root);
     for free in [
         &[][..],
         &[("tenant", "other")],
@@ -165,15 +165,15 @@ fn c2_a_descriptor_matches_at_its_own_depth_and_in_its_order() {
     let ann = descriptor(&[acme, ("user", "ann")]);
     assert!(envoy.allows("edge", &hits(&ann, 4)) && !envoy.allows("edge", &ann));
     assert_eq!(envoy.left("edge", &descriptor(&[acme, ("user", "bob")])), Some(4));
-    assert_eq!(envoy.left("edge", &descriptor(&[acme])), Some(7), "what is above is not charged");
+    assert_eq!(envoy.left("edge", &descriptor(&[acme])), Some(7), "the parent is not charged");
     let pair = |one, other| descriptor(&[("generic_key", one), ("generic_key", other)]);
     assert!(envoy.allows("edge", &pair("a", "b")));
-    assert_eq!(envoy.left("edge", &pair("a", "b")), Some(5), "a key may be there twice");
+    assert_eq!(envoy.left("edge", &pair("a", "b")), Some(5), "a key may occur twice");
     assert_eq!(envoy.left("edge", &pair("b", "a")), Some(6));
 }
 
 #[test]
-fn unlimited_is_told_as_such_and_shadows_never_deny() {
+fn unlimited_is_reported_and_shadows_never_deny() {
     let (_server, envoy) = serve(&written("unlimited", EDGE));
     for _ in 0..3 {
         let status = envoy.status("edge", &hits(&descriptor(&[("staff", "ann")]), u64::MAX));
@@ -186,7 +186,7 @@ fn unlimited_is_told_as_such_and_shadows_never_deny() {
 }
 
 #[test]
-fn b8_nothing_allowed_denies_and_takes_nothing_from_the_others() {
+fn b8_a_limit_of_zero_denies_and_charges_no_other_descriptor() {
     let (_server, envoy) = serve(&written("nothing", EDGE));
     let path = descriptor(&[("path", "/")]);
     let free = descriptor(&[("other", "x")]);
@@ -201,20 +201,20 @@ fn b8_nothing_allowed_denies_and_takes_nothing_from_the_others() {
     assert!(envoy.allows("edge", &hits(&login, 2)));
     let answer = envoy.ask("edge", &[path.clone(), login]);
     assert_eq!(answer.overall_code(), Code::OverLimit);
-    assert_eq!(envoy.left("edge", &path), Some(5), "nor does one that is used up");
+    assert_eq!(envoy.left("edge", &path), Some(5), "nor does an exhausted one");
 }
 
 #[test]
-fn what_is_replaced_does_not_count_where_its_replacement_does() {
+fn a_replaced_limit_does_not_apply_beside_its_replacement() {
     let (_server, envoy) = serve(&written("replaces", EDGE));
     let [basic, premium] = ["basic", "premium"].map(|key| descriptor(&[(key, "ann")]));
     for turn in 0..3 {
         for both in [[&basic, &premium], [&premium, &basic]] {
             let answer = envoy.ask("edge", &both.map(Clone::clone));
-            for (asked, status) in both.iter().zip(&answer.statuses) {
+            for (sent, status) in both.iter().zip(&answer.statuses) {
                 assert_eq!(status.code(), Code::Ok);
                 let name = limit(status).map(|limit| limit.2);
-                assert_eq!(name, (*asked == &premium).then_some("premium"), "{turn}: {answer:?}");
+                assert_eq!(name, (*sent == &premium).then_some("premium"), "{turn}: {answer:?}");
             }
         }
     }
@@ -240,7 +240,7 @@ fn units_and_algorithms_that_the_reference_does_not_have() {
     assert!((1..=15).contains(&retry_after), "{answer:?}");
 }
 
-/// What `GET /v1/top` says of a name: admitted, and denied.
+/// The admitted units and the denials of a name in `GET /v1/top`.
 fn counted(server: &Server, name: &str) -> (u64, u64) {
     let top = server.admin("GET", "/v1/top?count=1000", None).json();
     let find = |list: &Value| {
@@ -251,7 +251,7 @@ fn counted(server: &Server, name: &str) -> (u64, u64) {
 }
 
 #[test]
-fn g2_detailed_descriptors_are_told_by_their_values() {
+fn g2_detailed_descriptors_are_counted_by_value() {
     let (server, envoy) = serve(&written("detailed", EDGE));
     let ann = descriptor(&[("detailed", "ann")]);
     assert!(envoy.allows("edge", &hits(&ann, 3)));
@@ -264,7 +264,7 @@ fn g2_detailed_descriptors_are_told_by_their_values() {
     assert!(!envoy.allows("edge", &hits(&ann, 3)));
     assert_eq!(counted(&server, "edge.detailed_ann"), (4, 2));
     let top = server.admin("GET", "/v1/top", None).body;
-    assert!(!top.contains("secret"), "others are not told: {top}");
+    assert!(!top.contains("secret"), "other descriptors are not listed: {top}");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn g2_a_detailed_descriptor_that_was_not_charged_is_not_counted_as_admitted() {
     assert!(envoy.allows("edge", &hits(&login, 2)));
     assert_eq!(envoy.ask("edge", &[hits(&ann, 3), login]).overall_code(), Code::OverLimit);
     assert_eq!(envoy.left("edge", &ann), Some(5));
-    assert_eq!(counted(&server, "edge.detailed_ann").0, 0, "somebody else was denied");
+    assert_eq!(counted(&server, "edge.detailed_ann").0, 0, "the other descriptor was denied");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn g2_a_detailed_descriptor_beside_one_that_is_always_denied_is_not_counted_as_a
 }
 
 #[test]
-fn g2_what_a_detailed_descriptor_gives_back_is_not_counted_as_admitted() {
+fn g2_a_refund_of_a_detailed_descriptor_is_not_counted_as_admitted() {
     let limits = written("detailed-back", EDGE);
     let file = limits.with_file_name("tollgate.toml");
     fs::write(&file, format!("[server]\ngrpc_refunds = true\nenvoy_config = {limits:?}")).unwrap();
@@ -320,7 +320,7 @@ fn g1_each_descriptors_rule_has_its_metrics() {
 }
 
 #[test]
-fn what_no_descriptor_covers_is_counted() {
+fn an_uncovered_descriptor_is_counted() {
     let (server, envoy) = serve(&written("uncovered", EDGE));
     assert!(envoy.allows("edge", &descriptor(&[("pfad", "/login")])));
     assert_eq!(server.metric("tollgate_uncovered_total"), 1.0);
@@ -329,15 +329,15 @@ fn what_no_descriptor_covers_is_counted() {
 }
 
 #[test]
-fn a_domain_that_is_in_no_file_is_decided_by_the_rules() {
+fn a_domain_without_a_file_is_decided_by_the_rules() {
     let (server, envoy) = serve(&written("domains", EDGE));
     let ann = descriptor(&[("client", "ann"), ("path", "/login")]);
     let status = envoy.status("inside", &ann);
     assert_eq!((limit(&status), left(&status)), (Some((10, Unit::Minute, "per-client")), Some(9)));
-    assert_eq!(envoy.left("edge", &ann), None, "and one that is there, by its file alone");
+    assert_eq!(envoy.left("edge", &ann), None, "a domain with a file is decided by that file alone");
     assert_eq!(envoy.left("inside", &descriptor(&[("path", "/login")])), None);
     assert_eq!(server.get("/check/ann").json()["remaining"], 8, "http knows nothing of descriptors");
-    let own = under(&descriptor(&[("path", "/login")]), 50, RateLimitUnit::Hour);
-    assert_eq!(left(&envoy.status("edge", &own)), Some(49), "a limit that is brought along counts more");
+    let inline = under(&descriptor(&[("path", "/login")]), 50, RateLimitUnit::Hour);
+    assert_eq!(left(&envoy.status("edge", &inline)), Some(49), "an inline limit takes precedence");
     assert_eq!(envoy.left("edge", &descriptor(&[("path", "/login")])), Some(2));
 }

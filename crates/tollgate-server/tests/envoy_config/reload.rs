@@ -17,7 +17,7 @@ fn b11_a_changed_file_takes_effect_and_counts_are_kept() {
     assert_eq!(envoy.left("edge", &ann), Some(0), "none left, and no debt");
     assert_eq!(envoy.left("edge", &descriptor(&[("path", "/health")])), Some(11));
     let staff = envoy.status("edge", &descriptor(&[("staff", "x")]));
-    assert_eq!((staff.code(), staff.limit_remaining), (Code::Ok, 0), "nothing is said of it any more");
+    assert_eq!((staff.code(), staff.limit_remaining), (Code::Ok, 0), "it has no limit any more");
     assert!(envoy.allows("edge", &hits(&login, 18)) && !envoy.allows("edge", &login));
     replace(&file, &new.replace("domain: edge", "domain: other"));
     eventually("it is another domain's", || envoy.left("edge", &login).is_none());
@@ -25,7 +25,7 @@ fn b11_a_changed_file_takes_effect_and_counts_are_kept() {
 }
 
 #[test]
-fn while_a_file_changes_nobody_is_refused() {
+fn no_request_fails_during_a_reload() {
     let file = written("changing", EDGE);
     let (server, envoy) = serve(&file);
     let over = AtomicBool::new(false);
@@ -42,7 +42,7 @@ fn while_a_file_changes_nobody_is_refused() {
             });
         }
         for turn in 0..200_u32 {
-            // Another tree each time, so that rules come and go.
+            // A different tree each time, so that rules come and go.
             let key = if turn % 2 == 0 { "road" } else { "path" };
             let text = EDGE.replace("key: path", &format!("key: {key}"));
             replace(
@@ -60,7 +60,7 @@ fn while_a_file_changes_nobody_is_refused() {
 }
 
 #[test]
-fn a_broken_file_changes_nothing_and_is_told_where_it_is_wrong() {
+fn an_invalid_file_changes_nothing_and_its_error_has_a_position() {
     let file = written("broken", EDGE);
     let (mut server, envoy) = serve_logging(&file);
     let login = descriptor(&[("path", "/login")]);
@@ -89,7 +89,7 @@ fn a_broken_file_changes_nothing_and_is_told_where_it_is_wrong() {
 }
 
 #[test]
-fn a_directory_of_files_is_a_domain_for_each() {
+fn each_file_of_a_directory_is_a_domain() {
     let directory = directory("envoy-config-directory");
     let domain = |name: &str, count: u32| {
         let limit = format!("rate_limit: {{unit: hour, requests_per_unit: {count}}}");
@@ -120,7 +120,7 @@ fn a_directory_of_files_is_a_domain_for_each() {
 }
 
 #[test]
-fn an_emptied_file_is_told() {
+fn an_emptied_file_is_an_error() {
     let file = written("emptied", EDGE);
     let (mut server, envoy) = serve_logging(&file);
     fs::write(&file, "").unwrap();
@@ -130,7 +130,7 @@ fn an_emptied_file_is_told() {
 }
 
 #[test]
-fn a_domain_that_has_lost_its_limits_is_told() {
+fn a_domain_that_lost_its_limits_is_an_error() {
     let file = written("lost", EDGE);
     let (mut server, envoy) = serve_logging(&file);
     for cut in ["domain: edge\n", "domain: edge\ndescriptors:\n  - key: path\n"] {
@@ -143,7 +143,7 @@ fn a_domain_that_has_lost_its_limits_is_told() {
 }
 
 #[test]
-fn files_in_another_place_take_effect_and_are_watched() {
+fn a_changed_path_takes_effect_and_is_watched() {
     let [one, other] = ["one-place", "other-place"].map(|name| written(name, EDGE));
     let config = one.with_file_name("tollgate.toml");
     let name = |file: &Path| format!("[server]\nenvoy_config = {:?}\n", file.to_str().unwrap());

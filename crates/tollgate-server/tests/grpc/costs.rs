@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_requests_cost_is_each_descriptors_unless_it_has_its_own() {
+fn the_requests_cost_is_the_default_of_each_descriptor() {
     let (_server, envoy) = bare();
     let ask = |hits_addend: u32, descriptors: &[RateLimitDescriptor]| {
         let answer = envoy.send(RateLimitRequest { hits_addend, ..request("edge", descriptors) }).unwrap();

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn f2_one_descriptor_counts_down_and_is_then_over_its_limit() {
+fn f2_a_descriptor_counts_down_and_is_then_over_its_limit() {
     let (_server, envoy) = bare();
     for turn in 0..12_u32 {
         let answer = envoy.ask("edge", &[client("alice")]);
@@ -26,7 +26,7 @@ fn f2_one_descriptor_counts_down_and_is_then_over_its_limit() {
 }
 
 #[test]
-fn f2_the_header_fields_are_of_the_chosen_style() {
+fn f2_the_header_fields_have_the_configured_style() {
     let x = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"].as_slice();
     for (style, expected) in [
         ("standard", ["ratelimit", "ratelimit-policy"].as_slice()),
@@ -77,7 +77,7 @@ fn b8_there_is_a_status_for_each_descriptor_in_their_order() {
 }
 
 #[test]
-fn b8_if_one_descriptor_is_denied_nothing_is_taken_from_the_others() {
+fn b8_a_denied_descriptor_charges_no_other() {
     let (_server, envoy) = bare();
     let (empty, full) = (client("empty"), client("full"));
     assert!(envoy.allows("edge", &hits(&empty, 10)));
@@ -130,7 +130,7 @@ fn c2_rules_match_on_the_domain_and_the_entries() {
         ("inside", login("10.0.0.1", "/login")),
         ("edge", descriptor(&[("path", "/login")])),
         ("edge", descriptor(&[("generic_key", "a")])),
-        // Whoever writes the descriptors does not choose the domain.
+        // An entry called `domain` does not override the domain.
         ("inside", descriptor(&[("domain", "edge"), ("path", "/login"), ("remote_address", "10.0.0.1")])),
     ] {
         assert_eq!(envoy.left(domain, &free), None, "{domain} {free:?}");
@@ -143,7 +143,7 @@ fn c2_rules_match_on_the_domain_and_the_entries() {
 }
 
 #[test]
-fn c2_a_rule_that_only_watches_never_denies() {
+fn c2_a_shadow_rule_never_denies() {
     let rule = "[[rule]]\nname = \"watched\"\nkey = [\"client\"]\nlimit = \"2/hour fixed\"\nshadow = true";
     let (server, envoy) = server("shadow", rule);
     for left_now in [1, 0, 0, 0] {
@@ -156,7 +156,7 @@ fn c2_a_rule_that_only_watches_never_denies() {
 }
 
 #[test]
-fn b8_of_two_limits_the_one_that_decided_is_told() {
+fn b8_of_two_limits_the_deciding_one_is_reported() {
     let (_server, envoy) = server(
         "two",
         r#"
@@ -185,7 +185,7 @@ fn b8_of_two_limits_the_one_that_decided_is_told() {
 }
 
 #[test]
-fn b10_a_budget_is_the_same_however_it_is_asked_for() {
+fn b10_http_and_grpc_share_a_budget() {
     let (server, envoy) = bare();
     assert!(envoy.allows("edge", &hits(&client("alice"), 4)));
     assert_eq!(server.get("/check/alice").json()["remaining"], 5);

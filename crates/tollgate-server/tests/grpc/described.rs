@@ -2,10 +2,10 @@ use super::*;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 
-/// The service, which is described with everything that its messages consist of.
+/// The file of the service, which the set contains with all its dependencies.
 const FILE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// What the types were generated from: it is in their crate, and thousands of messages more are.
+/// The descriptor set from which the types were generated, with thousands of other messages.
 fn all_descriptions() -> FileDescriptorSet {
     let cargo = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO")).args(arguments).output().unwrap();
@@ -23,7 +23,7 @@ fn all_descriptions() -> FileDescriptorSet {
 }
 
 #[test]
-fn what_reflection_tells_is_cut_from_what_the_types_were_generated_from() {
+fn the_reflection_set_is_a_subset_of_the_generated_types_set() {
     let mut set = all_descriptions();
     let mut wanted = vec![FILE.to_owned()];
     for index in 0.. {

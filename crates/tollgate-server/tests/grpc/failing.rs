@@ -18,7 +18,7 @@ fn assert_the_policy_is_followed(envoy: &Envoy) {
     let [open, closed, local] = ["open", "closed", "local"].map(|policy| descriptor(&[(policy, "x")]));
     for _ in 0..10 {
         assert!(envoy.allows("edge", &open));
-        assert!(!envoy.allows("edge", &closed), "and never an error, which Envoy may let pass");
+        assert!(!envoy.allows("edge", &closed), "and never an error, which Envoy may admit");
     }
     let answer = envoy.ask("edge", &[open.clone(), closed]);
     assert_eq!(answer.overall_code(), Code::OverLimit);
@@ -38,7 +38,7 @@ fn e4_without_its_redis_it_follows_the_rules_policy() {
 }
 
 #[test]
-fn e4_the_stores_policy_is_that_of_limits_which_have_none_of_their_own() {
+fn e4_the_stores_policy_is_the_default_of_all_limits() {
     let file = directory("grpc-failing-yaml").join("ratelimit.yaml");
     let limit = "rate_limit: {unit: hour, requests_per_unit: 5}";
     fs::write(&file, format!("domain: yaml\ndescriptors:\n  - key: path\n    {limit}\n")).unwrap();
@@ -52,7 +52,7 @@ fn e4_the_stores_policy_is_that_of_limits_which_have_none_of_their_own() {
     let path = descriptor(&[("path", "/")]);
     assert!(!envoy.allows("yaml", &path), "as failure_mode_deny would have it");
     assert!(!envoy.allows("edge", &under(&path, 5, RateLimitUnit::Hour)));
-    assert!(envoy.allows("edge", &client("a")), "which says what it wants itself");
+    assert!(envoy.allows("edge", &client("a")), "the rule has its own policy");
     let mut resp = TcpStream::connect(server.listens("resp")).unwrap();
     resp.write_all(b"CL.THROTTLE a 4 1 60\r\nQUIT\r\n").unwrap();
     let mut answer = String::new();

@@ -9,7 +9,7 @@ fn run(package: &str, script: &str, server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn python_learns_the_service_from_the_server_and_is_limited_by_it() {
+fn python_calls_the_service_by_reflection() {
     let (server, _envoy) = bare();
     let lines = run("grpcio-reflection==1.85.1", "reflection.py", &server);
     for service in [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"] {
@@ -31,14 +31,14 @@ fn python_learns_the_service_from_the_server_and_is_limited_by_it() {
 }
 
 #[test]
-fn python_asks_for_the_health_of_the_server() {
+fn python_checks_the_health_of_the_server() {
     let (server, _envoy) = bare();
     let told = run("grpcio-health-checking==1.85.1", "health.py", &server);
     assert_eq!(told, ["SERVING", "SERVING", "SERVING", "SERVING", "NOT_FOUND", "SERVICE_UNKNOWN"]);
 }
 
 #[test]
-fn both_versions_of_reflection_tell_of_the_services() {
+fn both_versions_of_reflection_list_the_services() {
     let (_server, envoy) = bare();
     let mut reflection = ServerReflectionClient::new(envoy.channel.clone());
     let asked = ServerReflectionRequest {

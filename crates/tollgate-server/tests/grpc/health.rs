@@ -1,38 +1,38 @@
 use super::*;
 
-fn asked(service: &str) -> HealthCheckRequest {
+fn request_for(service: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: service.into() }
 }
 
 #[test]
-fn the_server_and_the_service_are_known_and_no_others() {
+fn only_the_server_and_the_service_are_known() {
     let (_server, envoy) = bare();
     let mut health = HealthClient::new(envoy.channel.clone());
     for service in ["", SERVICE] {
-        let answer = envoy.wait(health.check(asked(service))).unwrap().into_inner();
+        let answer = envoy.wait(health.check(request_for(service))).unwrap().into_inner();
         assert_eq!(answer.status(), ServingStatus::Serving);
-        let mut told = envoy.wait(health.watch(asked(service))).unwrap().into_inner();
+        let mut told = envoy.wait(health.watch(request_for(service))).unwrap().into_inner();
         let first = envoy.wait(told.message()).unwrap().unwrap();
         assert_eq!(first.status(), ServingStatus::Serving);
     }
-    let unknown = envoy.wait(health.check(asked("another"))).unwrap_err();
+    let unknown = envoy.wait(health.check(request_for("another"))).unwrap_err();
     assert_eq!(unknown.code(), tonic::Code::NotFound);
-    let mut told = envoy.wait(health.watch(asked("another"))).unwrap().into_inner();
+    let mut told = envoy.wait(health.watch(request_for("another"))).unwrap().into_inner();
     let first = envoy.wait(told.message()).unwrap().unwrap();
     assert_eq!(first.status(), ServingStatus::ServiceUnknown);
 }
 
 #[test]
-fn a_server_about_to_stop_says_so_and_goes_on_answering() {
+fn a_stopping_server_is_not_serving_and_still_answers() {
     let (mut server, envoy) = server("stopping", "[server]\nstop_delay = \"10m\"");
     let mut health = HealthClient::new(envoy.channel.clone());
-    let mut told = envoy.wait(health.watch(asked(""))).unwrap().into_inner();
+    let mut told = envoy.wait(health.watch(request_for(""))).unwrap().into_inner();
     let mut next = || envoy.wait(told.message()).unwrap().map(|answer| answer.status());
     assert_eq!(next(), Some(ServingStatus::Serving));
     server.signal("TERM");
-    let mut status = || envoy.wait(health.check(asked(SERVICE))).unwrap().into_inner().status();
+    let mut status = || envoy.wait(health.check(request_for(SERVICE))).unwrap().into_inner().status();
     eventually("it says so", || status() == ServingStatus::NotServing);
-    assert_eq!(next(), Some(ServingStatus::NotServing), "those who watch are told");
+    assert_eq!(next(), Some(ServingStatus::NotServing), "watchers are notified");
     assert!(envoy.allows("edge", &client("a")));
     assert_eq!(next(), None, "there is nothing more to watch");
     server.signal("TERM");

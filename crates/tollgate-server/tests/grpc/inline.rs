@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn c4_a_descriptor_with_its_own_limit_has_that_limit_and_no_rules() {
+fn c4_an_inline_limit_replaces_the_rules() {
     let (_server, envoy) = bare();
     let alice = client("alice");
     let own = under(&alice, 3, RateLimitUnit::Hour);
@@ -11,7 +11,7 @@ fn c4_a_descriptor_with_its_own_limit_has_that_limit_and_no_rules() {
         let told = limit(&status).unwrap();
         assert_eq!((told.0, told.1), (3, Unit::Hour));
     }
-    assert_eq!(envoy.left("edge", &alice), Some(10), "the rules know nothing of it");
+    assert_eq!(envoy.left("edge", &alice), Some(10), "the rules were not charged");
     assert!(envoy.allows("edge", &hits(&alice, 10)));
     assert_eq!(envoy.left("edge", &under(&client("bob"), 3, RateLimitUnit::Hour)), Some(3));
     assert_eq!(envoy.left("edge", &own), Some(0));
@@ -29,7 +29,7 @@ fn c4_a_descriptor_with_its_own_limit_has_that_limit_and_no_rules() {
 }
 
 #[test]
-fn b12_one_count_for_each_unit_is_held_against_whatever_number_comes() {
+fn b12_inline_limits_of_one_unit_share_a_count() {
     let (_server, envoy) = bare();
     let under = |count| under(&client("alice"), count, RateLimitUnit::Hour);
     assert!(envoy.allows("edge", &hits(&under(10), 10)));
@@ -47,7 +47,7 @@ fn b12_one_count_for_each_unit_is_held_against_whatever_number_comes() {
 }
 
 #[test]
-fn b12_two_limits_asked_in_turn_admit_no_more_than_each_of_them() {
+fn b12_two_alternating_limits_admit_no_more_than_either() {
     let (_server, envoy) = bare();
     let admitted = |count| {
         let asked = under(&client("alice"), count, RateLimitUnit::Hour);
@@ -58,7 +58,7 @@ fn b12_two_limits_asked_in_turn_admit_no_more_than_each_of_them() {
 }
 
 #[test]
-fn b2_who_only_asks_under_a_smaller_limit_gives_nobody_anything_back() {
+fn b2_a_check_under_a_smaller_limit_refunds_nothing() {
     let (_server, envoy) = bare();
     let under = |count| under(&client("alice"), count, RateLimitUnit::Hour);
     assert!(envoy.allows("edge", &hits(&under(10), 10)));
@@ -67,7 +67,7 @@ fn b2_who_only_asks_under_a_smaller_limit_gives_nobody_anything_back() {
 }
 
 #[test]
-fn b8_a_limit_of_nothing_denies_and_takes_nothing_from_the_others() {
+fn b8_an_inline_limit_of_zero_denies_and_charges_no_other_descriptor() {
     let (_server, envoy) = bare();
     let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
     let own = under(&client("carol"), 5, RateLimitUnit::Hour);
@@ -78,11 +78,11 @@ fn b8_a_limit_of_nothing_denies_and_takes_nothing_from_the_others() {
     assert_eq!(envoy.left("edge", &client("bob")), Some(10));
     assert_eq!(envoy.left("edge", &own), Some(5));
     assert!(!envoy.allows("edge", &nothing));
-    assert!(!envoy.allows("edge", &hits(&nothing, 0)), "b3: not even a look finds something");
+    assert!(!envoy.allows("edge", &hits(&nothing, 0)), "b3: a peek finds nothing either");
 }
 
 #[test]
-fn f2_a_header_field_of_one_limit_is_there_once_whoever_is_denied() {
+fn f2_a_header_field_of_one_limit_occurs_once() {
     let (_server, envoy) = server("brought-x", "[server]\nheaders = \"x\"");
     let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
     let answer = envoy.ask("edge", &[client("bob"), client("carol"), nothing]);
@@ -92,7 +92,7 @@ fn f2_a_header_field_of_one_limit_is_there_once_whoever_is_denied() {
 }
 
 #[test]
-fn f2_no_time_to_come_back_is_told_if_it_would_be_denied_then_too() {
+fn f2_there_is_no_retry_after_if_a_retry_is_always_denied() {
     let (_server, envoy) = bare();
     assert!(envoy.allows("edge", &hits(&client("bob"), 10)));
     let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
@@ -102,7 +102,7 @@ fn f2_no_time_to_come_back_is_told_if_it_would_be_denied_then_too() {
 }
 
 #[test]
-fn a_unit_that_does_not_exist_is_refused() {
+fn an_unknown_unit_is_rejected() {
     let (_server, envoy) = bare();
     let mut odd = under(&client("a"), 5, RateLimitUnit::Unknown);
     assert_eq!(refusal(&envoy, "edge", &[client("bob"), odd.clone()]), tonic::Code::InvalidArgument);
@@ -114,7 +114,7 @@ fn a_unit_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn b5_descriptors_that_look_alike_when_joined_are_different() {
+fn b5_descriptors_that_join_to_the_same_text_are_different() {
     let (_server, envoy) = bare();
     let long = "x".repeat(5_000);
     let all = [

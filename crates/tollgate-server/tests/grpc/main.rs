@@ -1,4 +1,4 @@
-//! Envoy's rate limit service over gRPC: the real server, and clients as Envoy is one.
+//! Envoy's rate limit service over gRPC: the real server, and clients like Envoy.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -61,7 +61,7 @@ fn server(name: &str, config: &str) -> (Server, Envoy) {
     (server, envoy)
 }
 
-/// One that was told nothing: 10 a minute for each client.
+/// A server without configuration: 10 a minute per client.
 fn bare() -> (Server, Envoy) {
     let server = Server::everywhere(&[]);
     let envoy = Envoy::of(&server);
@@ -72,7 +72,7 @@ fn client(name: &str) -> RateLimitDescriptor {
     descriptor(&[("client", name)])
 }
 
-/// How a request is refused.
+/// The status code of a rejected request.
 #[track_caller]
 fn refusal(envoy: &Envoy, domain: &str, descriptors: &[RateLimitDescriptor]) -> tonic::Code {
     envoy.send(request(domain, descriptors)).expect_err("it is refused").code()

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn no_domain_and_no_descriptors_are_refused() {
+fn an_empty_domain_and_no_descriptors_are_rejected() {
     let (_server, envoy) = bare();
     assert_eq!(refusal(&envoy, "", &[client("a")]), tonic::Code::InvalidArgument);
     assert_eq!(refusal(&envoy, "edge", &[]), tonic::Code::InvalidArgument);
@@ -9,7 +9,7 @@ fn no_domain_and_no_descriptors_are_refused() {
 }
 
 #[test]
-fn b5_odd_values_are_counted_and_are_islands() {
+fn b5_unusual_values_are_counted_separately() {
     let (_server, envoy) = bare();
     let long = "x".repeat(5_000);
     let longer = format!("{long}x");
@@ -18,23 +18,23 @@ fn b5_odd_values_are_counted_and_are_islands() {
     for value in ["", "\0", "\0=", "\0=00", "ü\u{10ffff}", &edge, &over_the_edge, &long, &longer] {
         let status = envoy.status("edge", &hits(&client(value), 10));
         assert_eq!((status.code(), left(&status)), (Code::Ok, Some(0)), "{}", value.len());
-        assert!(!envoy.allows("edge", &client(value)), "an error would be an open door");
+        assert!(!envoy.allows("edge", &client(value)), "an error would admit the request");
     }
     assert_eq!(envoy.left("edge", &client("x")), Some(10));
 }
 
 #[test]
-fn a_value_that_is_too_long_to_count_by_is_still_matched() {
+fn a_value_beyond_the_longest_is_still_matched() {
     let rule = "[[rule]]\nname = \"login\"\nmatch = { path = \"/login*\" }\nkey = [\"client\"]\nlimit = \"2/hour fixed\"";
     let (_server, envoy) = server("odd-path", rule);
     let long = format!("/login?{}", "a".repeat(2_000));
     let to = |path: &str| descriptor(&[("client", "alice"), ("path", path)]);
     assert!(envoy.allows("edge", &to("/login")) && envoy.allows("edge", &to(&long)));
-    assert!(!envoy.allows("edge", &to(&long)), "a query is no way around a rule");
+    assert!(!envoy.allows("edge", &to(&long)), "a query does not evade a rule");
 }
 
 #[test]
-fn b5_an_odd_domain_is_a_domain() {
+fn b5_unusual_domains_are_counted_separately() {
     let rule = "[[rule]]\nname = \"by-domain\"\nkey = [\"domain\", \"client\"]\nlimit = \"2/hour fixed\"";
     let (_server, envoy) = server("odd-domain", rule);
     let long = "x".repeat(5_000);
@@ -45,7 +45,7 @@ fn b5_an_odd_domain_is_a_domain() {
 }
 
 #[test]
-fn entries_that_no_rule_knows_change_nothing_however_odd_they_are() {
+fn entries_that_no_rule_uses_change_nothing() {
     let (_server, envoy) = bare();
     let long = "k".repeat(100_000);
     let odd = [("client", "a"), ("", ""), (&long, &long), ("\0", "\0"), ("client", "b"), ("client.2", "c")];
@@ -55,7 +55,7 @@ fn entries_that_no_rule_knows_change_nothing_however_odd_they_are() {
 }
 
 #[test]
-fn as_many_descriptors_as_are_allowed_are_decided_and_more_are_refused() {
+fn descriptors_beyond_the_bound_are_rejected() {
     let (_server, envoy) = bare();
     let many: Vec<_> = (0..1_000).map(|number| client(&number.to_string())).collect();
     assert_eq!(refusal(&envoy, "edge", &many), tonic::Code::InvalidArgument);
@@ -64,11 +64,11 @@ fn as_many_descriptors_as_are_allowed_are_decided_and_more_are_refused() {
 }
 
 #[test]
-fn a_descriptor_of_very_many_entries_is_answered() {
+fn a_descriptor_with_very_many_entries_does_not_block_the_server() {
     let (_server, envoy) = bare();
     let mut entries = vec![("client", "a")];
     entries.resize(100_000, ("", ""));
-    // Which answer does not matter. One that takes for ever keeps a thread from all others.
+    // Any answer will do. A request that never ends would block a thread.
     let mut service = RateLimitServiceClient::new(envoy.channel.clone());
     let asked = service.should_rate_limit(request("edge", &[descriptor(&entries)]));
     let answer = envoy.wait(async { tokio::time::timeout(MINUTE / 2, asked).await });
@@ -79,7 +79,7 @@ fn a_descriptor_of_very_many_entries_is_answered() {
 }
 
 #[test]
-fn a_message_that_is_too_large_is_refused_and_the_connection_lives_on() {
+fn a_message_beyond_the_bound_is_rejected_and_the_connection_stays_open() {
     let (_server, envoy) = bare();
     let large = "x".repeat(2 << 20);
     let code = refusal(&envoy, "edge", &[client("a"), client(&large)]);

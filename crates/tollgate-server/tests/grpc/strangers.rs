@@ -1,10 +1,10 @@
 use super::*;
 
-/// What is sent at the beginning of HTTP/2, with settings that say nothing.
+/// HTTP/2's preface with empty settings.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[test]
-fn what_is_silent_or_not_grpc_is_closed_and_others_notice_nothing() {
+fn silent_and_invalid_connections_are_closed_without_effect_on_others() {
     let (server, envoy) = server("strangers", "[server]\ntimeout = \"100ms\"");
     let open = |words: &[u8]| {
         let mut stream = TcpStream::connect(server.listens("grpc")).unwrap();
@@ -30,7 +30,7 @@ fn what_is_silent_or_not_grpc_is_closed_and_others_notice_nothing() {
     let streams = words.map(open);
     assert!(envoy.allows("edge", &client("a")));
     for (mut stream, words) in streams.into_iter().zip(words) {
-        // Each ends only because the server hangs up.
+        // The read ends only when the server closes the connection.
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() < 1_000, "{words:?}: {answer:?}");
@@ -45,7 +45,7 @@ fn frame(kind: u8, flags: u8, stream: u8, content: &[u8]) -> Vec<u8> {
     [&[a, b, c, kind, flags, 0, 0, 0, stream], content].concat()
 }
 
-/// Reads frames up to the first of this type, and says what its flags are.
+/// Reads frames up to the first of this type, and returns its flags.
 fn flags_of_next(stream: &mut TcpStream, wanted: u8) -> u8 {
     loop {
         let mut head = [0; 9];
@@ -64,14 +64,14 @@ const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
-/// The flag of what is the last of its stream, and of a ping or settings that are an answer.
+/// `END_STREAM`, or `ACK` of a ping or settings.
 const LAST: u8 = 1;
 const WHOLE: u8 = 4;
 
-/// A connection, and a call on it whose message is still to come.
+/// A connection with a call whose message is still to come.
 fn calling(server: &Server) -> TcpStream {
     let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    // Method POST and scheme http as the tables of HPACK have them, then a path, a host, and what it is.
+    // HPACK: method POST, scheme http, then a path, a host and a content type.
     let headers = [
         &[0x83, 0x86, 0x04][..],
         &literal(&format!("/{SERVICE}/ShouldRateLimit")),
@@ -87,20 +87,20 @@ fn calling(server: &Server) -> TcpStream {
 }
 
 #[test]
-fn a_message_in_frames_of_one_byte_costs_what_its_bytes_cost() {
-    /// Nearly as much as a message may have.
+fn a_message_in_frames_of_one_byte_costs_no_extra_memory() {
+    /// Nearly the largest message.
     const BYTES: usize = 1_000_000;
     let (server, envoy) = bare();
     assert!(envoy.allows("edge", &client("a")));
     let before = server.peak_bytes();
-    // A message that is not compressed, and its length.
+    // An uncompressed message with its length.
     let message = [&[0][..], &u32::try_from(BYTES).unwrap().to_be_bytes(), &vec![0; BYTES]].concat();
     let frames: Vec<u8> = message.iter().flat_map(|byte| frame(DATA, 0, 1, &[*byte])).collect();
     let mut stream = calling(&server);
-    // Once its settings are acknowledged, all of it may be sent at once.
+    // Once the settings are acknowledged, the window is open.
     flags_of_next(&mut stream, WINDOW_UPDATE);
     stream.write_all(&frame(SETTINGS, LAST, 0, &[])).unwrap();
-    // The server may have had enough before that: so many small frames are nobody's way of sending.
+    // The server may close earlier, because of so many small frames.
     let _ = stream.write_all(&[frames, frame(DATA, LAST, 1, &[])].concat());
     let _ = stream.shutdown(Shutdown::Write);
     let _ = stream.read_to_end(&mut Vec::new());
@@ -110,7 +110,7 @@ fn a_message_in_frames_of_one_byte_costs_what_its_bytes_cost() {
 }
 
 #[test]
-fn a_call_whose_message_never_comes_is_ended_and_its_connection_lives_on() {
+fn a_call_without_its_message_times_out_and_the_connection_stays_open() {
     let (server, _) = server("never", "[server]\ntimeout = \"100ms\"");
     let mut stream = calling(&server);
     assert_eq!(flags_of_next(&mut stream, HEADERS) & LAST, LAST, "nothing but how it ended");
@@ -119,7 +119,7 @@ fn a_call_whose_message_never_comes_is_ended_and_its_connection_lives_on() {
 }
 
 #[test]
-fn a_service_that_is_not_here_is_unimplemented() {
+fn an_unknown_service_is_unimplemented() {
     let (_server, envoy) = bare();
     let mut other = AuthorizationClient::new(envoy.channel.clone());
     let refused = envoy.wait(other.check(CheckRequest::default())).unwrap_err();

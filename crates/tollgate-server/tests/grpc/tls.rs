@@ -1,6 +1,6 @@
 use super::*;
 
-/// A certificate for `localhost`, with a server that has it.
+/// A server with a certificate for `localhost`, and the certificate.
 fn server(name: &str) -> (Server, CertificateDer<'static>, String) {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
@@ -14,7 +14,7 @@ fn server(name: &str) -> (Server, CertificateDer<'static>, String) {
 }
 
 #[test]
-fn grpc_is_spoken_over_tls_and_not_in_the_clear() {
+fn grpc_is_served_over_tls_and_not_in_cleartext() {
     let (server, _, pem) = server("grpc-tls");
     let port = server.listens("grpc").rsplit(':').next().unwrap();
     let endpoint = Endpoint::from_shared(format!("https://localhost:{port}")).unwrap();
@@ -30,7 +30,7 @@ fn grpc_is_spoken_over_tls_and_not_in_the_clear() {
 }
 
 #[test]
-fn tls_agrees_on_http_2_and_on_nothing_else() {
+fn alpn_negotiates_http_2_only() {
     let (server, certificate, _) = server("grpc-alpn");
     let handshake = |protocols: &[&[u8]]| {
         let mut roots = RootCertStore::empty();

@@ -1,9 +1,9 @@
-//! What connects, and what administers.
+//! The handshake and administration.
 
 use super::*;
 
 #[test]
-fn what_clients_say_before_they_come_to_the_point_is_answered() {
+fn the_handshake_commands_are_answered() {
     let server = Server::everywhere(&[]);
     for version in VERSIONS {
         let answers = session(
@@ -63,7 +63,7 @@ fn what_clients_say_before_they_come_to_the_point_is_answered() {
 }
 
 #[test]
-fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
+fn administration_needs_auth_and_a_reset_restores_every_budget() {
     let server = Server::everywhere(&[]);
     let throttle = "CL.THROTTLE alice 0 1 3600";
     for version in VERSIONS {
@@ -82,11 +82,11 @@ fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
                 "TOLL.RESET alice",
                 &auth,
                 "TOLL.RESET bob",
-                // A wrong one takes away what the right one gave.
+                // A wrong token revokes the authentication.
                 "AUTH wrong",
                 "TOLL.RESET alice",
                 &auth,
-                // What follows is no administrator any more.
+                // `RESET` revokes it too.
                 "RESET",
                 "TOLL.RESET alice",
                 &named,
@@ -136,7 +136,7 @@ fn administration_needs_auth_and_a_reset_gives_every_budget_back() {
 }
 
 #[test]
-fn c5_nobody_is_told_that_a_client_is_kept_out_if_no_rule_counts_by_client() {
+fn c5_a_block_without_a_rule_keyed_by_client_is_an_error() {
     let file = directory("resp-no-client-rule").join("tollgate.toml");
     let rule = "[[rule]]\nname = \"by-path\"\nkey = [\"client\", \"path\"]\nlimit = \"2/h fixed\"\n";
     fs::write(&file, rule).unwrap();
@@ -148,13 +148,13 @@ fn c5_nobody_is_told_that_a_client_is_kept_out_if_no_rule_counts_by_client() {
     assert_eq!(numbers(&cli(&server, "-2", throttle))[0], 0);
     let bob = server.admin("PUT", "/v1/clients/bob/block", Some(&json!({"for": "1h"})));
     assert_eq!(bob.status, 404);
-    assert_eq!(numbers(&cli(&server, "-2", "CL.THROTTLE bob 9 1 3600"))[0], 1, "which needs no rule");
+    assert_eq!(numbers(&cli(&server, "-2", "CL.THROTTLE bob 9 1 3600"))[0], 1, "CL.THROTTLE needs no rule");
     let auth = format!("AUTH {TOKEN}");
     assert_eq!(session(&server, "-2", &[&auth, "TOLL.RESET alice", throttle])[..2], ["OK", "OK"]);
 }
 
 #[test]
-fn c5_who_is_kept_out_is_kept_out_here_too() {
+fn c5_a_block_applies_to_the_redis_protocol_too() {
     let server = Server::everywhere(&[]);
     let asks = || numbers(&cli(&server, "-2", "CL.THROTTLE alice 9 1 3600"));
     let check = || cli(&server, "-3", "TOLL.CHECK client alice");

@@ -1,4 +1,4 @@
-//! The client libraries that people have, and the load generator.
+//! Common client libraries, and redis-benchmark.
 
 use super::*;
 
@@ -224,7 +224,7 @@ fn b9_tasks_that_share_a_connection_race_for_one_budget() {
 }
 
 #[test]
-fn b9_redis_benchmark_runs_and_no_more_get_through_than_there_are() {
+fn b9_redis_benchmark_runs_and_never_exceeds_the_limit() {
     let server = Server::everywhere(&[]);
     let benchmark = |arguments: &str| {
         let mut benchmark = Command::new("redis-benchmark");
@@ -244,11 +244,11 @@ fn b9_redis_benchmark_runs_and_no_more_get_through_than_there_are() {
 }
 
 #[test]
-fn over_tls_clients_that_trust_the_certificate_are_served_and_nobody_in_the_clear() {
+fn tls_serves_clients_that_trust_the_certificate_and_no_cleartext() {
     let directory = directory("resp-tls");
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // With the name that a certificate has if nothing is said, OpenSSL takes those it issues for its own.
+    // With the default name, OpenSSL takes the certificates it issues for its own.
     params.distinguished_name.push(DnType::CommonName, "an authority");
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -279,12 +279,12 @@ fn over_tls_clients_that_trust_the_certificate_are_served_and_nobody_in_the_clea
         }
         let answers: Vec<[i64; 5]> = pipeline.query(&mut client).unwrap();
         assert_eq!(answers.iter().filter(|answer| answer[0] == 0).count(), 10);
-        // Far more than a socket holds: what is encrypted and not sent yet must not be forgotten.
+        // More than a socket buffers: encrypted bytes that are not sent yet must not be lost.
         let mut pipeline = redis::pipe();
         (0..5_000).for_each(|_| _ = pipeline.cmd("COMMAND"));
         assert_eq!(pipeline.query::<Vec<Value>>(&mut client).unwrap().len(), 5_000);
         redis::cmd("TOLL.RESET").arg(version).exec(&mut client).unwrap();
-        assert!(trusting(None).is_err(), "the certificate is nobody's that is known");
+        assert!(trusting(None).is_err(), "the CA is unknown");
     }
     let mut clear = Wire::connect(&server);
     clear.send("PING\r\n");

@@ -1,4 +1,4 @@
-//! The Redis protocol as its users know it: the real server, and the clients they have, unmodified.
+//! The Redis protocol: the real server and unmodified clients.
 
 use std::collections::HashMap;
 use std::fs;
@@ -28,14 +28,14 @@ mod admin;
 mod clients;
 mod transactions;
 
-/// Both versions of the protocol, as `redis-cli` chooses them.
+/// RESP2 and RESP3, as flags of `redis-cli`.
 const VERSIONS: [&str; 2] = ["-2", "-3"];
 
 fn port(server: &Server) -> &str {
     server.listens("resp").rsplit(':').next().unwrap()
 }
 
-/// Debian's `redis-cli`, which shows of what type an answer is.
+/// `redis-cli`, which shows the type of a reply.
 fn redis_cli(server: &Server, version: &str) -> Command {
     let mut command = Command::new("redis-cli");
     command.args(["-p", port(server), "--no-raw", version]).env_remove("REDISCLI_AUTH");
@@ -47,12 +47,12 @@ fn said(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
 }
 
-/// What it shows for one command, on a connection of its own.
+/// The output for one command, on a new connection.
 fn cli(server: &Server, version: &str, command: &str) -> String {
     said(&redis_cli(server, version).args(command.split(' ')).output().unwrap())
 }
 
-/// What it shows for one command after the other on the same connection, without blank lines.
+/// The output for several commands on one connection, without blank lines.
 fn session(server: &Server, version: &str, commands: &[&str]) -> Vec<String> {
     let mut client = redis_cli(server, version);
     let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -61,13 +61,13 @@ fn session(server: &Server, version: &str, commands: &[&str]) -> Vec<String> {
     said.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// How `redis-cli` shows the answer to `CL.THROTTLE`.
+/// The output for a reply of `CL.THROTTLE`.
 fn five(numbers: [i64; 5]) -> String {
     let line = |(index, number)| format!("{}) (integer) {number}", index + 1);
     numbers.into_iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The numbers it shows.
+/// The numbers in the output.
 fn numbers(shown: &str) -> Vec<i64> {
     shown.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
 }
@@ -79,7 +79,7 @@ fn counts(server: &Server, rule: &str) -> (u64, u64) {
     (rule["allowed"].as_u64().unwrap(), rule["denied"].as_u64().unwrap())
 }
 
-/// The Rust client, on a connection of its own.
+/// The Rust client, on a new connection.
 fn connect(server: &Server, user: &str, version: &str) -> Result<Connection, RedisError> {
     Client::open(format!("redis://{user}{}/?protocol={version}", server.listens("resp")))?.get_connection()
 }
@@ -113,7 +113,7 @@ fn cl_throttle_answers_with_the_integers_of_redis_cell() {
 }
 
 #[test]
-fn d2_what_is_wrong_with_a_command_is_said_and_costs_neither_budget_nor_connection() {
+fn d2_an_invalid_command_is_an_error_and_costs_neither_budget_nor_connection() {
     let server = Server::everywhere(&[]);
     let integer = "(error) ERR value is not an integer or out of range";
     let numbers = "(error) ERR max_burst is at least 0, count and period at least 1";
@@ -169,7 +169,7 @@ fn d2_what_is_wrong_with_a_command_is_said_and_costs_neither_budget_nor_connecti
 }
 
 #[test]
-fn toll_check_tells_a_decision_as_a_map_or_a_flat_array() {
+fn toll_check_replies_with_a_map_or_a_flat_array() {
     let server = Server::everywhere(&[]);
     for version in VERSIONS {
         let check = |rest: &str| cli(&server, version, &format!("TOLL.CHECK client alice{version}{rest}"));
@@ -200,7 +200,7 @@ fn toll_check_tells_a_decision_as_a_map_or_a_flat_array() {
     assert_eq!(counts(&server, "per-client"), (20, 4), "peeks aside");
 }
 
-/// How `redis-cli` shows a decision under the limit there is with no configuration at all.
+/// The output for a decision under the default limit.
 fn decision(version: &str, allowed: bool, remaining: u64, reset_at_ms: u64, retry_after_ms: u64) -> String {
     let truth = |truth: bool| {
         if version == "-3" { format!("({truth})") } else { format!("(integer) {}", u8::from(truth)) }
@@ -222,7 +222,7 @@ fn decision(version: &str, allowed: bool, remaining: u64, reset_at_ms: u64, retr
 }
 
 #[test]
-fn lines_typed_by_hand_work_and_quit_is_the_last_word() {
+fn inline_commands_work_and_quit_closes() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     assert_eq!(wire.ask("PING"), "+PONG");
@@ -235,7 +235,7 @@ fn lines_typed_by_hand_work_and_quit_is_the_last_word() {
 }
 
 #[test]
-fn what_is_pipelined_is_answered_in_order_whatever_it_is() {
+fn a_pipeline_is_answered_in_order() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     wire.send(
@@ -258,7 +258,7 @@ fn what_is_pipelined_is_answered_in_order_whatever_it_is() {
 }
 
 #[test]
-fn c2_attributes_choose_the_rule_and_its_key() {
+fn c2_attributes_select_the_rule_and_its_key() {
     let file = directory("resp-attributes").join("tollgate.toml");
     let rules = r#"
         [[rule]]
@@ -289,8 +289,7 @@ fn c2_attributes_choose_the_rule_and_its_key() {
     assert_eq!(check(&["client", "a"]), (Value::Nil, Value::Nil));
 }
 
-/// What the redis-cell module 0.2.2 answered to the same commands, one after the other: limited or
-/// not, the limit, what is left, and the seconds, which it rounds down.
+/// The replies of redis-cell 0.2.2 to the same sequence of commands. It rounds seconds down.
 const REDIS_CELL: [(&str, [i64; 5]); 12] = [
     ("9 1 3600 10", [0, 10, 0, -1, 36_000]),
     ("99 1 3600", [0, 100, 89, -1, 39_599]),
@@ -310,13 +309,13 @@ const REDIS_CELL: [(&str, [i64; 5]); 12] = [
 fn b12_one_key_under_many_limits_is_answered_as_by_redis_cell() {
     let server = Server::everywhere(&[]);
     for (call, said) in REDIS_CELL {
-        // Each from a connection of its own: it is the key that remembers.
+        // Each on a new connection: the state belongs to the key.
         let mut wire = Wire::connect(&server);
         wire.send(format!("CL.THROTTLE k {call}\r\n"));
         let five = wire.five();
         assert_eq!(five[..3], said[..3], "{call}");
         for (ours, theirs) in five[3..].iter().zip(&said[3..]) {
-            // Rounded up and down, a second apart; and the test may take a minute.
+            // Rounding differs by a second, and the test may take a minute.
             let minute = *theirs - 60..=*theirs + 1;
             assert!(if *theirs < 0 { ours == theirs } else { minute.contains(ours) }, "{call}: {five:?}");
         }
@@ -343,7 +342,7 @@ fn b12_two_limits_in_turn_admit_no_more_than_either() {
 }
 
 #[test]
-fn b5_keys_of_any_bytes_are_islands() {
+fn b5_keys_of_any_bytes_are_separate() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     let long = vec![b'x'; 60 << 10];
@@ -375,7 +374,7 @@ fn b5_keys_of_any_bytes_are_islands() {
             (0..19).for_each(|_| drop(wire.line()));
         }
     }
-    // And each of them can be given its budget back without the others.
+    // Each can be reset without the others.
     assert_eq!(wire.ask(&format!("AUTH {TOKEN}")), "+OK");
     for key in keys {
         wire.send(command([b"TOLL.RESET", key]));
@@ -398,7 +397,7 @@ fn commands_are_counted_in_the_metrics() {
     assert_eq!(wire.line(), "+PONG");
     assert_eq!((wire.five()[0], wire.five()[0]), (0, 1));
     assert!(wire.line().starts_with("-ERR"));
-    // What is answered is counted a moment later.
+    // Commands are counted shortly after the reply.
     common::eventually("all four are counted", || answered() == 4);
     for (outcome, count) in [("allowed", 1), ("denied", 1)] {
         let name = format!("tollgate_rule_decisions_total{{rule=\"cl.throttle\",outcome=\"{outcome}\"}}");

@@ -5,7 +5,7 @@ use super::*;
 const THROTTLE: &str = "CL.THROTTLE k 2 1 3600";
 
 #[test]
-fn what_comes_between_multi_and_exec_is_done_when_exec_comes() {
+fn exec_executes_the_queued_commands() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     wire.send(format!(
@@ -19,12 +19,15 @@ fn what_comes_between_multi_and_exec_is_done_when_exec_comes() {
     assert_eq!(wire.line(), "+PONG");
     assert_eq!(wire.five()[..3], [0, 3, 0]);
     assert_eq!(wire.five()[..3], [1, 3, 0]);
-    assert!(wire.line().starts_with("-ERR wrong number of arguments"), "what fails is told in its place");
+    assert!(
+        wire.line().starts_with("-ERR wrong number of arguments"),
+        "an error is the reply of its command"
+    );
     assert_eq!(wire.line(), "+PONG");
 }
 
 #[test]
-fn what_is_not_executed_costs_nothing() {
+fn a_transaction_that_is_not_executed_costs_nothing() {
     let server = Server::everywhere(&[]);
     let mut wire = Wire::connect(&server);
     for (command, ends) in [("DISCARD", "+OK"), ("RESET", "+RESET"), ("NONSENSE", "-ERR unknown command")] {
@@ -32,9 +35,9 @@ fn what_is_not_executed_costs_nothing() {
         let ended = wire.ask(command);
         assert!(ended.starts_with(ends), "{ended}");
         let executed = wire.ask("EXEC");
-        let spoilt = executed.starts_with("-EXECABORT ");
+        let aborted = executed.starts_with("-EXECABORT ");
         assert!(
-            if command == "NONSENSE" { spoilt } else { executed == "-ERR EXEC without MULTI" },
+            if command == "NONSENSE" { aborted } else { executed == "-ERR EXEC without MULTI" },
             "{executed}"
         );
     }
@@ -63,20 +66,20 @@ fn a_transaction_is_bounded() {
         assert!(wire.ask("EXEC").starts_with("-EXECABORT "));
     }
     assert_eq!(wire.ask("MULTI"), "+OK");
-    assert_eq!(wire.ask("COMMAND"), "-ERR this command has no place in a transaction");
+    assert_eq!(wire.ask("COMMAND"), "-ERR this command is not allowed in a transaction");
     assert!(wire.ask("EXEC").starts_with("-EXECABORT "));
     wire.send("CL.THROTTLE k 2 1 3600 0\r\n");
     assert_eq!(wire.five()[..3], [0, 3, 3]);
 }
 
 #[test]
-fn half_a_transaction_is_not_waited_for() {
+fn an_unfinished_transaction_times_out() {
     let file = directory("resp-half-transaction").join("tollgate.toml");
     fs::write(&file, "[server]\ntimeout = \"100ms\"\n").unwrap();
     let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
     let [mut idle, mut half] = [(); 2].map(|()| Wire::connect(&server));
     assert_eq!(idle.ask("PING"), "+PONG");
     assert_eq!([half.ask("MULTI"), half.ask(THROTTLE)], ["+OK", "+QUEUED"]);
-    assert_eq!(half.rest(), "", "it ends because the server hangs up");
-    assert_eq!(idle.ask("PING"), "+PONG", "who has finished may be silent");
+    assert_eq!(half.rest(), "", "the server closes the connection");
+    assert_eq!(idle.ask("PING"), "+PONG", "a connection without a transaction may be idle");
 }
