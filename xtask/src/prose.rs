@@ -46,10 +46,15 @@ fn long_lines(path: &PathBuf) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let content = line.trim_start();
-        in_code ^= !is_rust && content.starts_with("```");
-        let prose = if is_rust { content.starts_with("//") } else { !in_code && !content.starts_with('|') };
-        let words = content.split_whitespace().filter(|word| word.len() > 3).count();
-        if prose && words > 2 && line.chars().count() > COLUMNS {
+        let comment = ["///", "//!", "//"].iter().find_map(|mark| content.strip_prefix(mark));
+        let prose = if is_rust { comment } else { Some(content) };
+        let Some(prose) = prose.map(str::trim_start) else {
+            in_code = false;
+            continue;
+        };
+        in_code ^= prose.starts_with("```");
+        let words = prose.split_whitespace().filter(|word| word.len() > 3).count();
+        if !in_code && !prose.starts_with('|') && words > 2 && line.chars().count() > COLUMNS {
             found.push(format!("{}:{number}", path.display()));
         }
     }

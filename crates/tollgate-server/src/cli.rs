@@ -76,8 +76,8 @@ stop_delay.")]
         /// [default: 10/60s fixed]
         #[arg(long)]
         limit: Option<Limit>,
-        /// Share budgets through Redis or Valkey: redis://[user:password@]host[:port][/database], rediss:// for TLS,
-        /// redis+sentinel://h1,h2/service or redis+cluster://h1,h2
+        /// Share budgets through Redis or Valkey: redis://[user:password@]host[:port][/database],
+        /// rediss:// for TLS, redis+sentinel://h1,h2/service or redis+cluster://h1,h2
         #[arg(long, value_name = "URL", conflicts_with = "data")]
         redis: Option<String>,
         /// Keep budgets in this directory, so that they survive a restart and a crash

@@ -238,9 +238,9 @@ impl Decision {
         !matches!(self.degraded, Degraded::No)
     }
 
-    /// Whether the request was denied for lack of a store: the store failed and the policy of a rule
-    /// is to deny then, or the store is full. That is not the client's fault: over HTTP it is a 503
-    /// and not a 429.
+    /// Whether the request was denied for lack of a store: the store failed and the policy of a
+    /// rule is to deny then, or the store is full. That is not the client's fault: over HTTP it is
+    /// a 503 and not a 429.
     #[must_use]
     pub fn unavailable(&self) -> bool {
         matches!(self.degraded, Degraded::Closed) || self.cause() == Cause::StoreFull

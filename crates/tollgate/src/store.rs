@@ -189,7 +189,8 @@ impl From<Duration> for Until {
 pub struct HoldId(pub u128);
 
 impl HoldId {
-    /// The id of every reservation of a cost of 0. Nothing is held, and settling takes the whole cost.
+    /// The id of every reservation of a cost of 0. Nothing is held, and settling takes the whole
+    /// cost.
     pub const NOTHING: Self = Self(0);
 }
 

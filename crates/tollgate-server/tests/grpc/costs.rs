@@ -43,8 +43,8 @@ fn c5_negative_hits_give_back_and_never_more_than_was_taken() {
 
 const REFUNDS: &str = "[server]\ngrpc_refunds = true";
 
-/// Whoever reaches the port could otherwise give itself back what it used. Envoy lets errors pass, so
-/// a descriptor that is refused must not carry others past their limits.
+/// Whoever reaches the port could otherwise give itself back what it used. Envoy lets errors pass,
+/// so a descriptor that is refused must not carry others past their limits.
 #[test]
 fn c5_negative_hits_are_refused_unless_configured_and_carry_nothing_past_a_limit() {
     let (_server, envoy) = bare();

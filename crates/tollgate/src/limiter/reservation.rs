@@ -181,8 +181,8 @@ impl<S: Store> Reservation<S> {
     }
 
     /// Leaves the reservation in the store, to be [settled](Limiter::settle) by its id, by any
-    /// process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was denied,
-    /// decided without the store, or covered by no rule.
+    /// process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was
+    /// denied, decided without the store, or covered by no rule.
     pub fn leave(mut self) -> Option<HoldId> {
         let hold = if self.is_zero { HoldId::NOTHING } else { self.hold? };
         self.hold.take().filter(|_| !self.plan.is_empty()).map(|_| hold)

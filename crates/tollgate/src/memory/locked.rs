@@ -22,8 +22,8 @@ impl<'a> Locked<'a> {
         Self(locked)
     }
 
-    /// One of the locked shards: a caller asks only for those that it gave to [`new`](Self::new), of
-    /// which there is at least one.
+    /// One of the locked shards: a caller asks only for those that it gave to [`new`](Self::new),
+    /// of which there is at least one.
     pub(super) fn of(&mut self, shard: usize) -> &mut Shard {
         let position = self.0.iter().position(|(index, _)| *index == shard).unwrap_or(0);
         &mut self.0[position].1

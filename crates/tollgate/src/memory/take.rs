@@ -81,8 +81,8 @@ impl MemoryStore {
     }
 
     /// Takes the cost from all budgets of a request if every one has enough. Sets a bit of `denied`
-    /// for each budget that has too little. `None` leaves the request to [`apply_now`](Self::apply_now):
-    /// nothing has been done.
+    /// for each budget that has too little. `None` leaves the request to
+    /// [`apply_now`](Self::apply_now): nothing has been done.
     #[inline(never)]
     pub(crate) fn take_all(
         &self,

@@ -79,7 +79,8 @@ impl Timer {
         static THREAD: OnceLock<()> = OnceLock::new();
         let timer = TIMER.get_or_init(Self::default);
         THREAD.get_or_init(|| {
-            // Best effort: a process that cannot start a thread has worse problems than a sleep that lasts.
+            // Best effort: a process that cannot start a thread has worse problems than a sleep
+            // that lasts.
             let _ = std::thread::Builder::new().name("tollgate-timer".into()).spawn(|| timer.run());
         });
         timer
