@@ -27,7 +27,7 @@ fn an_error_in_a_limit_has_its_position() {
     for (settings, position, message) in [
         ("unit: minuet\n      requests_per_unit: 1", ":5:13", "did you mean `minute`?"),
         ("unit: 5 parsecs\n      requests_per_unit: 1", ":5:13", "second, minute, hour"),
-        ("requests_per_unit: 1", ":4:5", "add `unit: minute`"),
+        ("requests_per_unit: 1", ":4:5", "such as `unit: minute`"),
         ("unit: day", ":4:5", "add `requests_per_unit"),
         ("unit: day\n      requests_per_unit: many", ":6:26", "write digits"),
         ("unit: day\n      requests_per_unit: -1", ":6:26", "write digits"),
