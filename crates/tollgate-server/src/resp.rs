@@ -24,6 +24,7 @@ mod command;
 pub mod frame;
 mod handshake;
 mod reply;
+mod request;
 mod session;
 mod throttle;
 mod transaction;

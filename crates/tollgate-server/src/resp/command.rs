@@ -6,29 +6,19 @@ use smallvec::SmallVec;
 use tollgate::{AsRequest, MAX_COUNT, Request};
 
 use super::frame::Frame;
-use super::throttle::{LastLimit, Throttle, integer};
-use crate::app::App;
+use super::throttle::{Throttle, integer};
 use crate::inline::THROTTLE;
 use crate::value::value_of;
 
 /// A parsed command.
 #[derive(Debug)]
 pub(super) enum Command<'a> {
-    /// A check.
-    Decide(CheckRequest<'a>),
-    /// A check that changes nothing.
-    Peek(CheckRequest<'a>),
-    /// Any other command, by its name in lower case.
-    Other(String),
-}
-
-/// A check, and the form of its reply.
-#[derive(Debug)]
-pub(super) enum CheckRequest<'a> {
     /// `CL.THROTTLE`
     Throttle(Throttle<'a>),
     /// `TOLL.CHECK`
     Check(Check<'a>),
+    /// Any other command, by its name in lower case.
+    Other(String),
 }
 
 /// The error for too few arguments.
@@ -40,6 +30,7 @@ const USAGE: &str = "wrong number of arguments for 'toll.check' command; \
 pub(super) struct Check<'a> {
     attributes: Vec<(&'a str, Cow<'a, str>)>,
     cost: u64,
+    pub(super) peek: bool,
 }
 
 impl<'a> Command<'a> {
@@ -47,31 +38,21 @@ impl<'a> Command<'a> {
     ///
     /// # Errors
     /// A sentence for the error reply.
-    pub(super) fn read(
-        app: &App,
-        last: &mut LastLimit,
-        frame: &Frame,
-        bytes: &'a [u8],
-    ) -> Result<Self, String> {
+    pub(super) fn parse(frame: &Frame, bytes: &'a [u8]) -> Result<Self, String> {
         let mut arguments = frame.arguments(bytes);
         let name = arguments.next().unwrap_or_default();
         if name.eq_ignore_ascii_case(THROTTLE.as_bytes()) {
-            let throttle = Throttle::read(app, last, arguments)?;
-            // A quantity of 0 peeks, so that not even a changed limit converts the state.
-            let wrap = if throttle.is_peek() { Self::Peek } else { Self::Decide };
-            return Ok(wrap(CheckRequest::Throttle(throttle)));
+            return Throttle::parse(arguments).map(Self::Throttle);
         }
         if name.eq_ignore_ascii_case(b"toll.check") {
-            let (check, peek) = Check::read(arguments)?;
-            let wrap = if peek { Self::Peek } else { Self::Decide };
-            return Ok(wrap(CheckRequest::Check(check)));
+            return Check::parse(arguments).map(Self::Check);
         }
         Ok(Self::Other(String::from_utf8_lossy(name).to_lowercase()))
     }
 }
 
 impl<'a> Check<'a> {
-    fn read(mut arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<(Self, bool), String> {
+    fn parse(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Self, String> {
         let (mut attributes, mut cost, mut peek) = (Vec::<(&str, _)>::new(), None, false);
         while let Some(name) = arguments.next() {
             if name.eq_ignore_ascii_case(b"PEEK") {
@@ -97,7 +78,7 @@ impl<'a> Check<'a> {
         if attributes.is_empty() {
             return Err(USAGE.into());
         }
-        Ok((Self { attributes, cost: cost.unwrap_or(1) }, peek))
+        Ok(Self { attributes, cost: cost.unwrap_or(1), peek })
     }
 }
 
@@ -112,11 +93,25 @@ impl AsRequest for &Check<'_> {
     }
 }
 
-impl AsRequest for &CheckRequest<'_> {
-    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        match self {
-            CheckRequest::Throttle(throttle) => throttle.with_request(f),
-            CheckRequest::Check(check) => check.with_request(f),
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &[u8]) -> Result<Command<'_>, String> {
+        let mut frame = Frame::default();
+        assert_eq!(frame.read(line), Ok(Some(line.len())));
+        Command::parse(&frame, line)
+    }
+
+    /// Limits are resolved later: parsing accepts those that the limiter rejects.
+    #[test]
+    fn commands_are_parsed_without_a_limiter() {
+        let throttle = parse(b"cl.throttle k 9 1 0 0\r\n");
+        assert!(matches!(throttle, Ok(Command::Throttle(throttle)) if throttle.is_peek()));
+        assert!(matches!(parse(b"CL.THROTTLE k 9 1 0\r\n"), Ok(Command::Throttle(call)) if !call.is_peek()));
+        assert!(matches!(parse(b"TOLL.CHECK client a PEEK\r\n"), Ok(Command::Check(check)) if check.peek));
+        assert!(matches!(parse(b"toll.check client a\r\n"), Ok(Command::Check(check)) if !check.peek));
+        assert!(matches!(parse(b"PiNG\r\n"), Ok(Command::Other(name)) if name == "ping"));
+        assert!(parse(b"CL.THROTTLE k 9 x 1\r\n").is_err() && parse(b"TOLL.CHECK client\r\n").is_err());
     }
 }

@@ -9,11 +9,12 @@ use tollgate::{Clock as _, Decision, Error, Rule};
 use tollgate_http::Numbers;
 use tracing::info;
 
-use super::command::{CheckRequest, Command};
+use super::command::Command;
 use super::frame::Frame;
 use super::handshake;
 use super::reply::{Replies, Version};
-use super::throttle::{self, LastLimit};
+use super::request::{CheckRequest, LastLimit};
+use super::throttle;
 use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
 use crate::config::policy_name;
@@ -29,6 +30,15 @@ const BATCH_MAX: usize = 512;
 
 /// The initial capacity of a batch.
 const BATCH_USUAL: usize = 16;
+
+/// A command that joins no batch.
+#[derive(Debug)]
+enum Single<'a> {
+    /// A check that changes nothing.
+    Peek(CheckRequest<'a>),
+    /// Any other command, by its name in lower case.
+    Other(String),
+}
 
 /// One connection.
 #[derive(Debug)]
@@ -118,16 +128,26 @@ impl Session {
         frame: &Frame,
         bytes: &'a [u8],
         batch: &mut Vec<CheckRequest<'a>>,
-    ) -> Option<Result<Command<'a>, String>> {
-        match Command::read(&self.app, &mut self.last, frame, bytes) {
-            Ok(Command::Decide(request)) => {
+    ) -> Option<Result<Single<'a>, String>> {
+        let request = match Command::parse(frame, bytes) {
+            Ok(Command::Throttle(throttle)) => {
+                let limit = self.last.resolve(&self.app.limiter, throttle.limit);
+                limit.map(|limit| CheckRequest::Throttle(throttle, limit))
+            }
+            Ok(Command::Check(check)) => Ok(CheckRequest::Check(check)),
+            Ok(Command::Other(name)) => return Some(Ok(Single::Other(name))),
+            Err(error) => Err(error),
+        };
+        match request {
+            Ok(peek) if peek.is_peek() => Some(Ok(Single::Peek(peek))),
+            Ok(request) => {
                 if batch.capacity() == 0 {
                     batch.reserve(BATCH_USUAL);
                 }
                 batch.push(request);
                 None
             }
-            other => Some(other),
+            Err(error) => Some(Err(error)),
         }
     }
 
@@ -175,11 +195,11 @@ impl Session {
         batch.clear();
     }
 
-    async fn run(&mut self, command: Result<Command<'_>, String>, frame: &Frame, bytes: &[u8]) {
+    async fn run(&mut self, command: Result<Single<'_>, String>, frame: &Frame, bytes: &[u8]) {
         match command {
             Err(error) => self.replies.error("ERR", error),
-            Ok(Command::Peek(request)) => self.peek(&request).await,
-            Ok(Command::Other(name)) => {
+            Ok(Single::Peek(request)) => self.peek(&request).await,
+            Ok(Single::Other(name)) => {
                 let arguments: SmallVec<[&[u8]; 8]> = frame.arguments(bytes).skip(1).collect();
                 match (name.as_str(), arguments.as_slice()) {
                     ("toll.reset" | "toll.rules", _) if !self.is_admin() => {
@@ -197,8 +217,6 @@ impl Session {
                     }
                 }
             }
-            // Checks are batched, and never reach this.
-            Ok(Command::Decide(_)) => {}
         }
     }
 
@@ -254,7 +272,7 @@ impl Session {
 /// Writes a decision in the form of its command.
 fn write_decision(replies: &mut Replies, request: &CheckRequest<'_>, decision: &Result<Decision, Error>) {
     match (request, decision) {
-        (CheckRequest::Throttle(_), Ok(decision)) => throttle::reply(replies, decision),
+        (CheckRequest::Throttle(..), Ok(decision)) => throttle::reply(replies, decision),
         (CheckRequest::Check(_), Ok(decision)) => check_reply(replies, decision),
         (_, Err(error)) => replies.error("ERR", error),
     }

@@ -3,25 +3,21 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tollgate::{Algorithm, AsRequest, Bucket, Decision, InlineLimit, Limit, MAX_COUNT, Request};
+use tollgate::{Algorithm, Bucket, Decision, InlineLimit, Limit, MAX_COUNT, Request};
 
 use super::reply::Replies;
-use crate::app::App;
 use crate::inline::THROTTLE;
 use crate::value::value_of;
 
 /// `max_burst`, `count` and `period`, as sent.
-type LimitArguments = [i64; 3];
-
-/// The last limit of a connection, which is nearly always the next one too.
-#[derive(Debug, Default)]
-pub(super) struct LastLimit(Option<(LimitArguments, InlineLimit)>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LimitArguments([i64; 3]);
 
 /// A parsed `CL.THROTTLE`.
 #[derive(Debug)]
 pub(super) struct Throttle<'a> {
     key: Cow<'a, str>,
-    limit: InlineLimit,
+    pub(super) limit: LimitArguments,
     quantity: u64,
 }
 
@@ -30,11 +26,7 @@ impl<'a> Throttle<'a> {
     ///
     /// # Errors
     /// A sentence for the error reply.
-    pub(super) fn read(
-        app: &App,
-        last: &mut LastLimit,
-        mut arguments: impl ExactSizeIterator<Item = &'a [u8]>,
-    ) -> Result<Self, String> {
+    pub(super) fn parse(mut arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Self, String> {
         if !(4..=5).contains(&arguments.len()) {
             return Err(format!(
                 "wrong number of arguments for '{THROTTLE}' command; send key max_burst count period [quantity]"
@@ -42,28 +34,38 @@ impl<'a> Throttle<'a> {
         }
         let key = value_of(arguments.next().unwrap_or_default());
         let mut number = || integer(arguments.next().unwrap_or(b"1"));
-        let numbers = [number()?, number()?, number()?];
+        let limit = LimitArguments([number()?, number()?, number()?]);
         let quantity = u64::try_from(number()?).ok().filter(|quantity| *quantity <= MAX_COUNT);
         let quantity = quantity.ok_or_else(|| format!("quantity is from 0 to {MAX_COUNT}"))?;
-        let limit = match last.0 {
-            Some((known, limit)) if known == numbers => limit,
-            _ => {
-                let limit = app.limiter.inline(limit(numbers)?).map_err(|error| error.to_string())?;
-                last.0 = Some((numbers, limit));
-                limit
-            }
-        };
         Ok(Self { key, limit, quantity })
     }
 
+    /// Whether the call changes nothing: with a quantity of 0, not even a changed limit converts
+    /// the state.
     pub(super) const fn is_peek(&self) -> bool {
         self.quantity == 0
     }
+
+    /// The request to the limiter, under the limit that the arguments resolve to.
+    pub(super) fn request<'r>(&'r self, limit: &'r InlineLimit) -> Request<'r> {
+        Request::client(&self.key).cost(self.quantity).under(THROTTLE, limit)
+    }
 }
 
-impl AsRequest for Throttle<'_> {
-    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        f(Request::client(&self.key).cost(self.quantity).under(THROTTLE, &self.limit))
+impl LimitArguments {
+    /// The limit: a bucket of `max_burst + 1` that `count` tokens refill every `period` seconds.
+    ///
+    /// # Errors
+    /// A sentence for the error reply.
+    pub(super) fn limit(self) -> Result<Limit, String> {
+        let range = "max_burst is at least 0, count and period at least 1";
+        let [burst, count, period] = self.0.map(u64::try_from);
+        let (Ok(burst), Ok(count @ 1..), Ok(period @ 1..)) = (burst, count, period) else {
+            return Err(range.into());
+        };
+        let interval = Duration::from_secs(period);
+        let bucket = Bucket { capacity: burst.saturating_add(1), amount: count, interval, stepped: false };
+        Limit::new(Algorithm::TokenBucket(bucket)).map_err(|error| error.to_string())
     }
 }
 
@@ -78,19 +80,6 @@ pub(super) fn reply(replies: &mut Replies, decision: &Decision) {
     replies.count(decision.remaining());
     replies.integer(retry.map_or(-1, seconds));
     replies.integer(seconds(decision.reset_at().since(decision.now())));
-}
-
-/// The limit of the arguments: a bucket of `max_burst + 1` that `count` tokens refill every
-/// `period` seconds.
-fn limit(numbers: LimitArguments) -> Result<Limit, String> {
-    let range = "max_burst is at least 0, count and period at least 1";
-    let [burst, count, period] = numbers.map(u64::try_from);
-    let (Ok(burst), Ok(count @ 1..), Ok(period @ 1..)) = (burst, count, period) else {
-        return Err(range.into());
-    };
-    let interval = Duration::from_secs(period);
-    let bucket = Bucket { capacity: burst.saturating_add(1), amount: count, interval, stepped: false };
-    Limit::new(Algorithm::TokenBucket(bucket)).map_err(|error| error.to_string())
 }
 
 /// Whole seconds, rounded up, so that a client that waits that long is not early.
