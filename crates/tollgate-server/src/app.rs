@@ -191,8 +191,7 @@ impl App {
     }
 
     /// The settings that need a restart.
-    #[must_use]
-    pub const fn fixed(&self) -> &Fixed {
+    pub(crate) const fn fixed(&self) -> &Fixed {
         &self.fixed
     }
 
@@ -239,7 +238,7 @@ impl App {
     ///
     /// # Errors
     /// The configuration's errors, already logged and counted.
-    pub fn reload(&self) -> Result<(), ConfigErrors> {
+    pub(crate) fn reload(&self) -> Result<(), ConfigErrors> {
         // One reload at a time, so that the newest wins.
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
         // The text is read first, so a write during the load triggers another reload.

@@ -17,9 +17,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The server's decision.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CheckResult {
+pub(crate) struct CheckResult {
     /// Whether the request is admitted.
-    pub allowed: bool,
+    pub(crate) allowed: bool,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     /// Whether the decision was made without the store.
@@ -48,7 +48,7 @@ impl fmt::Display for CheckResult {
 ///
 /// # Errors
 /// A sentence that says why there is no decision and what to do.
-pub fn check(
+pub(crate) fn check(
     server: &str,
     client: &str,
     cost: u64,

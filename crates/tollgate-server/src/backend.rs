@@ -6,7 +6,7 @@ use tollgate_redis::RedisStore;
 
 /// The configured store.
 #[derive(Debug)]
-pub enum Backend {
+pub(crate) enum Backend {
     /// State in this process.
     Memory(Box<MemoryStore>),
     /// State in this process, and in a directory.

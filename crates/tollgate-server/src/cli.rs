@@ -15,7 +15,8 @@ use tollgate::{Limit, MAX_COUNT, MemoryStore, block_on};
 use tollgate_disk::DiskStore;
 
 use crate::config::{Flags, Origin, STARTER, WORKERS_MAX, is_yaml};
-use crate::{ask, loading, serve_until_signal};
+use crate::serve::serve_until_signal;
+use crate::{ask, loading};
 
 /// Exit status of a command that failed. (1 means denied.)
 const FAILED: u8 = 2;

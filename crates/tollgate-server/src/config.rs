@@ -27,12 +27,13 @@ mod store;
 mod summary;
 mod values;
 
+pub(crate) use error::ConfigError;
+pub use error::ConfigErrors;
 pub(crate) use error::nearest;
-pub use error::{ConfigError, ConfigErrors};
 use reader::{At, PREFIX, Section, Source};
-pub use rules::Extent;
-pub(crate) use server::WORKERS_MAX;
-pub use server::{Addresses, Fixed, LogFormat, OFF};
+pub(crate) use rules::Extent;
+pub use server::{Addresses, Fixed, LogFormat};
+pub(crate) use server::{OFF, WORKERS_MAX};
 pub use store::Store;
 use values::Delay;
 
@@ -70,9 +71,9 @@ pub struct Config {
     /// Likely mistakes that are not errors.
     pub warnings: Vec<String>,
     /// The text of all its files.
-    pub text: String,
+    pub(crate) text: String,
     /// The extent of the file.
-    pub extent: Extent,
+    pub(crate) extent: Extent,
 }
 
 /// Settings that a reload changes.
@@ -91,7 +92,7 @@ pub struct Settings {
     /// Whether gRPC descriptors may refund units.
     pub grpc_refunds: bool,
     /// TLS certificates.
-    pub tls: Option<Tls>,
+    pub(crate) tls: Option<Tls>,
     /// The failure policy of rules that set none.
     pub on_store_error: FailurePolicy,
     /// The YAML of Envoy's rate limit service: a file or a directory.
@@ -146,8 +147,7 @@ pub struct Origin {
 
 impl Origin {
     /// The process's environment, with this file and these flags.
-    #[must_use]
-    pub fn of_process(file: Option<PathBuf>, flags: Flags) -> Self {
+    pub(crate) fn of_process(file: Option<PathBuf>, flags: Flags) -> Self {
         let environment = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok().filter(|name| name.starts_with(PREFIX))?;
             Some((name, value.into_string().ok()?))

@@ -5,7 +5,7 @@
 #![warn(clippy::unwrap_used)]
 
 mod app;
-pub mod ask;
+mod ask;
 mod backend;
 pub mod cli;
 pub mod config;
@@ -20,7 +20,7 @@ mod loading;
 mod log;
 mod metrics;
 mod reload;
-pub mod resp;
+mod resp;
 mod secret;
 mod serve;
 mod tls;
@@ -29,6 +29,4 @@ mod upkeep;
 mod value;
 
 pub use app::App;
-pub use backend::Backend;
-pub use secret::Secret;
-pub use serve::{Listeners, serve, serve_until_signal};
+pub use serve::{Listeners, serve};

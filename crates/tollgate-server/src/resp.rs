@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::connection::{Lifecycle, Phase, Slot};
 
 mod command;
-pub mod frame;
+mod frame;
 mod handshake;
 mod reply;
 mod request;

@@ -11,8 +11,7 @@ pub struct Secret(String);
 
 impl Secret {
     /// Wraps a secret.
-    #[must_use]
-    pub const fn new(token: String) -> Self {
+    pub(crate) const fn new(token: String) -> Self {
         Self(token)
     }
 
@@ -20,15 +19,14 @@ impl Secret {
     ///
     /// # Errors
     /// If the operating system has no randomness.
-    pub fn random() -> Result<Self, String> {
+    pub(crate) fn random() -> Result<Self, String> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| format!("cannot make a random token: {error}"))?;
         Ok(Self(hex(&bytes)))
     }
 
     /// The secret itself.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 
@@ -39,8 +37,7 @@ impl Secret {
     }
 
     /// A keyed hash of `text`: equal for equal texts, and not reversible without the secret.
-    #[must_use]
-    pub fn mask(&self, text: &str) -> String {
+    pub(crate) fn mask(&self, text: &str) -> String {
         let hash =
             Sha256::new().chain_update(self.0.as_bytes()).chain_update([0]).chain_update(text).finalize();
         // SHA-256 has 32 bytes.

@@ -115,7 +115,7 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: impl Future<Output
 ///
 /// # Errors
 /// A sentence that says what to do, or the rendered configuration errors.
-pub fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
+pub(crate) fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), String> {
     let config = origin.load().map_err(|errors| errors.render(colour))?;
     let warnings = config.warnings.clone();
     let Fixed { addresses, workers, log, log_format, store, .. } = config.fixed.clone();

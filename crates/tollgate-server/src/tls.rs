@@ -21,7 +21,7 @@ pub(crate) enum File {
 
 /// The TLS configuration of each listener. They differ in ALPN.
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub(crate) struct Tls {
     pub(crate) http: Arc<ServerConfig>,
     pub(crate) grpc: Arc<ServerConfig>,
     pub(crate) resp: Arc<ServerConfig>,

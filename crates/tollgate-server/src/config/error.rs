@@ -8,7 +8,7 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
 /// One error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
+pub(crate) struct ConfigError {
     message: String,
     /// The span in the file, in bytes, and its label. `None` for an error outside the file.
     at: Option<(Range<usize>, String)>,
@@ -42,13 +42,13 @@ impl ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// The name of the file.
-    pub file: String,
+    pub(crate) file: String,
     /// The text of the file.
-    pub text: String,
+    pub(crate) text: String,
     /// The errors in the file.
-    pub errors: Vec<ConfigError>,
+    pub(crate) errors: Vec<ConfigError>,
     /// The errors in other files that belong to the configuration.
-    pub elsewhere: Vec<Self>,
+    pub(crate) elsewhere: Vec<Self>,
 }
 
 impl ConfigErrors {
@@ -63,8 +63,7 @@ impl ConfigErrors {
     }
 
     /// Renders the errors for a terminal.
-    #[must_use]
-    pub fn render(&self, colour: bool) -> String {
+    pub(crate) fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let mut rendered: Vec<String> =
             self.errors.iter().map(|error| self.render_one(error, &renderer)).collect();

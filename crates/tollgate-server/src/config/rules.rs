@@ -18,7 +18,7 @@ const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
 
 /// The extent of a file. A truncated or half-written file has less than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Extent {
+pub(crate) enum Extent {
     /// An empty file.
     Empty,
     /// Settings without rules.

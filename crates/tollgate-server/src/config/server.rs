@@ -10,12 +10,12 @@ use super::values::{Address, Delay, Filter, Network};
 use super::{ConfigError, Flags, Store, at_value};
 
 /// The address of a listener that is off.
-pub const OFF: &str = "off";
+pub(crate) const OFF: &str = "off";
 
 /// The most worker threads.
 pub(crate) const WORKERS_MAX: u64 = 1_024;
 
-/// The listen addresses: host and port, or [`OFF`].
+/// The listen addresses: host and port, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The HTTP address.

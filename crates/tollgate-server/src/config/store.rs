@@ -21,7 +21,7 @@ use crate::secret::Secret;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Store {
     /// Where state is kept.
-    pub location: Location,
+    pub(crate) location: Location,
     /// The most keys in memory.
     pub max_keys: u64,
     /// The policy for a new key when the table is full.
@@ -46,7 +46,7 @@ pub struct Store {
 
 /// Where state is kept.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Location {
+pub(crate) enum Location {
     /// In this process.
     Memory,
     /// In this process and in a directory.
@@ -57,7 +57,7 @@ pub enum Location {
 
 /// Settings of the disk store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Disk {
+pub(crate) struct Disk {
     data: PathBuf,
     durability: Durability,
     flush_interval: Duration,
@@ -65,7 +65,7 @@ pub struct Disk {
 
 /// Settings of Redis, Valkey, Sentinel or Cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Redis {
+pub(crate) struct Redis {
     /// The URL, which may hold a password.
     url: Secret,
     /// The prefix of all keys.
@@ -333,7 +333,10 @@ impl Store {
     ///
     /// # Errors
     /// A sentence that says what to do.
-    pub fn open(&self, on_progress: impl Fn(Progress) + Send + Sync + 'static) -> Result<Backend, String> {
+    pub(crate) fn open(
+        &self,
+        on_progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Backend, String> {
         let redis = match &self.location {
             Location::Memory => return Ok(Backend::Memory(Box::new(self.memory()))),
             Location::Disk(disk) => return disk.open(self.memory(), on_progress).map(Backend::Disk),

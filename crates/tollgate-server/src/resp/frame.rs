@@ -9,13 +9,13 @@ use std::fmt;
 use std::ops::Range;
 
 /// The most arguments of a command.
-pub const ARGUMENTS_MAX: usize = 512;
+pub(crate) const ARGUMENTS_MAX: usize = 512;
 
 /// The longest argument, and the longest line.
-pub const ARGUMENT_BYTES_MAX: usize = 64 << 10;
+pub(crate) const ARGUMENT_BYTES_MAX: usize = 64 << 10;
 
 /// The longest command.
-pub const FRAME_BYTES_MAX: usize = 1 << 20;
+pub(crate) const FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// The longest length line: a sign, the digits of any 64-bit number, and the line end.
 const LENGTH_LINE_MAX: usize = 24;
@@ -23,8 +23,7 @@ const LENGTH_LINE_MAX: usize = 24;
 /// A violation of the protocol. The connection cannot continue: the start of the next command is
 /// unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Malformed {
+pub(crate) enum Malformed {
     /// An argument count that is not a number, or beyond [`ARGUMENTS_MAX`].
     Count,
     /// An argument length that is not a number, or beyond [`ARGUMENT_BYTES_MAX`].
@@ -68,7 +67,7 @@ impl fmt::Display for Malformed {
 
 /// A command being parsed.
 #[derive(Debug, Default)]
-pub struct Frame {
+pub(crate) struct Frame {
     /// The parser's position.
     at: usize,
     /// The number of missing arguments; `None` until it is known.
@@ -82,7 +81,7 @@ impl Frame {
     ///
     /// # Errors
     /// If the bytes violate the protocol.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let mut missing = match self.missing {
             Some(missing) => missing,
             None => match bytes.first() {
@@ -125,30 +124,17 @@ impl Frame {
     }
 
     /// The arguments of a complete command, as slices of its bytes.
-    pub fn arguments<'a>(&self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
+    pub(crate) fn arguments<'a>(&self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
         self.arguments.iter().map(|range| bytes.get(range.clone()).unwrap_or_default())
     }
 
-    /// The argument at `index`.
-    #[must_use]
-    pub fn argument<'a>(&self, bytes: &'a [u8], index: usize) -> Option<&'a [u8]> {
-        bytes.get(self.arguments.get(index)?.clone())
-    }
-
-    /// The number of arguments.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    /// The number of arguments. Without any there is no reply.
+    pub(crate) fn len(&self) -> usize {
         self.arguments.len()
     }
 
-    /// Whether there are no arguments, and so no reply.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.arguments.is_empty()
-    }
-
     /// Resets the parser for the next command.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.at = 0;
         self.missing = None;
         self.arguments.clear();

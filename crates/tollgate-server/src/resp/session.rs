@@ -96,7 +96,7 @@ impl Session {
                 Ok(None) => break,
                 Ok(Some(length)) => {
                     start = start.saturating_add(length);
-                    if !frame.is_empty() {
+                    if frame.len() > 0 {
                         self.commands = self.commands.saturating_add(1);
                         let queued = self.queue.as_mut().is_some_and(|queue| {
                             queue.enqueue(&frame, rest.get(..length).unwrap_or_default(), &mut self.replies)
