@@ -18,7 +18,6 @@ use crate::inline;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
-use crate::top::Top;
 
 mod authentication;
 mod blocks;
@@ -30,8 +29,7 @@ mod refusals;
 pub(crate) use blocks::Blocked;
 use client_limits::{ClientLimit, is_per_client};
 use log_throttle::LogThrottle;
-use observer::DecisionObserver;
-use refusals::Refusals;
+use observer::{DecisionCounts, DecisionObserver};
 
 /// The clock that measures durations. Decisions use the configured clock, which may be coarse or a
 /// test's.
@@ -44,30 +42,32 @@ const LOGGED_BYTES_MAX: usize = 64;
 pub struct App {
     pub(crate) limiter: Limiter<Backend>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) metrics: Metrics,
-    pub(crate) top: Arc<Top>,
-    /// Requests that no rule covered.
-    pub(crate) uncovered: Arc<AtomicU64>,
-    /// Requests refused because the store was full.
-    pub(crate) refusals: Arc<Refusals>,
     pub(crate) started_at: Timestamp,
-    settings: ArcSwap<Settings>,
+    origin: Origin,
+    fixed: Fixed,
+    reloadable: Reloadable,
     /// The admin token while none is configured.
     generated_token: Secret,
-    /// Clients that administrators blocked.
-    blocked: blocks::Names,
-    /// Throttles the log of wrong admin tokens.
-    wrong_tokens: LogThrottle,
     /// The key of the hash that masks names in logs.
     mask: Secret,
+    /// Clients that administrators blocked.
+    blocked: blocks::Names,
+    ready: AtomicBool,
+    pub(crate) metrics: Metrics,
+    pub(crate) decisions: Arc<DecisionCounts>,
+    /// Throttles the log of wrong admin tokens.
+    wrong_tokens: LogThrottle,
+    request_ids: AtomicU64,
+}
+
+/// The state that a reload changes.
+#[derive(Debug)]
+struct Reloadable {
+    settings: ArcSwap<Settings>,
+    rules: Mutex<Rules>,
     /// The text of the configuration files when they were last read, valid or not. Locked during a
     /// reload.
     text: Mutex<String>,
-    origin: Origin,
-    fixed: Fixed,
-    rules: Mutex<Rules>,
-    ready: AtomicBool,
-    answered: AtomicU64,
 }
 
 /// The rules of the file, and the limits that administrators set for single clients.
@@ -92,14 +92,12 @@ impl App {
     /// A sentence that says what to do.
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let Config { fixed, settings, rules, warnings: _, text, extent } = config;
-        let top = Arc::new(Top::new());
-        let uncovered = Arc::new(AtomicU64::new(0));
-        let refusals = Arc::new(Refusals::new());
+        let decisions = Arc::new(DecisionCounts::new());
         let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::progress_reporter())?)
             .clock(Arc::clone(&clock))
-            .observer(DecisionObserver::new(Arc::clone(&top), Arc::clone(&uncovered), Arc::clone(&refusals)))
+            .observer(DecisionObserver::new(Arc::clone(&decisions)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
             .longest_inline_refill(fixed.store.longest_inline_refill)
@@ -109,21 +107,21 @@ impl App {
             limiter,
             started_at: clock.now(),
             clock,
-            metrics: Metrics::default(),
-            top,
-            uncovered,
-            refusals,
-            settings: ArcSwap::from_pointee(settings),
-            generated_token: Secret::random()?,
-            blocked: blocks::Names::default(),
-            wrong_tokens: LogThrottle::new(SECOND),
-            mask: Secret::random()?,
-            text: Mutex::new(text),
             origin,
             fixed,
-            rules: Mutex::new(Rules { file: rules, client_limits: Vec::new(), extent }),
+            reloadable: Reloadable {
+                settings: ArcSwap::from_pointee(settings),
+                rules: Mutex::new(Rules { file: rules, client_limits: Vec::new(), extent }),
+                text: Mutex::new(text),
+            },
+            generated_token: Secret::random()?,
+            mask: Secret::random()?,
+            blocked: blocks::Names::default(),
             ready: AtomicBool::new(true),
-            answered: AtomicU64::new(0),
+            metrics: Metrics::default(),
+            decisions,
+            wrong_tokens: LogThrottle::new(SECOND),
+            request_ids: AtomicU64::new(0),
         })
     }
 
@@ -187,7 +185,7 @@ impl App {
 
     /// The settings that a reload changes.
     pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
-        self.settings.load()
+        self.reloadable.settings.load()
     }
 
     /// The settings that need a restart.
@@ -209,7 +207,7 @@ impl App {
 
     /// An id for a request without one: the start time and a number.
     pub(crate) fn next_request_id(&self) -> HeaderValue {
-        let number = self.answered.fetch_add(1, Ordering::Relaxed);
+        let number = self.request_ids.fetch_add(1, Ordering::Relaxed);
         let server = self.started_at.as_nanos();
         HeaderValue::try_from(format!("{server:x}-{number:x}")).unwrap_or(HeaderValue::from_static("-"))
     }
@@ -240,7 +238,7 @@ impl App {
     /// The configuration's errors, already logged and counted.
     pub(crate) fn reload(&self) -> Result<(), ConfigErrors> {
         // One reload at a time, so that the newest wins.
-        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = self.reloadable.text.lock().unwrap_or_else(PoisonError::into_inner);
         // The text is read first, so a write during the load triggers another reload.
         let before = self.current_text();
         let read = self.origin.load();
@@ -264,7 +262,7 @@ impl App {
     /// Whether the configuration files differ from when they were last read.
     pub(crate) fn config_changed(&self) -> bool {
         let text = self.current_text();
-        *self.text.lock().unwrap_or_else(PoisonError::into_inner) != text
+        *self.reloadable.text.lock().unwrap_or_else(PoisonError::into_inner) != text
     }
 
     fn current_text(&self) -> String {
@@ -298,7 +296,7 @@ impl App {
         *rules = Rules { file, client_limits, extent };
         // Settings are swapped under the lock: a request that saw new rules beside old settings
         // waits for it.
-        let had_token = self.settings.swap(Arc::new(settings)).admin_token.is_some();
+        let had_token = self.reloadable.settings.swap(Arc::new(settings)).admin_token.is_some();
         drop(rules);
         if had_token && let Some(token) = self.generated_token() {
             info!(token, "the admin token was removed; this generated one is valid until the server stops");
@@ -312,7 +310,7 @@ impl App {
     }
 
     fn rules(&self) -> MutexGuard<'_, Rules> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reloadable.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -113,7 +113,7 @@ struct Scrape(Arc<App>);
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let App { limiter, metrics, started_at, uncovered, refusals, .. } = &*self.0;
+        let App { limiter, metrics, started_at, decisions, .. } = &*self.0;
         let stats = limiter.stats();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut exposition = Exposition(encoder);
@@ -149,7 +149,7 @@ impl Collector for Scrape {
         exposition.counter(
             "uncovered",
             "Requests admitted because no rule covers them",
-            unlabelled(read(uncovered)),
+            unlabelled(read(&decisions.uncovered)),
         )?;
         exposition.counter(
             "failed_authentications",
@@ -161,8 +161,10 @@ impl Collector for Scrape {
             stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
         exposition.counter("rule_degraded", "Decisions made without the store, by rule", by_rule)?;
 
-        let refused =
-            stats.rules.iter().map(|(rule, _)| (vec![("rule", rule.as_str())], refusals.refused(*rule)));
+        let refused = stats
+            .rules
+            .iter()
+            .map(|(rule, _)| (vec![("rule", rule.as_str())], decisions.refusals.refused(*rule)));
         exposition.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
         let help = "States converted to a replaced limit";
         exposition.counter("converted_states", help, unlabelled(stats.converted))?;

@@ -11,26 +11,40 @@ use super::log_throttle::LogThrottle;
 use super::refusals::Refusals;
 use crate::top::Top;
 
-/// Counts every decision once, whichever protocol asked, and logs failures of the store.
+/// Counters of decisions, whichever protocol asked.
+#[derive(Debug)]
+pub(crate) struct DecisionCounts {
+    pub(crate) top: Top,
+    /// Requests that no rule covered.
+    pub(crate) uncovered: AtomicU64,
+    /// Requests refused because the store was full.
+    pub(crate) refusals: Refusals,
+}
+
+impl DecisionCounts {
+    pub(super) fn new() -> Self {
+        Self { top: Top::new(), uncovered: AtomicU64::new(0), refusals: Refusals::new() }
+    }
+}
+
+/// Counts every decision once, and logs failures of the store.
 pub(super) struct DecisionObserver {
-    top: Arc<Top>,
-    uncovered: Arc<AtomicU64>,
-    refusals: Arc<Refusals>,
+    counts: Arc<DecisionCounts>,
     failures: LogThrottle,
 }
 
 impl DecisionObserver {
-    pub(super) const fn new(top: Arc<Top>, uncovered: Arc<AtomicU64>, refusals: Arc<Refusals>) -> Self {
-        Self { top, uncovered, refusals, failures: LogThrottle::new(SECOND) }
+    pub(super) const fn new(counts: Arc<DecisionCounts>) -> Self {
+        Self { counts, failures: LogThrottle::new(SECOND) }
     }
 }
 
 impl Observer for DecisionObserver {
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
-        self.top.count(request, decision);
-        self.refusals.count(decision);
+        self.counts.top.count(request, decision);
+        self.counts.refusals.count(decision);
         if decision.limits().is_empty() {
-            self.uncovered.fetch_add(1, Ordering::Relaxed);
+            self.counts.uncovered.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -134,7 +134,7 @@ impl<'a> ResolvedDescriptor<'a> {
             ));
         };
         let Some(matched) = known.find(entries()) else {
-            app.uncovered.fetch_add(1, Ordering::Relaxed);
+            app.decisions.uncovered.fetch_add(1, Ordering::Relaxed);
             return Ok(resolved(Resolution::NoLimit, None));
         };
         let resolution = match matched.verdict {

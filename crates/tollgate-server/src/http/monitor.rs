@@ -125,7 +125,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, ApiE
     if let Some(detail) = app.not_ready_reason().await {
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "server", detail));
     }
-    Ok(ok(&Readiness { status: "ready", full: app.refusals.recent(app.clock.now()) }))
+    Ok(ok(&Readiness { status: "ready", full: app.decisions.refusals.recent(app.clock.now()) }))
 }
 
 /// Metrics for Prometheus
@@ -200,8 +200,8 @@ pub(super) async fn top(
     let now = app.clock.now();
     let answers = |heavy: Vec<TopClient>| heavy.into_iter().map(HeavyAnswer::from).collect();
     Ok(ok(&TopAnswer {
-        heaviest: answers(app.top.heaviest(count, now)),
-        most_denied: answers(app.top.most_denied(count, now)),
+        heaviest: answers(app.decisions.top.heaviest(count, now)),
+        most_denied: answers(app.decisions.top.most_denied(count, now)),
     }))
 }
 
