@@ -81,7 +81,7 @@ stop_delay.")]
         /// rediss:// for TLS, redis+sentinel://h1,h2/service or redis+cluster://h1,h2
         #[arg(long, value_name = "URL", conflicts_with = "data")]
         redis: Option<String>,
-        /// Keep budgets in this directory, so that they survive a restart and a crash
+        /// Data directory: budgets survive restarts and crashes
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
         /// Worker threads [default: one per processor]
@@ -259,13 +259,13 @@ fn restore(data: &Path) -> Result<String, String> {
 
 /// Reports a panic in one line. The disk store reports panics of the storage engine itself.
 fn report(panic: &PanicHookInfo<'_>) {
-    let engine = panic.location().is_some_and(|place| place.file().contains("/redb-"));
+    let engine = panic.location().is_some_and(|location| location.file().contains("/redb-"));
     if !engine {
         let message = panic.payload_as_str().unwrap_or("no message");
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(
             io::stderr(),
-            "tollgate: this is a bug in tollgate, please report it: {message} ({place})"
+            "tollgate: this is a bug in tollgate, please report it: {message} ({location})"
         );
     }
 }

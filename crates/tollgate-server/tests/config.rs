@@ -165,10 +165,10 @@ fn d3_an_error_has_its_position_and_a_fix() {
         ("[[override]]\nrule = \"per-client\"\nlimit = \"1/s\"", "1:1", "say which requests"),
         ("[server\n", "1:8", "unclosed table"),
     ];
-    for (index, (text, place, said)) in cases.iter().enumerate() {
+    for (index, (text, position, said)) in cases.iter().enumerate() {
         let complaint =
             load(&format!("wrong-{index}"), text).err().unwrap_or_else(|| panic!("{text} is right"));
-        assert!(complaint.contains(&format!("tollgate.toml:{place}\n")), "{text}: {complaint}");
+        assert!(complaint.contains(&format!("tollgate.toml:{position}\n")), "{text}: {complaint}");
         assert!(complaint.contains(said), "{text}: {complaint}");
     }
 }
@@ -186,8 +186,8 @@ fn settings_with_several_spellings() {
 fn all_errors_are_reported_at_once_in_the_order_of_the_file() {
     let text = "[server]\nhttp = 1\n[[rule]]\nname = \"a\"\nlimit = \"1/x\"\n[[rule]]\nname = \"a\"\nlimit = \"2/x\"\n[other]";
     let complaint = load("all", text).unwrap_err();
-    let places = ["tollgate.toml:2:8", ":5:12", ":7:8", ":8:12", ":9:2", "5 errors"];
-    let found: Vec<_> = places.iter().map(|place| complaint.find(place)).collect();
+    let parts = ["tollgate.toml:2:8", ":5:12", ":7:8", ":8:12", ":9:2", "5 errors"];
+    let found: Vec<_> = parts.iter().map(|part| complaint.find(part)).collect();
     assert!(found.iter().all(Option::is_some) && found.is_sorted(), "{found:?} in {complaint}");
 }
 

@@ -83,10 +83,10 @@ fn a_second_server_is_refused_and_names_the_process_that_has_the_directory() {
     let server = serve(&data, "relaxed", "1s");
     let refused = tollgate(&["serve", "--http", "127.0.0.1:0", "--data", data.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(2));
-    let told = stderr(&refused);
-    assert!(told.contains(&format!("in use by process {}", server.process.id())), "{told}");
-    let told = stderr(&tollgate(&["dump", "--data", data.to_str().unwrap()]));
-    assert!(told.contains("stop that one first"), "{told}");
+    let message = stderr(&refused);
+    assert!(message.contains(&format!("in use by process {}", server.process.id())), "{message}");
+    let message = stderr(&tollgate(&["dump", "--data", data.to_str().unwrap()]));
+    assert!(message.contains("stop that one first"), "{message}");
     assert_eq!(server.get("/check/alice").status, 200);
 }
 
@@ -99,18 +99,24 @@ fn a_damaged_file_is_reported_in_one_sentence_with_a_fix() {
     assert_eq!(server.exit_code(), Some(0));
     let whole = fs::read(data.join("state.redb")).unwrap();
     let mut refusals = 0;
-    for place in (0..whole.len()).step_by(1 + whole.len() / 60) {
+    for offset in (0..whole.len()).step_by(1 + whole.len() / 60) {
         let mut torn = whole.clone();
-        torn[place..whole.len().min(place + 700)].fill(0x5a);
+        torn[offset..whole.len().min(offset + 700)].fill(0x5a);
         fs::write(data.join("state.redb"), torn).unwrap();
         let dumped = tollgate(&["dump", "--data", data.to_str().unwrap()]);
-        let told = stderr(&dumped);
-        assert!(!told.contains("panic") && !told.contains("bug in tollgate"), "{place}: {told}");
+        let message = stderr(&dumped);
+        assert!(!message.contains("panic") && !message.contains("bug in tollgate"), "{offset}: {message}");
         if dumped.status.success() {
-            assert!(String::from_utf8_lossy(&dumped.stdout).contains("\"3\""), "{place}: nothing is missing");
+            assert!(
+                String::from_utf8_lossy(&dumped.stdout).contains("\"3\""),
+                "{offset}: nothing is missing"
+            );
         } else {
-            assert!(told.contains("is damaged: ") && told.contains("put back a copy"), "{place}: {told}");
-            assert_eq!((dumped.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+            assert!(
+                message.contains("is damaged: ") && message.contains("put back a copy"),
+                "{offset}: {message}"
+            );
+            assert_eq!((dumped.status.code(), message.lines().count()), (Some(2), 1), "{message}");
             refusals += 1;
         }
     }
@@ -145,13 +151,13 @@ fn a_dump_moves_the_state_of_a_directory() {
     assert_eq!(server.get("/check/bob").status, 429);
     drop(server);
 
-    let told = stderr(&restore(&new, &dump.stdout));
-    assert!(told.contains("has state already"), "{told}");
-    let told = stderr(&restore(&old.join("other"), &dump.stdout[..dump.stdout.len() - 10]));
-    assert!(told.contains("cut short"), "{told}");
+    let message = stderr(&restore(&new, &dump.stdout));
+    assert!(message.contains("has state already"), "{message}");
+    let message = stderr(&restore(&old.join("other"), &dump.stdout[..dump.stdout.len() - 10]));
+    assert!(message.contains("cut short"), "{message}");
     assert!(!old.join("other").exists(), "a truncated dump creates nothing");
-    let told = stderr(&tollgate(&["dump", "--data", old.join("other").to_str().unwrap()]));
-    assert!(told.contains("there is no state in"), "{told}");
+    let message = stderr(&tollgate(&["dump", "--data", old.join("other").to_str().unwrap()]));
+    assert!(message.contains("there is no state in"), "{message}");
 }
 
 #[test]

@@ -114,9 +114,9 @@ fn e4_clients_see_the_policy_and_not_the_error() {
     assert!(server.metric("tollgate_store_errors_total") >= 3.0);
     assert!(server.metric("tollgate_degraded_total") >= 3.0);
     assert!(server.admin("GET", "/v1/stats", None).json()["storeDown"].is_string());
-    assert!(server.log_line("Redis is unavailable").contains("WARN"));
+    assert!(server.log_line("Redis is away").contains("WARN"));
     assert!(redis.run());
-    server.log_line("Redis has recovered");
+    server.log_line("Redis is back");
     until("it decides again", || server.post("/v1/check", &check("a", "closed")).status == 200);
     assert_eq!(server.get("/readyz").status, 200);
     assert!(server.metric("tollgate_redis_up") > 0.5);
@@ -127,7 +127,7 @@ fn a_server_starts_without_redis_and_connects_later() {
     let mut redis = Redis::start(&[]);
     redis.kill();
     let mut server = Server::logging(Command::new(TOLLGATE).args(["serve", "--redis", &redis.url()]));
-    server.log_line("Redis is unavailable");
+    server.log_line("Redis is away");
     assert_eq!(server.get("/check/alice").json()["degraded"], true);
     assert_eq!(server.get("/readyz").status, 503);
     assert!(redis.run());

@@ -53,7 +53,7 @@ fn c5_the_settlement_of_a_reservation_of_nothing_charges_the_cost() {
 
 #[test]
 fn c5_no_client_takes_all_reservations_of_a_shared_budget() {
-    let server = server("places");
+    let server = server("shared");
     let held = (0..5_000).filter(|_| reserve(&server, "one", 1).status == 200).count();
     assert!(held < 5_000, "its share of the reservations is bounded");
     assert_eq!(reserve(&server, "another", 1).status, 200);

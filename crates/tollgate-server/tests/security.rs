@@ -245,8 +245,8 @@ fn tls_certificates_are_reloaded() {
     let file = directory.join("tollgate.toml");
     fs::write(&file, "[server.tls]\ncert = \"server.pem\"\nkey = \"server.key\"").unwrap();
     let words = String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stdout).unwrap();
-    let places = "https://127.0.0.1:8080, grpcs://127.0.0.1:8081, rediss://127.0.0.1:6380";
-    assert!(words.contains(places), "{words}");
+    let urls = "https://127.0.0.1:8080, grpcs://127.0.0.1:8081, rediss://127.0.0.1:6380";
+    assert!(words.contains(urls), "{words}");
     let mut command = Command::new(TOLLGATE);
     let mut server = Server::logging(command.args(["serve", "--config", file.to_str().unwrap()]));
     let url = format!("https://localhost:{}", server.address.rsplit(':').next().unwrap());

@@ -138,8 +138,8 @@ fn longest_inline_refill(store: &mut Section<'_>) -> Duration {
 
 /// The kind implied by a variable that sets the location, as by a flag.
 fn implied_kind(store: &Section<'_>) -> Option<At<StoreKind>> {
-    let places = [("data", StoreKind::Disk), ("url", StoreKind::Redis)];
-    let (_, value) = places.into_iter().find(|(key, _)| store.variable(key).is_some())?;
+    let variables = [("data", StoreKind::Disk), ("url", StoreKind::Redis)];
+    let (_, value) = variables.into_iter().find(|(key, _)| store.variable(key).is_some())?;
     Some(At { value, span: None })
 }
 
@@ -344,9 +344,9 @@ impl Store {
         };
         let on_change = |change: &Change| match change {
             Change::Down { reason } => {
-                warn!(%reason, "Redis is unavailable; it is retried ten times a second, and decisions follow on_store_error")
+                warn!(%reason, "Redis is away; it is retried ten times a second, and decisions follow on_store_error")
             }
-            _ => info!("Redis has recovered"),
+            _ => info!("Redis is back"),
         };
         redis
             .open(self.log_ceiling, self.deadline, on_change)

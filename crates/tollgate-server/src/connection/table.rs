@@ -1,4 +1,4 @@
-//! The open connections of one listener: how many, of which peers, and which are idle.
+//! The open connections of one listener: their number, their peers, and the idle ones.
 //!
 //! A connection is idle while no complete request on it is being answered, so a peer that never
 //! finishes a request cannot keep a slot.

@@ -151,7 +151,7 @@ fn path<'a>(domain: &'a str, steps: &[&'a Descriptor]) -> Path<'a> {
     Path { domain, steps }
 }
 
-/// A value with `*`, each of which matches any number of characters.
+/// A value with `*`. A star matches any number of characters.
 #[derive(Clone, Debug)]
 struct Pattern {
     /// The literal parts before, between and after the stars.

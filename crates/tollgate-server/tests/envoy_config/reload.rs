@@ -144,7 +144,7 @@ fn a_domain_that_lost_its_limits_is_an_error() {
 
 #[test]
 fn a_changed_path_takes_effect_and_is_watched() {
-    let [one, other] = ["one-place", "other-place"].map(|name| written(name, EDGE));
+    let [one, other] = ["one-path", "other-path"].map(|name| written(name, EDGE));
     let config = one.with_file_name("tollgate.toml");
     let name = |file: &Path| format!("[server]\nenvoy_config = {:?}\n", file.to_str().unwrap());
     fs::write(&config, name(&one)).unwrap();
@@ -160,7 +160,7 @@ fn a_changed_path_takes_effect_and_is_watched() {
     };
     fs::write(&other, more(20)).unwrap();
     replace(&config, &name(&other));
-    eventually("the other place's", || envoy.left("edge", &login) == Some(20));
+    eventually("the other path's limit", || envoy.left("edge", &login) == Some(20));
     replace(&other, &more(30));
-    eventually("what changed there", || envoy.left("edge", &login) == Some(30));
+    eventually("the change there", || envoy.left("edge", &login) == Some(30));
 }

@@ -22,7 +22,7 @@ fn f2_a_descriptor_counts_down_and_is_then_over_its_limit() {
         assert!(retry_after.iter().all(|seconds| (1..=60).contains(seconds)), "{answer:?}");
         assert!(answer.request_headers_to_add.is_empty() && answer.raw_body.is_empty(), "{answer:?}");
     }
-    assert_eq!(envoy.left("edge", &client("bob")), Some(10), "b5: others notice nothing");
+    assert_eq!(envoy.left("edge", &client("bob")), Some(10), "b5: other clients are not affected");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn b8_there_is_a_status_for_each_descriptor_in_their_order() {
     );
     let free = envoy.ask("edge", &descriptors[..1]);
     assert!(free.statuses[0].duration_until_reset.is_none(), "{free:?}");
-    assert!(free.response_headers_to_add.is_empty(), "there is nothing to tell: {free:?}");
+    assert!(free.response_headers_to_add.is_empty(), "there is no limit to report: {free:?}");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn c2_rules_match_on_the_domain_and_the_entries() {
     let status = envoy.status("edge", &login("10.0.0.1", "/login"));
     assert_eq!((limit(&status), left(&status)), (Some((3, Unit::Hour, "login")), Some(2)));
     let turned = descriptor(&[("path", "/login"), ("remote_address", "10.0.0.1")]);
-    assert_eq!(envoy.left("edge", &turned), Some(2), "the order of attributes means nothing");
+    assert_eq!(envoy.left("edge", &turned), Some(2), "the order of attributes does not matter");
     assert_eq!(envoy.left("edge", &login("10.0.0.2", "/login")), Some(3));
     for (domain, free) in [
         ("edge", login("10.0.0.1", "/logins")),

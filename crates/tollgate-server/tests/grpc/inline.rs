@@ -4,9 +4,9 @@ use super::*;
 fn c4_an_inline_limit_replaces_the_rules() {
     let (_server, envoy) = bare();
     let alice = client("alice");
-    let own = under(&alice, 3, RateLimitUnit::Hour);
+    let inline = under(&alice, 3, RateLimitUnit::Hour);
     for (code, left_now) in [(Code::Ok, 2), (Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
-        let status = envoy.status("edge", &own);
+        let status = envoy.status("edge", &inline);
         assert_eq!((status.code(), left(&status)), (code, Some(left_now)));
         let told = limit(&status).unwrap();
         assert_eq!((told.0, told.1), (3, Unit::Hour));
@@ -14,7 +14,7 @@ fn c4_an_inline_limit_replaces_the_rules() {
     assert_eq!(envoy.left("edge", &alice), Some(10), "the rules were not charged");
     assert!(envoy.allows("edge", &hits(&alice, 10)));
     assert_eq!(envoy.left("edge", &under(&client("bob"), 3, RateLimitUnit::Hour)), Some(3));
-    assert_eq!(envoy.left("edge", &own), Some(0));
+    assert_eq!(envoy.left("edge", &inline), Some(0));
     for (unit, told) in [
         (RateLimitUnit::Second, Unit::Second),
         (RateLimitUnit::Minute, Unit::Minute),
@@ -50,8 +50,8 @@ fn b12_inline_limits_of_one_unit_share_a_count() {
 fn b12_two_alternating_limits_admit_no_more_than_either() {
     let (_server, envoy) = bare();
     let admitted = |count| {
-        let asked = under(&client("alice"), count, RateLimitUnit::Hour);
-        (0..150).filter(|_| envoy.allows("edge", &asked)).count()
+        let sent = under(&client("alice"), count, RateLimitUnit::Hour);
+        (0..150).filter(|_| envoy.allows("edge", &sent)).count()
     };
     assert_eq!(admitted(5), 5);
     assert_eq!((0..10).map(|_| admitted(100) + admitted(5)).sum::<usize>(), 95);
@@ -83,7 +83,7 @@ fn b8_an_inline_limit_of_zero_denies_and_charges_no_other_descriptor() {
 
 #[test]
 fn f2_a_header_field_of_one_limit_occurs_once() {
-    let (_server, envoy) = server("brought-x", "[server]\nheaders = \"x\"");
+    let (_server, envoy) = server("inline-x", "[server]\nheaders = \"x\"");
     let nothing = under(&client("alice"), 0, RateLimitUnit::Hour);
     let answer = envoy.ask("edge", &[client("bob"), client("carol"), nothing]);
     for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
