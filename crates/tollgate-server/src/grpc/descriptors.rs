@@ -47,7 +47,7 @@ enum Resolution<'a> {
     /// The file or the descriptor allows 0 requests per period of this length.
     AlwaysDenied(Duration),
     /// The limiter decides.
-    RateLimit(DescriptorRequest<'a>),
+    Limited(DescriptorRequest<'a>),
 }
 
 /// A descriptor as a request to the limiter.
@@ -115,7 +115,7 @@ impl<'a> ResolvedDescriptor<'a> {
                     let limit = limit.map_err(|error| Status::invalid_argument(error.to_string()))?;
                     let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
                     let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
-                    Resolution::RateLimit(DescriptorRequest {
+                    Resolution::Limited(DescriptorRequest {
                         attributes,
                         scope: Scope::Under(limit),
                         cost: charged,
@@ -129,7 +129,7 @@ impl<'a> ResolvedDescriptor<'a> {
             let attributes =
                 names.into_iter().zip(iter::once(value_of(domain.as_bytes())).chain(values)).collect();
             return Ok(resolved(
-                Resolution::RateLimit(DescriptorRequest { attributes, scope: Scope::All, cost: charged }),
+                Resolution::Limited(DescriptorRequest { attributes, scope: Scope::All, cost: charged }),
                 None,
             ));
         };
@@ -143,7 +143,7 @@ impl<'a> ResolvedDescriptor<'a> {
             Verdict::DenyAll(period) => Resolution::AlwaysDenied(period),
             Verdict::Rule(rule) => {
                 let attributes = attribute_names(keys).into_iter().zip(values).collect();
-                Resolution::RateLimit(DescriptorRequest {
+                Resolution::Limited(DescriptorRequest {
                     attributes,
                     scope: Scope::Only(rule.as_str()),
                     cost: charged,
@@ -157,7 +157,7 @@ impl<'a> ResolvedDescriptor<'a> {
     /// The request to the limiter, if the limiter decides.
     pub(super) const fn request(&self) -> Option<&DescriptorRequest<'a>> {
         match &self.resolution {
-            Resolution::RateLimit(request) => Some(request),
+            Resolution::Limited(request) => Some(request),
             Resolution::NoLimit | Resolution::Unlimited | Resolution::AlwaysDenied(_) => None,
         }
     }
