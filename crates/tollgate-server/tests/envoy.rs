@@ -56,8 +56,8 @@ fn f2_envoy_enforces_the_decision_over_grpc() {
     for left in (0..10).rev() {
         let answer = proxy.get("127.0.0.1", "/some/path?and=query");
         assert_eq!((answer.status, answer.body.contains("hello")), (200, true), "{answer:?}");
-        let told = format!("\"per-client\";r={left};t=");
-        assert!(answer.header("ratelimit").unwrap().starts_with(&told), "{answer:?}");
+        let reported = format!("\"per-client\";r={left};t=");
+        assert!(answer.header("ratelimit").unwrap().starts_with(&reported), "{answer:?}");
         assert_eq!(answer.header("ratelimit-policy"), Some("\"per-client\";q=10;w=60"));
     }
     assert_eq!(application.seen(), ["GET /some/path?and=query"; 10]);
@@ -102,15 +102,15 @@ fn b1_a_client_is_admitted_again_in_the_next_window() {
 
 #[test]
 fn e4_without_tollgate_envoy_follows_its_failure_mode() {
-    for (told, expected) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 500)] {
+    for (mode, expected) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 500)] {
         let World { application, proxy, tollgate } =
-            &World::new(("", ""), ("failure_mode_deny: false", told));
+            &World::new(("", ""), ("failure_mode_deny: false", mode));
         assert_eq!(proxy.get("127.0.0.1", "/").status, 200);
         application.seen();
         tollgate.signal("KILL");
         eventually("tollgate is gone", || std::net::TcpStream::connect(&tollgate.address).is_err());
         for _ in 0..20 {
-            assert_eq!(proxy.get("127.0.0.1", "/").status, expected, "{told}");
+            assert_eq!(proxy.get("127.0.0.1", "/").status, expected, "{mode}");
         }
         assert_eq!(application.seen().len(), if expected == 200 { 20 } else { 0 });
     }

@@ -59,14 +59,14 @@ fn an_invalid_check_of_a_batch_does_not_affect_the_others() {
     let answer = server.post("/v1/check/batch", &checks);
     assert_eq!(answer.status, 200);
     let body = answer.json();
-    let told = |result: &Value| match &result["error"] {
+    let reported = |result: &Value| match &result["error"] {
         Value::Null => json!(result["remaining"]),
         error => json!([error["status"], error["field"]]),
     };
-    let told: Vec<Value> = body["results"].as_array().unwrap().iter().map(told).collect();
+    let reported: Vec<Value> = body["results"].as_array().unwrap().iter().map(reported).collect();
     let refused = |field: &str| json!([400, field]);
     assert_eq!(
-        told,
+        reported,
         [
             json!(9),
             refused("checks[1].attributes.client"),
@@ -87,9 +87,9 @@ fn a_block_is_reported_with_its_end() {
     assert_eq!(server.get("/check/a").json().get("blocked"), None);
     let until =
         server.admin("PUT", "/v1/clients/a/block", Some(&json!({"for": "10m"}))).json()["until"].clone();
-    let close = |told: &Value| {
-        let [told, set] = [told, &until].map(|millis| millis.as_i64().unwrap_or_default());
-        (told - set).abs() < 60_000
+    let close = |reported: &Value| {
+        let [reported, set] = [reported, &until].map(|millis| millis.as_i64().unwrap_or_default());
+        (reported - set).abs() < 60_000
     };
     let by_path = server.get("/check/a");
     let by_attributes = server.post("/v1/check", &json!({"attributes": {"client": "a"}}));

@@ -90,8 +90,8 @@ fn each_client_has_its_own_limit(World { application, proxy, .. }: &World) {
     for left in (0..10).rev() {
         let answer = proxy.get("127.0.0.1", "/some/path?and=query");
         assert_eq!((answer.status, answer.body.contains("hello")), (200, true), "{answer:?}");
-        let told = format!("\"per-client\";r={left};t=");
-        assert!(answer.header("ratelimit").unwrap().starts_with(&told), "{answer:?}");
+        let reported = format!("\"per-client\";r={left};t=");
+        assert!(answer.header("ratelimit").unwrap().starts_with(&reported), "{answer:?}");
         assert_eq!(answer.header("ratelimit-policy"), Some("\"per-client\";q=10;w=60"));
     }
     assert_eq!(application.seen(), ["GET /some/path?and=query"; 10]);

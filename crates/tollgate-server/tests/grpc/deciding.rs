@@ -13,8 +13,8 @@ fn f2_a_descriptor_counts_down_and_is_then_over_its_limit() {
         let until_reset = status.duration_until_reset.unwrap();
         let nanos = until_reset.seconds * 1_000_000_000 + i64::from(until_reset.nanos);
         assert!((1..=60_000_000_000).contains(&nanos), "{answer:?}");
-        let told = format!("\"per-client\";r={};t=", status.limit_remaining);
-        assert!(fields(&answer, "ratelimit")[0].starts_with(&told), "{answer:?}");
+        let reported = format!("\"per-client\";r={};t=", status.limit_remaining);
+        assert!(fields(&answer, "ratelimit")[0].starts_with(&reported), "{answer:?}");
         assert_eq!(fields(&answer, "ratelimit-policy"), ["\"per-client\";q=10;w=60"]);
         let retry_after: Vec<u64> =
             fields(&answer, "retry-after").iter().map(|seconds| seconds.parse().unwrap()).collect();
@@ -66,9 +66,9 @@ fn b8_there_is_a_status_for_each_descriptor_in_their_order() {
         descriptor(&[("other", "x")]),
     ];
     let answer = envoy.ask("edge", &descriptors);
-    let told: Vec<_> = answer.statuses.iter().map(|status| (status.code(), left(status))).collect();
+    let reported: Vec<_> = answer.statuses.iter().map(|status| (status.code(), left(status))).collect();
     assert_eq!(
-        told,
+        reported,
         [(Code::Ok, None), (Code::Ok, Some(9)), (Code::Ok, None), (Code::Ok, Some(6)), (Code::Ok, None)]
     );
     let free = envoy.ask("edge", &descriptors[..1]);
@@ -170,14 +170,14 @@ fn b8_of_two_limits_the_deciding_one_is_reported() {
         limit = ["4/min fixed", "3/hour fixed"]
         "#,
     );
-    for (key, told) in
+    for (key, reported) in
         [("spikes", (3, Unit::Minute, "spikes")), ("sustained", (3, Unit::Hour, "sustained.2"))]
     {
         for (code, left_now) in [(Code::Ok, 2), (Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
             let answer = envoy.ask("edge", &[descriptor(&[(key, "x")])]);
             let status = &answer.statuses[0];
             assert_eq!((status.code(), left(status)), (code, Some(left_now)), "{answer:?}");
-            assert_eq!(limit(status), Some(told));
+            assert_eq!(limit(status), Some(reported));
             let policies = fields(&answer, "ratelimit-policy").join(", ");
             assert_eq!(policies.matches(";q=").count(), 2, "both are in the fields: {policies}");
         }

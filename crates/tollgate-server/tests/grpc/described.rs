@@ -15,9 +15,9 @@ fn all_descriptions() -> FileDescriptorSet {
     let version = cargo(&["-vV"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let metadata = ["metadata", "--format-version", "1", "--offline", "--filter-platform", host];
-    let told: Value = serde_json::from_str(&cargo(&metadata)).unwrap();
+    let reported: Value = serde_json::from_str(&cargo(&metadata)).unwrap();
     let types = |package: &&Value| package["name"] == "envoy-types";
-    let manifest = &told["packages"].as_array().unwrap().iter().find(types).unwrap()["manifest_path"];
+    let manifest = &reported["packages"].as_array().unwrap().iter().find(types).unwrap()["manifest_path"];
     let file = Path::new(manifest.as_str().unwrap()).with_file_name("src/generated/types.bin");
     FileDescriptorSet::decode(&*fs::read(file).unwrap()).unwrap()
 }

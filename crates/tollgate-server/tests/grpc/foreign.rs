@@ -33,8 +33,8 @@ fn python_calls_the_service_by_reflection() {
 #[test]
 fn python_checks_the_health_of_the_server() {
     let (server, _envoy) = bare();
-    let told = run("grpcio-health-checking==1.85.1", "health.py", &server);
-    assert_eq!(told, ["SERVING", "SERVING", "SERVING", "SERVING", "NOT_FOUND", "SERVICE_UNKNOWN"]);
+    let reported = run("grpcio-health-checking==1.85.1", "health.py", &server);
+    assert_eq!(reported, ["SERVING", "SERVING", "SERVING", "SERVING", "NOT_FOUND", "SERVICE_UNKNOWN"]);
 }
 
 #[test]
@@ -45,12 +45,12 @@ fn both_versions_of_reflection_list_the_services() {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
-    let told = envoy.wait(async {
+    let reported = envoy.wait(async {
         let mut answers =
             reflection.server_reflection_info(stream::iter([asked])).await.unwrap().into_inner();
         answers.message().await.unwrap().unwrap().message_response
     });
-    let Some(MessageResponse::ListServicesResponse(list)) = told else { panic!("{told:?}") };
+    let Some(MessageResponse::ListServicesResponse(list)) = reported else { panic!("{reported:?}") };
     let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
 }

@@ -11,14 +11,14 @@ fn only_the_server_and_the_service_are_known() {
     for service in ["", SERVICE] {
         let answer = envoy.wait(health.check(request_for(service))).unwrap().into_inner();
         assert_eq!(answer.status(), ServingStatus::Serving);
-        let mut told = envoy.wait(health.watch(request_for(service))).unwrap().into_inner();
-        let first = envoy.wait(told.message()).unwrap().unwrap();
+        let mut reported = envoy.wait(health.watch(request_for(service))).unwrap().into_inner();
+        let first = envoy.wait(reported.message()).unwrap().unwrap();
         assert_eq!(first.status(), ServingStatus::Serving);
     }
     let unknown = envoy.wait(health.check(request_for("another"))).unwrap_err();
     assert_eq!(unknown.code(), tonic::Code::NotFound);
-    let mut told = envoy.wait(health.watch(request_for("another"))).unwrap().into_inner();
-    let first = envoy.wait(told.message()).unwrap().unwrap();
+    let mut reported = envoy.wait(health.watch(request_for("another"))).unwrap().into_inner();
+    let first = envoy.wait(reported.message()).unwrap().unwrap();
     assert_eq!(first.status(), ServingStatus::ServiceUnknown);
 }
 
@@ -26,8 +26,8 @@ fn only_the_server_and_the_service_are_known() {
 fn a_stopping_server_is_not_serving_and_still_answers() {
     let (mut server, envoy) = server("stopping", "[server]\nstop_delay = \"10m\"");
     let mut health = HealthClient::new(envoy.channel.clone());
-    let mut told = envoy.wait(health.watch(request_for(""))).unwrap().into_inner();
-    let mut next = || envoy.wait(told.message()).unwrap().map(|answer| answer.status());
+    let mut reported = envoy.wait(health.watch(request_for(""))).unwrap().into_inner();
+    let mut next = || envoy.wait(reported.message()).unwrap().map(|answer| answer.status());
     assert_eq!(next(), Some(ServingStatus::Serving));
     server.signal("TERM");
     let mut status = || envoy.wait(health.check(request_for(SERVICE))).unwrap().into_inner().status();
@@ -36,6 +36,6 @@ fn a_stopping_server_is_not_serving_and_still_answers() {
     assert!(envoy.allows("edge", &client("a")));
     assert_eq!(next(), None, "there is nothing more to watch");
     server.signal("TERM");
-    drop((told, health, envoy));
+    drop((reported, health, envoy));
     assert_eq!(server.exit_code(), Some(0));
 }

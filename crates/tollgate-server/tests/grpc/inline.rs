@@ -8,23 +8,23 @@ fn c4_an_inline_limit_replaces_the_rules() {
     for (code, left_now) in [(Code::Ok, 2), (Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
         let status = envoy.status("edge", &inline);
         assert_eq!((status.code(), left(&status)), (code, Some(left_now)));
-        let told = limit(&status).unwrap();
-        assert_eq!((told.0, told.1), (3, Unit::Hour));
+        let reported = limit(&status).unwrap();
+        assert_eq!((reported.0, reported.1), (3, Unit::Hour));
     }
     assert_eq!(envoy.left("edge", &alice), Some(10), "the rules were not charged");
     assert!(envoy.allows("edge", &hits(&alice, 10)));
     assert_eq!(envoy.left("edge", &under(&client("bob"), 3, RateLimitUnit::Hour)), Some(3));
     assert_eq!(envoy.left("edge", &inline), Some(0));
-    for (unit, told) in [
+    for (unit, reported) in [
         (RateLimitUnit::Second, Unit::Second),
         (RateLimitUnit::Minute, Unit::Minute),
         (RateLimitUnit::Day, Unit::Day),
         (RateLimitUnit::Month, Unit::Month),
         (RateLimitUnit::Year, Unit::Year),
     ] {
-        let status = envoy.status("edge", &under(&client(told.as_str_name()), u32::MAX, unit));
-        let told = (u32::MAX, told);
-        assert_eq!(limit(&status).map(|limit| (limit.0, limit.1)), Some(told), "{status:?}");
+        let status = envoy.status("edge", &under(&client(reported.as_str_name()), u32::MAX, unit));
+        let reported = (u32::MAX, reported);
+        assert_eq!(limit(&status).map(|limit| (limit.0, limit.1)), Some(reported), "{status:?}");
     }
 }
 

@@ -169,12 +169,12 @@ fn the_rust_client_connects_pipelines_and_authenticates() {
         assert_eq!(throttle.query::<[i64; 5]>(&mut client).unwrap(), [0, 16, 15, -1, 2]);
         let mut check = redis::cmd("TOLL.CHECK");
         check.arg("client").arg(version).arg("COST").arg(4);
-        let told: HashMap<String, Value> = check.query(&mut client).unwrap();
-        assert_eq!((&told["limit"], &told["remaining"]), (&Value::Int(10), &Value::Int(6)));
+        let reported: HashMap<String, Value> = check.query(&mut client).unwrap();
+        assert_eq!((&reported["limit"], &reported["remaining"]), (&Value::Int(10), &Value::Int(6)));
         let truth = |truth: bool| {
             if version == "resp3" { Value::Boolean(truth) } else { Value::Int(truth.into()) }
         };
-        assert_eq!((&told["allowed"], &told["degraded"]), (&truth(true), &truth(false)));
+        assert_eq!((&reported["allowed"], &reported["degraded"]), (&truth(true), &truth(false)));
         let uncovered: HashMap<String, Value> =
             redis::cmd("TOLL.CHECK").arg("path").arg("/x").query(&mut client).unwrap();
         assert_eq!((&uncovered["limit"], &uncovered["rule"]), (&Value::Nil, &Value::Nil));

@@ -176,15 +176,15 @@ fn toll_check_replies_with_a_map_or_a_flat_array() {
         let first = check("");
         let reset_at =
             server.get(&format!("/check/alice{version}?cost=0")).json()["resetAt"].as_u64().unwrap();
-        let told = |left: u64| decision(version, true, left, reset_at, 0);
-        assert_eq!(first, told(9));
-        assert_eq!(check(" COST 3"), told(6));
-        assert_eq!(check(" PEEK"), told(6), "it takes nothing");
-        assert_eq!(check(" cost 2 peek"), told(6));
-        assert_eq!(check(" COST 0"), told(6));
-        assert_eq!(check(" PEEK COST 6"), told(6));
+        let reported = |left: u64| decision(version, true, left, reset_at, 0);
+        assert_eq!(first, reported(9));
+        assert_eq!(check(" COST 3"), reported(6));
+        assert_eq!(check(" PEEK"), reported(6), "it takes nothing");
+        assert_eq!(check(" cost 2 peek"), reported(6));
+        assert_eq!(check(" COST 0"), reported(6));
+        assert_eq!(check(" PEEK COST 6"), reported(6));
         for left in (0..6).rev() {
-            assert_eq!(check(""), told(left));
+            assert_eq!(check(""), reported(left));
         }
         let denied = check("");
         let is_wait = |line: &&str| line.starts_with("10) ") || line.contains("\"retry_after_ms\" => ");
@@ -250,8 +250,8 @@ fn a_pipeline_is_answered_in_order() {
     assert_eq!(wire.five()[..3], [1, 2, 0]);
     let rest = wire.rest();
     let left = "remaining\r\n:";
-    let told: Vec<&str> = rest.split(left).skip(1).map(|rest| rest.split('\r').next().unwrap()).collect();
-    assert_eq!(told, ["9", "9", "8"], "the peek sees what was taken just before it: {rest}");
+    let reported: Vec<&str> = rest.split(left).skip(1).map(|rest| rest.split('\r').next().unwrap()).collect();
+    assert_eq!(reported, ["9", "9", "8"], "the peek sees what was taken just before it: {rest}");
     assert_eq!((rest.matches("*14\r\n").count(), rest.matches("%7\r\n").count()), (2, 2), "{rest}");
     let (unknown, throttled) = (rest.find("-ERR unknown command"), rest.find("*5\r\n:0\r\n:2\r\n:1\r\n"));
     assert!(unknown.is_some() && unknown < throttled && rest.ends_with("+OK\r\n"), "{rest}");
@@ -275,9 +275,9 @@ fn c2_attributes_select_the_rule_and_its_key() {
     let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
     let mut client = connect(&server, "", "resp3").unwrap();
     let mut check = |attributes: &[&str]| {
-        let told: HashMap<String, Value> =
+        let reported: HashMap<String, Value> =
             redis::cmd("TOLL.CHECK").arg(attributes).query(&mut client).unwrap();
-        (told["rule"].clone(), told["remaining"].clone())
+        (reported["rule"].clone(), reported["remaining"].clone())
     };
     let of = |rule: &str, left: i64| (Value::BulkString(rule.into()), Value::Int(left));
     assert_eq!(check(&["client", "a", "path", "/login", "COST", "2"]), of("login", 1));
