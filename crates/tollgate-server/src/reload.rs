@@ -73,24 +73,29 @@ fn watch(app: &Arc<App>, changed: Arc<Notify>) -> notify::Result<()> {
             if app.config_changed() {
                 reload(&app).await;
             }
-            // A reload may have added paths.
-            if let Err(error) = watch_all(&app, &mut watcher, &mut watched) {
-                warn!(%error, "part of the configuration cannot be watched; send SIGHUP to reload it");
+            // A reload may have added paths. They may have changed before the watch began.
+            match watch_all(&app, &mut watcher, &mut watched) {
+                Ok(0) => {}
+                Ok(_) => changed.notify_one(),
+                Err(error) => {
+                    warn!(%error, "part of the configuration cannot be watched; send SIGHUP to reload it")
+                }
             }
         }
     });
     Ok(())
 }
 
-/// Watches the directories that are not watched yet.
-fn watch_all(app: &App, watcher: &mut impl Watcher, watched: &mut HashSet<PathBuf>) -> notify::Result<()> {
+/// Watches the directories that are not watched yet, and returns how many those were.
+fn watch_all(app: &App, watcher: &mut impl Watcher, watched: &mut HashSet<PathBuf>) -> notify::Result<usize> {
+    let before = watched.len();
     for directory in app.watched_paths().flat_map(|path| directories(&path)) {
         if !watched.contains(&directory) {
             watcher.watch(&directory, RecursiveMode::NonRecursive)?;
             watched.insert(directory);
         }
     }
-    Ok(())
+    Ok(watched.len().saturating_sub(before))
 }
 
 /// The directories to watch for a file, or for a directory of files.
