@@ -1,6 +1,6 @@
 //! Conformance tests for stores: the promises of tollgate as laws.
 //!
-//! * [`Laws`]: the laws B1 to B11 as properties over random limits and schedules, for any
+//! * [`Laws`]: the laws B1 to B12 as properties over random limits and schedules, for any
 //!   [`Store`](tollgate::Store).
 //! * [`conformance!`]: all laws as test functions, in one line.
 //! * [`oracle`]: a reference implementation of each algorithm, slow and obvious, in rational
