@@ -81,10 +81,8 @@ impl<S: Store> Limiter<S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        let Some(sole) = self.rules.sole() else {
-            return request.with_request(|request| self.check_covered(memory, &request));
-        };
-        let Some(target) = request.with_request(|request| locate_sole(memory, sole, &request)) else {
+        let sole = self.rules.sole();
+        let Some(target) = request.with_request(|request| locate_sole(memory, sole?, &request)) else {
             return request.with_request(|request| self.check_covered(memory, &request));
         };
         // Read the clock while the state is being fetched.
@@ -111,10 +109,7 @@ impl<S: Store> Shared<S> {
         if locate(memory, &prepared, request, |target| targets.push(target)).is_none() {
             targets.clear();
         }
-        let decision = self.take(memory, &targets, request, self.clock.now());
-        drop(targets);
-        prepared.put_back();
-        decision
+        self.take(memory, &targets, request, self.clock.now())
     }
 
     /// Takes from the only located budget, on the fastest path.
@@ -147,9 +142,7 @@ impl<S: Store> Shared<S> {
             target.count(stripe, denied >> index & 1 == 0);
         }
         self.total.count_at(stripe, denied == 0);
-        if let Some(observer) = &self.observer {
-            observer.decided(request, &decision);
-        }
+        self.notify(request, &decision);
         Ok(decision)
     }
 
@@ -166,10 +159,7 @@ impl<S: Store> Shared<S> {
         let applied = memory.apply_now(Op::Take, &plan.charges(cost), now);
         let decision = self.decided(applied, Op::Take, &plan, cost, now)?;
         self.count(&decision, &prepared);
-        prepared.put_back();
-        if let Some(observer) = &self.observer {
-            observer.decided(request, &decision);
-        }
+        self.notify(request, &decision);
         Ok(decision)
     }
 
@@ -234,8 +224,6 @@ impl<S: Store> Shared<S> {
             start = end;
             each(request.with_request(|request| self.take(memory, of_request, &request, now)));
         }
-        drop(targets);
-        prepared.put_back();
     }
 }
 

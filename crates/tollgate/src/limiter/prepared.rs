@@ -139,17 +139,14 @@ thread_local!(static CACHED: Cell<Option<CachedRules>> = const { Cell::new(None)
 
 impl ActiveRules {
     pub(super) fn new(rules: RuleSet, memory: Option<&MemoryStore>) -> Self {
-        let prepared = Prepared::new(rules, memory, None);
+        let prepared = Arc::new(Prepared::new(rules, memory, None));
         let active = Self {
             sole: AtomicUsize::new(SOLE_RULES_MAX),
             soles: Box::new([const { OnceLock::new() }; SOLE_RULES_MAX]),
-            prepared: Mutex::new(Arc::new(Prepared {
-                rules: RuleSet::default(),
-                prepared_rules: Vec::new(),
-            })),
-            version: AtomicU64::new(0),
+            prepared: Mutex::new(Arc::clone(&prepared)),
+            version: AtomicU64::new(next_version()),
         };
-        active.put(prepared);
+        active.activate_sole(&prepared);
         active
     }
 
@@ -160,29 +157,24 @@ impl ActiveRules {
     }
 
     /// The active rules.
-    #[inline]
     pub(super) fn load(&self) -> RulesGuard {
         let version = self.version.load(Ordering::Acquire);
         // The cache is taken out during use: a nested call reads the shared pointer.
-        match CACHED.try_with(Cell::take).unwrap_or_default() {
-            Some(last) if last.version == version => RulesGuard(last),
-            other => self.read(version, other),
-        }
+        let cached = CACHED.try_with(Cell::take).unwrap_or_default();
+        RulesGuard(cached.filter(|cached| cached.version == version).or_else(|| Some(self.read(version))))
     }
 
     /// Replaces the rules.
     pub(super) fn replace(&self, rules: RuleSet, memory: Option<&MemoryStore>) {
-        let before = Arc::clone(&self.prepared.lock().unwrap_or_else(PoisonError::into_inner));
-        self.put(Prepared::new(rules, memory, Some(&before)));
-    }
-
-    fn put(&self, new: Prepared) {
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        let sole = new.sole();
-        *prepared = Arc::new(new);
+        *prepared = Arc::new(Prepared::new(rules, memory, Some(&prepared)));
         // Stored after the pointer: a thread that sees the new version sees the new rules.
         self.version.store(next_version(), Ordering::Release);
-        let index = sole.and_then(|sole| {
+        self.activate_sole(&prepared);
+    }
+
+    fn activate_sole(&self, prepared: &Prepared) {
+        let index = prepared.sole().and_then(|sole| {
             let same = |known: &OnceLock<SoleRule>| known.get().is_none_or(|known| known.is_same(&sole));
             let index = self.soles.iter().position(same)?;
             self.soles.get(index)?.get_or_init(|| sole);
@@ -192,10 +184,9 @@ impl ActiveRules {
     }
 
     #[cold]
-    fn read(&self, version: u64, other: Option<CachedRules>) -> RulesGuard {
-        drop(other);
+    fn read(&self, version: u64) -> CachedRules {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        RulesGuard(CachedRules { version, prepared: Arc::clone(&prepared) })
+        CachedRules { version, prepared: Arc::clone(&prepared) }
     }
 }
 
@@ -205,27 +196,45 @@ impl SoleRule {
     }
 }
 
-/// The active rules, borrowed by a thread.
-pub(super) struct RulesGuard(CachedRules);
+/// The active rules, borrowed by a thread. Dropped, they are cached for the thread's next request.
+pub(super) struct RulesGuard(Option<CachedRules>);
 
-impl RulesGuard {
-    /// Caches the rules for the thread's next request.
-    #[inline]
-    pub(super) fn put_back(self) {
-        let _ = CACHED.try_with(|cached| cached.set(Some(self.0)));
+impl Drop for RulesGuard {
+    fn drop(&mut self) {
+        let _ = CACHED.try_with(|cached| cached.set(self.0.take()));
     }
 }
 
 impl Deref for RulesGuard {
     type Target = Prepared;
 
-    #[inline]
+    #[expect(clippy::expect_used, reason = "`load` sets it, and only `drop` takes it")]
     fn deref(&self) -> &Prepared {
-        &self.0.prepared
+        &self.0.as_ref().expect("set until the guard is dropped").prepared
     }
 }
 
 fn next_version() -> u64 {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     VERSIONS.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Limiter};
+
+    #[test]
+    fn d1_a_thread_caches_the_rules_it_used_however_the_request_ended() {
+        let limiter = Limiter::new(Limit::sliding_log(10, crate::MINUTE));
+        let active = &limiter.shared.rules;
+        let holders = || Arc::strong_count(&active.prepared.lock().unwrap());
+        assert_eq!(holders(), 1, "nobody asked yet");
+        assert!(limiter.check("alice").unwrap().allowed());
+        assert_eq!(holders(), 2, "the limiter and this thread");
+        assert!(matches!(limiter.check(""), Err(Error::InvalidKey { .. })));
+        assert!(crate::block_on(limiter.check_async("alice")).unwrap().allowed());
+        assert!(crate::block_on(limiter.check_together(&["alice", "bob"])).unwrap().whole().allowed());
+        assert_eq!(holders(), 2);
+    }
 }
