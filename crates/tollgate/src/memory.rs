@@ -20,23 +20,20 @@ use crate::sync::Spin;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Algorithm, Error, Limit, RuleName, Timestamp};
 
-macro_rules! index_arithmetic {
-    ($($module:ident),*) => {$(
-        #[expect(
-            clippy::arithmetic_side_effects,
-            reason = "indexes and counts within one allocation, far below the width of their integers"
-        )]
-        mod $module;
-    )*};
-}
-
 mod apply;
+mod changes;
 #[cfg(feature = "dump")]
 mod dump;
 mod hash;
 mod legacy;
+mod locked;
+mod lookup;
+mod pages;
 mod room;
-index_arithmetic!(changes, locked, lookup, pages, shard, sweep, table, take);
+mod shard;
+mod sweep;
+mod table;
+mod take;
 
 use hash::Secrets;
 pub(crate) use lookup::{Lookup, Subject, Target};

@@ -9,6 +9,11 @@
 //! lock under which the change was made is released, and lowered before the lock under which the
 //! change is copied is taken: no change is missed.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "indexes and counts within one allocation, far below the width of their integers"
+)]
+
 use std::collections::HashSet;
 
 use super::ALL_SHARDS;
@@ -35,7 +40,10 @@ impl Shard {
     /// Takes the changed pages and the changed unpacked keys, and leaves none.
     pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
         let pages = std::mem::take(&mut self.changes.pages);
-        ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), std::mem::take(&mut self.changed_unpacked))
+        (
+            (0..u128::BITS).filter(move |page| pages >> page & 1 == 1),
+            std::mem::take(&mut self.changed_unpacked),
+        )
     }
 
     /// Marks the page of a key as changed.

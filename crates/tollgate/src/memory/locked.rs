@@ -17,7 +17,7 @@ impl<'a> Locked<'a> {
         let (mut locked, mut above) = (SmallVec::new(), 0);
         while let Some(next) = shards.clone().filter(|shard| *shard >= above).min() {
             locked.push((next, store.shards[next].0.lock()));
-            above = next + 1;
+            above = next.saturating_add(1);
         }
         Self(locked)
     }

@@ -112,7 +112,7 @@ impl MemoryStore {
 
     fn global_slot(&self, id: Id, digest: u64) -> Slot {
         let [byte, ..] = digest.to_le_bytes();
-        Slot { id, home: self.secrets.home(id), shard: SHARDS + usize::from(byte) % GLOBALS }
+        Slot { id, home: self.secrets.home(id), shard: SHARDS.saturating_add(usize::from(byte) % GLOBALS) }
     }
 
     /// The slot of the pool that new keys of a budget share when the store is full; one pool per

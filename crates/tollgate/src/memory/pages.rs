@@ -11,6 +11,11 @@
 //! means the same to every process that knows the seed. Numbers are little-endian. A text is
 //! preceded by its length in bytes, a u16.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "indexes and counts within one allocation, far below the width of their integers"
+)]
+
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
@@ -18,8 +23,8 @@ use smallvec::SmallVec;
 use super::changes::page_of;
 use super::hash::Id;
 use super::legacy::{cell_of_v1, shard_of_v1};
-use super::shard::{Cells, Location, Shard, WIDEST, Unpacked, pack};
 use super::lookup::shard_of;
+use super::shard::{Cells, Location, Shard, Unpacked, WIDEST, pack};
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::key::Budget;
@@ -92,7 +97,13 @@ impl MemoryStore {
     }
 
     /// Adds the cells of a new key as they are, packed into a table or unpacked.
-    pub(super) fn put(&self, shard: usize, id: Id, unpacked: Unpacked, packed: bool) -> Result<(), &'static str> {
+    pub(super) fn put(
+        &self,
+        shard: usize,
+        id: Id,
+        unpacked: Unpacked,
+        packed: bool,
+    ) -> Result<(), &'static str> {
         let tag = unpacked.tag;
         let mut shard = self.shards[shard % ALL_SHARDS].0.lock();
         if shard.find(id, tag.words()) != Location::Absent {
@@ -121,7 +132,7 @@ impl Loader<'_> {
     /// during loading; a key that has expired since is noticed when it is next touched.
     ///
     /// # Errors
-    /// [`Error::InvalidPage`] if the page is damaged or check_page to another store. The store must
+    /// [`Error::InvalidPage`] if the page is damaged or belongs to another store. The store must
     /// not be used then.
     pub fn load(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
         if name.len() == NAME_V1 || name.len() == NAME_SINGLE_V1 {
@@ -208,7 +219,7 @@ impl Loader<'_> {
         Ok(count)
     }
 
-    /// Checks that a key check_page to the page of this name.
+    /// Checks that a key belongs to the page of this name.
     fn check_page(&self, name: &[u8], shard: usize, id: Id) -> Result<(), Error> {
         let home = self.store.secrets.home(id);
         let here = name.starts_with(&page_name(shard, page_of(home)))

@@ -4,6 +4,11 @@
 //! slot in the table of their total width. A key with a log, a block or a reservation is kept as
 //! whole [`Cell`]s in a map, and moves back into a table when it can.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "indexes and counts within one allocation, far below the width of their integers"
+)]
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -11,8 +16,8 @@ use smallvec::SmallVec;
 
 use super::changes::{Changes, Flags};
 use super::hash::{Id, Secrets};
-use super::table::{SlotIndex, Table, TableView};
 use super::lookup::{Lookup, Slot};
+use super::table::{SlotIndex, Table, TableView};
 use super::{ALL_SHARDS, SHARDS};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
@@ -73,7 +78,10 @@ pub(super) struct Views {
 
 impl Views {
     pub(super) fn new() -> Self {
-        Self { tables: Box::new([const { [const { TableView::new() }; WIDEST] }; ALL_SHARDS]), flags: Flags::default() }
+        Self {
+            tables: Box::new([const { [const { TableView::new() }; WIDEST] }; ALL_SHARDS]),
+            flags: Flags::default(),
+        }
     }
 
     /// Prefetches the slot of a state of this width.
@@ -236,7 +244,13 @@ impl Shard {
 
     /// Puts back the changed cells of a key: packed if possible, dropped if idle. Returns whether
     /// the key is kept.
-    pub(super) fn store(&mut self, found: Location, id: Id, Unpacked { tag, cells }: Unpacked, now: Timestamp) -> bool {
+    pub(super) fn store(
+        &mut self,
+        found: Location,
+        id: Id,
+        Unpacked { tag, cells }: Unpacked,
+        now: Timestamp,
+    ) -> bool {
         let keeps = cells.iter().any(|cell| !cell.is_idle(now));
         let tag = tag_of(&cells, tag);
         let plain = keeps && cells.iter().all(|cell| cell.is_plain(now));

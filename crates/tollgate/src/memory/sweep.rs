@@ -1,5 +1,10 @@
 //! Reclaiming idle keys, a few slots at a time or a whole shard at once.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "indexes and counts within one allocation, far below the width of their integers"
+)]
+
 use super::changes::page_bit;
 use super::room::Freed;
 use super::shard::{Shard, WIDEST, pack};
@@ -89,7 +94,10 @@ impl Shard {
                 }
             }
         }
-        self.unpacked.values_mut().flat_map(|unpacked| &mut unpacked.cells).for_each(|cell| cell.rebase_wild(now));
+        self.unpacked
+            .values_mut()
+            .flat_map(|unpacked| &mut unpacked.cells)
+            .for_each(|cell| cell.rebase_wild(now));
     }
 
     /// Forgets unpacked keys that had turned idle by `since`.

@@ -10,6 +10,11 @@
 //! two: a small table doubles, a large one grows by a quarter or less, at different load factors in
 //! different shards, so that all shards together waste little memory at any time.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "indexes and counts within one allocation, far below the width of their integers"
+)]
+
 use super::hash::{Id, Secrets};
 // Not `shuttle`'s: views are only hints, and exploring them would crowd out interleavings that
 // matter.

@@ -105,7 +105,8 @@ impl MemoryStore {
             let (words, after) = rest.split_at_mut_checked(lookup.width)?;
             if let Some((state, _)) = shard.state_of(lookup, &target.slot) {
                 copy(words, state);
-            } else if self.has_legacy() || shard.find(target.slot.id, Some(lookup.width)) != Location::Absent {
+            } else if self.has_legacy() || shard.find(target.slot.id, Some(lookup.width)) != Location::Absent
+            {
                 return None;
             } else {
                 *is_new = true;
@@ -128,7 +129,7 @@ impl MemoryStore {
         for (target, is_new) in targets.iter().zip(is_new) {
             let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
             let (words, after) = rest.split_at_mut_checked(lookup.width)?;
-            rest = after.get_mut(target.words() - lookup.width..)?;
+            rest = after.get_mut(target.words().saturating_sub(lookup.width)..)?;
             if takes && is_new {
                 self.add_slot(shard, target, now);
             }
