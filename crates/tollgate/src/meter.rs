@@ -10,7 +10,7 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::algorithm::{
-    Arithmetic, LATE, fixed_window, inline, reserve, sliding_log, sliding_window, token_bucket,
+    Arithmetic, fixed_window, inline, reserve, sliding_log, sliding_window, token_bucket,
 };
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};
@@ -63,11 +63,14 @@ macro_rules! dispatch {
     };
 }
 
+mod conversion;
 mod outcome;
 pub(crate) mod packed;
+mod skew;
 
 pub(crate) use outcome::RawOutcome;
 pub use outcome::{Outcome, Verdict};
+pub(crate) use skew::{MeterView, Skew};
 
 impl Meter {
     /// A meter with no units in use.
@@ -147,63 +150,10 @@ impl Meter {
         taken
     }
 
-    /// Converts the meter to a limit that replaces its own. Units in use stay in use, unit for
-    /// unit: a window and a log keep their whole count, a bucket is cut to exactly empty.
-    pub fn retune(&mut self, limit: Limit, now: Timestamp) {
-        let at = self.not_before(now).as_nanos();
-        let used = dispatch!(&self.0, |algorithm, state| algorithm.used(state, at));
-        let mut next = Self::new(limit);
-        match (&self.0, &mut next.0) {
-            (AlgorithmState::FixedWindow(old, was), AlgorithmState::FixedWindow(new, state)) => {
-                *state = new.adopt(old, was, at)
-            }
-            (AlgorithmState::SlidingWindow(old, was), AlgorithmState::SlidingWindow(new, state)) => {
-                *state = new.adopt(old, was, at)
-            }
-            (AlgorithmState::SlidingLog(old, was), AlgorithmState::SlidingLog(new, state)) => {
-                *state = new.adopt(old, was, at)
-            }
-            (AlgorithmState::TokenBucket(old, was), AlgorithmState::TokenBucket(new, state)) => {
-                *state = new.adopt(old, was, at)
-            }
-            (AlgorithmState::TokenBucket(old, was), AlgorithmState::FractionalBucket(new, state)) => {
-                *state = new.adopt_bucket(old, was, at);
-            }
-            (AlgorithmState::FractionalBucket(old, was), AlgorithmState::TokenBucket(new, state)) => {
-                *state = new.adopt_bucket(old, was, at);
-            }
-            (AlgorithmState::FractionalBucket(old, was), AlgorithmState::FractionalBucket(new, state)) => {
-                *state = new.adopt(old, was, at);
-            }
-            (AlgorithmState::Reserve(old, was), AlgorithmState::Reserve(new, state)) => {
-                *state = new.adopt(old, was, at)
-            }
-            (AlgorithmState::InlineBucket(old, was), AlgorithmState::InlineBucket(new, state)) => {
-                *state = new.adopt(old, was, at);
-            }
-            (AlgorithmState::InlineWindow(old, was), AlgorithmState::InlineWindow(new, state)) => {
-                *state = new.adopt(old, was, at);
-            }
-            (_, new) => dispatch!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
-        }
-        *self = next;
-    }
-
     /// Whether no unit is in use, so that forgetting this meter changes no later outcome.
     #[must_use]
     pub fn is_idle(&self, now: Timestamp) -> bool {
         self.idle_at() <= now.as_nanos()
-    }
-
-    /// How far the state is ahead of a reading of the clock.
-    pub(crate) fn skew(&self, now: Timestamp) -> Skew {
-        let (now, period) = (now.as_nanos(), dispatch!(&self.0, |algorithm, _state| algorithm.period()));
-        match self.written_at().as_nanos().saturating_sub(now) {
-            0 => Skew::Current,
-            ahead if ahead <= LATE => Skew::Late,
-            ahead if ahead <= period => Skew::Behind,
-            _ => Skew::Wild,
-        }
     }
 
     /// The earliest moment at which the state can have been written.
@@ -214,53 +164,6 @@ impl Meter {
     /// `now`, or the time the state was written at if that is later.
     pub(crate) fn not_before(&self, now: Timestamp) -> Timestamp {
         now.max(self.written_at())
-    }
-
-    /// The meter as seen at a reading of the clock.
-    fn view(&self, now: Timestamp) -> MeterView<'_> {
-        let skew = self.skew(now);
-        let meter = match skew {
-            Skew::Wild => Cow::Owned(self.rebased(now)),
-            _ => Cow::Borrowed(self),
-        };
-        let at = if skew == Skew::Late { self.written_at() } else { now };
-        MeterView { meter, at, behind: skew == Skew::Behind }
-    }
-
-    /// The meter exactly empty as of `now`.
-    pub(crate) fn rebased(&self, now: Timestamp) -> Self {
-        let mut rebased = Self::new(self.limit());
-        match (&self.0, &mut rebased.0) {
-            (AlgorithmState::FixedWindow(algorithm, was), AlgorithmState::FixedWindow(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (AlgorithmState::SlidingWindow(algorithm, was), AlgorithmState::SlidingWindow(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (AlgorithmState::SlidingLog(algorithm, was), AlgorithmState::SlidingLog(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (AlgorithmState::TokenBucket(algorithm, was), AlgorithmState::TokenBucket(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (
-                AlgorithmState::FractionalBucket(algorithm, was),
-                AlgorithmState::FractionalBucket(_, state),
-            ) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (AlgorithmState::Reserve(algorithm, was), AlgorithmState::Reserve(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (AlgorithmState::InlineBucket(algorithm, was), AlgorithmState::InlineBucket(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            (AlgorithmState::InlineWindow(algorithm, was), AlgorithmState::InlineWindow(_, state)) => {
-                *state = algorithm.rebase(was, now.as_nanos());
-            }
-            _ => {}
-        }
-        rebased
     }
 
     /// Gives back the units of a reservation that are still in use; see [`Arithmetic::give_held`].
@@ -290,16 +193,6 @@ impl Meter {
         dispatch!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
     }
 
-    /// When `units` can be taken, from a reading that the state is far ahead of. The state counts
-    /// as exactly empty until a reading is merely late.
-    pub(crate) fn available_at_from_behind(&self, units: u64) -> u64 {
-        let written_at = self.written_at();
-        match self.available_at(written_at, units) {
-            at if at > written_at.as_nanos() => at,
-            at => at.saturating_sub(LATE),
-        }
-    }
-
     /// When no unit is in use any more.
     pub(crate) fn idle_at(&self) -> u64 {
         dispatch!(&self.0, |algorithm, state| algorithm.idle_at(state))
@@ -324,51 +217,10 @@ impl Meter {
     }
 }
 
-/// How far a state is ahead of a reading of the clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Skew {
-    /// The state is not ahead.
-    Current,
-    /// The state is ahead by at most a second: the request is decided at the time of the state.
-    Late,
-    /// The state is further ahead: it counts as exactly empty and is left unchanged.
-    Behind,
-    /// The state is ahead by more than a period: a check that it denies re-bases it.
-    Wild,
-}
-
-/// A meter as seen at a reading of the clock.
-struct MeterView<'a> {
-    /// Owned if the meter had to be re-based.
-    meter: Cow<'a, Meter>,
-    /// The time to decide at.
-    at: Timestamp,
-    behind: bool,
-}
-
-impl MeterView<'_> {
-    fn available(&self) -> u64 {
-        if self.behind { 0 } else { self.meter.available(self.at) }
-    }
-
-    fn fits(&self, cost: u64) -> bool {
-        if self.behind { cost == 0 } else { self.meter.fits(self.at, cost) }
-    }
-
-    fn outcome(&self, cost: u64, allowed: bool) -> Outcome {
-        let numbers = (self.available(), self.meter.limit().capacity());
-        let available_at = |units| match self.behind {
-            true => self.meter.available_at_from_behind(units),
-            false => self.meter.available_at(self.at, units),
-        };
-        RawOutcome::new(self.at, cost, allowed, numbers, available_at).into()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HOUR, MAX_COUNT, MINUTE, SECOND};
+    use crate::{Algorithm, Bucket, HOUR, MAX_COUNT, MINUTE, SECOND};
     use std::time::Duration;
 
     #[test]
@@ -487,6 +339,4 @@ mod tests {
             }
         }
     }
-
-    use crate::{Algorithm, Bucket};
 }

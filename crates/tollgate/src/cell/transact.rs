@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::{Block, Cell, Hold};
-use crate::meter::{RawOutcome, Skew};
+use crate::meter::{MeterView, RawOutcome, Skew};
 use crate::store::{Answer, Applied, Cause, Charge, Op};
 use crate::{Limit, Timestamp, Verdict};
 
@@ -143,25 +143,24 @@ impl<'a> CellView<'a> {
         Self { cell, now: at, behind: skew == Skew::Behind, repairs, converted, rebased }
     }
 
+    fn meter(&self) -> MeterView<'_> {
+        MeterView { meter: Cow::Borrowed(&self.cell.meter), at: self.now, behind: self.behind }
+    }
+
     fn available(&self) -> u64 {
-        if self.behind || self.cell.is_blocked(self.now) { 0 } else { self.cell.meter.available(self.now) }
+        if self.cell.is_blocked(self.now) { 0 } else { self.meter().available() }
     }
 
     fn fits(&self, cost: u64) -> bool {
-        let fits = if self.behind { cost == 0 } else { self.cell.meter.fits(self.now, cost) };
-        fits && !self.cell.is_blocked(self.now)
+        self.meter().fits(cost) && !self.cell.is_blocked(self.now)
     }
 
     fn available_at(&self, units: u64) -> u64 {
-        let cell = &self.cell;
-        let at = if self.behind {
-            cell.meter.available_at_from_behind(units)
-        } else if cell.holds.is_empty() {
-            cell.meter.available_at(self.now, units)
-        } else {
-            cell.available_with_expiry_at(self.now, units)
+        let at = match self.behind || self.cell.holds.is_empty() {
+            true => self.meter().available_at(units),
+            false => self.cell.available_with_expiry_at(self.now, units),
         };
-        at.max(cell.block.until.as_nanos())
+        at.max(self.cell.block.until.as_nanos())
     }
 
     fn answer(&self, cost: u64, allowed: bool) -> Answer {
