@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Error;
+use crate::algorithm::Arithmetic as _;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
@@ -11,8 +12,11 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::time::{DAY, HOUR, MINUTE, SECOND};
 
+mod algorithm;
 mod checked;
+mod inline;
 
+pub use algorithm::{Algorithm, Bucket};
 use checked::InvalidNumber;
 
 /// The largest count, capacity or cost: one below 10^15.
@@ -71,69 +75,13 @@ pub(crate) enum Kind {
     InlineWindow(InlineWindow),
 }
 
-/// The algorithm of a limit and its numbers: input of [`Limit::new`], output of
-/// [`Limit::algorithm`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// At most `limit` per `period`, counted from the first request, or from multiples of the
-    /// period if `aligned`.
-    FixedWindow {
-        /// Units per period.
-        limit: u64,
-        /// The period.
-        period: Duration,
-        /// Whether windows start at multiples of the period.
-        aligned: bool,
-        /// Whether attempts count even when they are denied.
-        count_denied: bool,
-    },
-    /// A weighted estimate over two aligned periods.
-    SlidingWindow {
-        /// Units per period.
-        limit: u64,
-        /// The period.
-        period: Duration,
-        /// Whether attempts count even when they are denied.
-        count_denied: bool,
-    },
-    /// A log of every admitted request of the last period: exact.
-    SlidingLog {
-        /// Units per period.
-        limit: u64,
-        /// The period.
-        period: Duration,
-    },
-    /// Bursts up to the capacity, refilled at a steady rate.
-    TokenBucket(Bucket),
-    /// A sustained bucket, and a reserve for costs beyond it.
-    Reserve {
-        /// The bucket that is drawn on first.
-        sustained: Bucket,
-        /// The bucket for units that `sustained` lacks.
-        reserve: Bucket,
-    },
-}
-
-/// The numbers of a token bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bucket {
-    /// The largest burst.
-    pub capacity: u64,
-    /// Tokens that come back per interval.
-    pub amount: u64,
-    /// The refill interval.
-    pub interval: Duration,
-    /// Whether tokens come back all at once at multiples of the interval, rather than one by one.
-    pub stepped: bool,
-}
-
-impl Bucket {
-    /// How long a full refill takes: at most a hundred years, which is checked.
-    fn full_refill(&self) -> Duration {
-        let refill = u128::from(self.capacity).saturating_mul(self.interval.as_nanos());
-        let nanos = refill.div_ceil(u128::from(self.amount.max(1)));
-        u64::try_from(nanos).map_or(MAX_SPAN, Duration::from_nanos)
+impl Kind {
+    /// A token bucket in the form that has the smaller state.
+    const fn of_bucket(bucket: TokenBucket<Parts>) -> Self {
+        match bucket.whole() {
+            Some(whole) => Self::TokenBucket(whole),
+            None => Self::FractionalBucket(bucket),
+        }
     }
 }
 
@@ -301,13 +249,16 @@ impl Limit {
     /// refill.
     #[must_use]
     pub fn period(&self) -> Duration {
-        match self.algorithm() {
-            Algorithm::FixedWindow { period, .. }
-            | Algorithm::SlidingWindow { period, .. }
-            | Algorithm::SlidingLog { period, .. } => period,
-            Algorithm::TokenBucket(bucket) => bucket.full_refill(),
-            Algorithm::Reserve { sustained, reserve } => sustained.full_refill().max(reserve.full_refill()),
-        }
+        Duration::from_nanos(match &self.0 {
+            Kind::FixedWindow(window) => window.period(),
+            Kind::SlidingWindow(window) => window.period(),
+            Kind::SlidingLog(log) => log.period(),
+            Kind::TokenBucket(bucket) => bucket.period(),
+            Kind::FractionalBucket(bucket) => bucket.period(),
+            Kind::Reserve(both) => both.period(),
+            Kind::InlineBucket(inline) => inline.bucket.period(),
+            Kind::InlineWindow(window) => window.period(),
+        })
     }
 
     /// The units of the whole limit: a window's limit, a bucket's capacity, the sum of a bucket and
@@ -336,100 +287,12 @@ impl Limit {
         }
     }
 
-    /// This limit as an inline limit, whose state does not depend on it: a token bucket that
-    /// refills evenly, or a window that opens at the first request. `longest` is the longest full
-    /// refill of any inline limit.
-    pub(crate) fn inline(self, longest: Duration) -> Option<Self> {
-        let longest = crate::time::nanos_of(longest);
-        // In lowest terms, as a decision carries it: 3 a minute is 1 every 20 seconds.
-        let reduced = |bucket: TokenBucket<Parts>| {
-            let (token, parts) = bucket.token();
-            let bucket = TokenBucket::reduced(bucket.capacity, token, parts);
-            Kind::InlineBucket(InlineBucket { bucket, longest })
-        };
-        Some(Self(match self.0 {
-            Kind::TokenBucket(bucket) if !bucket.stepped => reduced(bucket.in_parts()),
-            Kind::FractionalBucket(bucket) if !bucket.stepped => reduced(bucket),
-            Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false }) => {
-                Kind::InlineWindow(InlineWindow { limit, period })
-            }
-            Kind::InlineBucket(InlineBucket { bucket, .. }) => {
-                Kind::InlineBucket(InlineBucket { bucket, longest })
-            }
-            Kind::InlineWindow(_) => self.0,
-            _ => return None,
-        }))
-    }
-
-    /// For an inline limit, the longest full refill of any inline limit. The state of an inline
-    /// limit means the same under every inline limit, so it does not name the one that wrote it.
-    #[must_use]
-    pub const fn inline_longest(&self) -> Option<Duration> {
-        match self.0 {
-            Kind::InlineBucket(InlineBucket { longest, .. }) => Some(Duration::from_nanos(longest)),
-            Kind::InlineWindow(InlineWindow { period, .. }) => Some(Duration::from_nanos(period)),
-            _ => None,
-        }
-    }
-
-    /// This limit as one that is not inline.
-    pub(crate) fn plain(self) -> Self {
-        Self(match self.0 {
-            Kind::InlineBucket(InlineBucket { bucket, .. }) => match bucket.whole() {
-                Some(whole) => Kind::TokenBucket(whole),
-                None => Kind::FractionalBucket(bucket),
-            },
-            Kind::InlineWindow(InlineWindow { limit, period }) => {
-                Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false })
-            }
-            plain => plain,
-        })
-    }
-
-    /// Whether a state that `other` wrote has to be converted to be read under this limit.
-    pub(crate) fn replaces(&self, other: &Self) -> bool {
-        self != other && !(self.inline_longest().is_some() && other.inline_longest().is_some())
-    }
-
-    /// The algorithm and its numbers.
-    #[must_use]
-    pub const fn algorithm(&self) -> Algorithm {
-        match self.0 {
-            Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied }) => {
-                Algorithm::FixedWindow { limit, period: Duration::from_nanos(period), aligned, count_denied }
-            }
-            Kind::SlidingWindow(SlidingWindow { limit, period, count_denied }) => {
-                Algorithm::SlidingWindow { limit, period: Duration::from_nanos(period), count_denied }
-            }
-            Kind::SlidingLog(SlidingLog { limit, period }) => {
-                Algorithm::SlidingLog { limit, period: Duration::from_nanos(period) }
-            }
-            Kind::TokenBucket(bucket) => Algorithm::TokenBucket(Bucket::of(&bucket)),
-            Kind::FractionalBucket(bucket) => Algorithm::TokenBucket(Bucket::of(&bucket)),
-            Kind::Reserve(Reserve { sustained, reserve }) => {
-                Algorithm::Reserve { sustained: Bucket::of(&sustained), reserve: Bucket::of(&reserve) }
-            }
-            Kind::InlineBucket(inline) => Algorithm::TokenBucket(Bucket::of(&inline.bucket)),
-            Kind::InlineWindow(InlineWindow { limit, period }) => {
-                let period = Duration::from_nanos(period);
-                Algorithm::FixedWindow { limit, period, aligned: false, count_denied: false }
-            }
-        }
-    }
-
     #[track_caller]
     const fn expect(algorithm: Algorithm) -> Self {
         match Self::checked(algorithm) {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.summary),
         }
-    }
-}
-
-impl Bucket {
-    const fn of<F: Copy>(bucket: &TokenBucket<F>) -> Self {
-        let TokenBucket { capacity, amount, interval, stepped, .. } = *bucket;
-        Self { capacity, amount, interval: Duration::from_nanos(interval), stepped }
     }
 }
 

@@ -45,10 +45,7 @@ impl Limit {
                 }
             }
             Algorithm::TokenBucket(bucket) => match checked_bucket(bucket) {
-                Ok(bucket) => match bucket.whole() {
-                    Some(whole) => Kind::TokenBucket(whole),
-                    None => Kind::FractionalBucket(bucket),
-                },
+                Ok(bucket) => Kind::of_bucket(bucket),
                 Err(invalid) => return Err(invalid),
             },
             Algorithm::Reserve { sustained, reserve } => {
