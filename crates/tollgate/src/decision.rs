@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::inline::{InlineBucket, InlineWindow};
-use crate::algorithm::token_bucket::TokenBucket;
 use crate::key::Budget;
-use crate::limit::Kind;
-use crate::rule::Tag;
 use crate::store::Cause;
-use crate::{Limit, Meter, Outcome, RuleName, Timestamp, Verdict};
+use crate::{Limit, Outcome, RuleName, Timestamp, Verdict};
+
+mod states;
+
+pub(crate) use states::{States, StatesBuilder, TAGS_MAX, WORDS_MAX, words_of};
 
 /// The outcome of one limit for a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,14 +76,10 @@ pub struct Decision {
 #[derive(Clone)]
 enum Detail {
     /// The packed states after the request, of rules that enforce.
-    States { tags: [Option<Tag>; TAGS_MAX], words: [u64; WORDS_MAX] },
+    States(States),
     /// The reports, where packed states do not suffice.
     Reports(Box<(Summary, Reports)>),
 }
-
-/// The most budgets of a decision with packed states, and the most words of all their states.
-pub(crate) const TAGS_MAX: usize = 4;
-pub(crate) const WORDS_MAX: usize = 8;
 
 /// Whether the store failed, and what followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,17 +93,10 @@ pub(crate) enum Degraded {
 }
 
 impl Decision {
-    /// The decision with these packed states, which follow each other in `words`. The state of an
-    /// inline limit is followed by the limit.
+    /// The decision that left these packed states.
     #[inline(always)]
-    pub(crate) const fn of_states(
-        now: Timestamp,
-        cost: u64,
-        allowed: bool,
-        tags: [Option<Tag>; TAGS_MAX],
-        words: [u64; WORDS_MAX],
-    ) -> Self {
-        Self { now, cost, allowed, degraded: Degraded::No, detail: Detail::States { tags, words } }
+    pub(crate) const fn of_states(now: Timestamp, cost: u64, allowed: bool, states: States) -> Self {
+        Self { now, cost, allowed, degraded: Degraded::No, detail: Detail::States(states) }
     }
 
     /// Merges the reports of all limits.
@@ -134,7 +123,7 @@ impl Decision {
     pub fn summary(&self) -> Summary {
         match &self.detail {
             Detail::Reports(reported) => reported.0,
-            Detail::States { .. } => summarise(&self.limits()),
+            Detail::States(_) => summarise(&self.limits()),
         }
     }
 
@@ -188,47 +177,7 @@ impl Decision {
     pub fn limits(&self) -> Reports {
         match &self.detail {
             Detail::Reports(reported) => reported.1.clone(),
-            Detail::States { tags, words } => {
-                let (mut reports, mut words) = (Reports::new(), words.as_slice());
-                for tag in tags.iter().flatten() {
-                    self.report(*tag, &mut words, &mut reports);
-                }
-                reports
-            }
-        }
-    }
-
-    /// Appends the reports of one budget, whose packed states `words` begins with.
-    fn report(&self, tag: Tag, words: &mut &[u64], reports: &mut Reports) {
-        let inline;
-        let (budget, limits) = match (tag.budget, *words) {
-            (Budget::InlineTime, [_, _, _, capacity, token, parts, ..]) => {
-                let bucket = TokenBucket::reduced(*capacity, *token, *parts);
-                inline = Limit(Kind::InlineBucket(InlineBucket { bucket, longest: u64::MAX }));
-                (tag.budget, std::slice::from_ref(&inline))
-            }
-            (Budget::InlineCount(_), [_, _, limit, period, ..]) => {
-                inline = Limit(Kind::InlineWindow(InlineWindow { limit: *limit, period: *period }));
-                (Budget::InlineCount(Duration::from_nanos(*period)), std::slice::from_ref(&inline))
-            }
-            _ => (tag.budget, tag.limits.as_slice()),
-        };
-        let charge = self.cost.saturating_mul(tag.unit_cost);
-        for (index, limit) in (0..).zip(limits) {
-            let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
-            *words = rest;
-            let meter = Meter::load(*limit, state);
-            let allowed = self.allowed || meter.fits(self.now, charge);
-            reports.push(Report {
-                rule: tag.rule,
-                budget,
-                index,
-                limit: limit.plain(),
-                unit_cost: tag.unit_cost,
-                shadow: false,
-                outcome: meter.outcome(self.now, charge, allowed),
-                cause: Cause::Limit,
-            });
+            Detail::States(states) => states.reports(self.now, self.cost, self.allowed),
         }
     }
 

@@ -1,18 +1,18 @@
 //! Checks on a memory store, which answers synchronously: find the rules that cover the request,
 //! locate the states of their budgets, read the clock, and take.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::prepared::{Prepared, SoleRule};
+use super::prepared::{PlainRule, PlainRules, Prepared, RulesGuard};
 use super::{Limiter, Shared};
-use crate::decision::{TAGS_MAX, WORDS_MAX};
+use crate::decision::{States, TAGS_MAX, WORDS_MAX};
 use crate::key::checked_value;
 use crate::memory::{Subject, Taken, Target};
 use crate::request::{CLIENT, Client};
-use crate::rule::Covered;
 use crate::stats::stripe_index;
 use crate::store::{Op, Store};
 use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
@@ -20,6 +20,8 @@ use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
 /// Requests of a batch that are located before the first is decided: enough to keep as many cache
 /// misses in flight as a processor can, few enough that no prefetched line is evicted again.
 const BATCH: usize = 64;
+
+type Targets<'a> = SmallVec<[Target<'a>; TAGS_MAX]>;
 
 impl Limiter {
     /// Takes the request's cost if every rule that covers it admits it. Synchronous, without an
@@ -81,9 +83,9 @@ impl<S: Store> Limiter<S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        let sole = self.rules.sole();
-        let Some(target) = request.with_request(|request| locate_sole(memory, sole?, &request)) else {
-            return request.with_request(|request| self.check_covered(memory, &request));
+        let only = self.rules.plain().filter(|plain| plain.others.is_empty()).map(|plain| &plain.first);
+        let Some(target) = request.with_request(|request| only?.locate(memory, &request)) else {
+            return request.with_request(|request| self.check_several(memory, &request));
         };
         // Read the clock while the state is being fetched.
         let now = self.clock.now();
@@ -101,15 +103,39 @@ impl<S: Store> Shared<S> {
         decision
     }
 
-    /// Checks a request under several rules, or one that the sole rule does not handle.
+    /// Checks a request under several rules, or one that a plain rule cannot locate.
     #[inline(never)]
-    fn check_covered(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        let prepared = self.rules.load();
-        let mut targets: SmallVec<[Target<'_>; TAGS_MAX]> = SmallVec::new();
-        if locate(memory, &prepared, request, |target| targets.push(target)).is_none() {
-            targets.clear();
-        }
+    fn check_several(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        let (loaded, mut targets) = (OnceCell::new(), Targets::new());
+        self.locate(memory, &loaded, request, &mut targets);
         self.take(memory, &targets, request, self.clock.now())
+    }
+
+    /// Appends the budgets that a request draws on; none if the request needs the general path: too
+    /// many rules cover it for one decision, one of them is a shadow rule, a state does not pack, or
+    /// the request is invalid. Rules that are not plain are `loaded` first.
+    #[inline]
+    fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
+        &'a self,
+        memory: &MemoryStore,
+        loaded: &'a OnceCell<RulesGuard>,
+        request: &Request<'_>,
+        targets: &mut SmallVec<A>,
+    ) {
+        let before = targets.len();
+        let plain = self.rules.plain().and_then(|plain| {
+            for rule in std::iter::once(&plain.first).chain(&plain.others) {
+                targets.push(rule.locate(memory, request)?);
+            }
+            Some(())
+        });
+        if plain.is_none() {
+            targets.truncate(before);
+            let prepared = loaded.get_or_init(|| self.rules.load());
+            if locate(memory, prepared, request, |target| targets.push(target)).is_none() {
+                targets.truncate(before);
+            }
+        }
     }
 
     /// Takes from the only located budget, on the fastest path.
@@ -130,18 +156,16 @@ impl<S: Store> Shared<S> {
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        let (inline, mut denied) = (request.inline_limit(), 0);
-        let known = match targets {
-            [one] => memory.take_known(one, inline, now, &mut denied),
-            _ => None,
+        let mut left = States::builder();
+        let Some(verdicts) = memory.take(targets, request.inline_limit(), now, &mut left) else {
+            return self.check_slow(memory, request, now);
         };
-        let taken = known.or_else(|| memory.take_all(targets, inline, request.units(), now, &mut denied));
-        let Some(decision) = taken else { return self.check_slow(memory, request, now) };
-        let stripe = stripe_index();
+        let (stripe, allowed) = (stripe_index(), verdicts.denied == 0);
         for (index, target) in targets.iter().enumerate() {
-            target.count(stripe, denied >> index & 1 == 0);
+            target.count(stripe, verdicts.denied >> index & 1 == 0);
         }
-        self.total.count_at(stripe, denied == 0);
+        self.total.count_at(stripe, allowed);
+        let decision = Decision::of_states(verdicts.now, request.units(), allowed, left.finish());
         self.notify(request, &decision);
         Ok(decision)
     }
@@ -170,24 +194,26 @@ impl<S: Store> Shared<S> {
         mut each: impl FnMut(Result<Decision, Error>),
     ) {
         for batch in requests.chunks(BATCH) {
-            match self.rules.sole() {
-                Some(sole) => self.check_sole_rule_batch(memory, sole, batch, &mut each),
-                None => self.check_batch(memory, batch, &mut each),
+            match self.rules.plain() {
+                Some(PlainRules { first, others }) if others.is_empty() => {
+                    self.check_batch_under(first, memory, batch, &mut each);
+                }
+                _ => self.check_batch(memory, batch, &mut each),
             }
         }
     }
 
-    /// Checks a batch under the sole rule.
-    fn check_sole_rule_batch<R: AsRequest>(
+    /// Checks a batch under the only rule.
+    fn check_batch_under<R: AsRequest>(
         &self,
+        rule: &PlainRule,
         memory: &MemoryStore,
-        sole: &SoleRule,
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
         let mut targets = [None; BATCH];
         for (request, target) in batch.iter().zip(&mut targets) {
-            *target = request.with_request(|request| locate_sole(memory, sole, &request));
+            *target = request.with_request(|request| rule.locate(memory, &request));
         }
         let now = self.clock.now();
         for (request, target) in batch.iter().zip(&targets) {
@@ -207,15 +233,11 @@ impl<S: Store> Shared<S> {
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
-        let prepared = self.rules.load();
+        let loaded = OnceCell::new();
         let mut targets: SmallVec<[Target<'_>; BATCH]> = SmallVec::new();
         let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
         for request in batch {
-            let before = targets.len();
-            let found = |target| targets.push(target);
-            if request.with_request(|request| locate(memory, &prepared, &request, found)).is_none() {
-                targets.truncate(before);
-            }
+            request.with_request(|request| self.locate(memory, &loaded, &request, &mut targets));
             ends.push(targets.len());
         }
         let (now, mut start) = (self.clock.now(), 0);
@@ -227,17 +249,19 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// The budget of a request under the sole rule; `None` if the request needs the general path.
-#[inline(always)]
-fn locate_sole<'a>(memory: &MemoryStore, sole: &'a SoleRule, request: &Request<'_>) -> Option<Target<'a>> {
-    if !request.is_unscoped() {
-        return None;
+impl PlainRule {
+    /// The budget of a request under this rule; `None` if the request needs the general path.
+    #[inline(always)]
+    fn locate<'a>(&'a self, memory: &MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
+        if !request.is_unscoped() {
+            return None;
+        }
+        let subject = match request.only_client() {
+            _ if !self.by_client => Subject::Values(&[]),
+            client => Subject::Client(client.filter(is_valid)?),
+        };
+        memory.target(&self.lookup, subject, None, request.valid_cost()?)
     }
-    let subject = match request.only_client() {
-        _ if !sole.by_client => Subject::Values(&[]),
-        client => Subject::Client(client.filter(is_valid)?),
-    };
-    memory.target(&sole.lookup, subject, None, request.valid_cost()?)
 }
 
 /// Locates the budgets that a request draws on. `None` if the request needs the general path: too
@@ -250,24 +274,21 @@ fn locate<'a>(
     mut found: impl FnMut(Target<'a>),
 ) -> Option<()> {
     let (cost, inline) = (request.valid_cost()?, request.inline_limit());
-    let mut covered: SmallVec<[Covered; 4]> = SmallVec::new();
-    prepared.rules.cover(request, &mut covered);
+    if request.is_own() {
+        return None;
+    }
     let (mut words, mut rules) = (0_usize, 0_usize);
-    for covered in covered {
+    let mut locate = |covered| {
         let (rule, budget) = prepared.get(covered, inline)?;
-        rules = rules.saturating_add(1);
-        if rule.is_shadow() || rules > TAGS_MAX || rule.is_inline() != inline.is_some() || request.is_own() {
+        if rule.is_shadow() || rule.is_inline() != inline.is_some() {
             return None;
         }
         let lookup = budget.lookup.as_ref()?;
         let target = with_subject(rule, request, |subject| memory.target(lookup, subject, inline, cost))?;
-        words = words.saturating_add(target.words());
-        if words > WORDS_MAX {
-            return None;
-        }
-        found(target);
-    }
-    Some(())
+        (rules, words) = (rules.saturating_add(1), words.saturating_add(lookup.words()));
+        (rules <= TAGS_MAX && words <= WORDS_MAX).then(|| found(target))
+    };
+    prepared.rules.cover(request, |covered| locate(covered).ok_or(())).ok()
 }
 
 /// Calls `f` with the subject of a request under a rule, if its values are valid.
@@ -278,6 +299,9 @@ fn with_subject<R>(
 ) -> Option<R> {
     if let Some(client) = request.only_client().filter(|_| rule.is_by_client()) {
         return f(Subject::Client(Some(client).filter(is_valid)?));
+    }
+    if rule.key_attributes().is_empty() {
+        return f(Subject::Values(&[]));
     }
     let mut values = SmallVec::new();
     rule.encode_key(request, &mut values).ok()?;

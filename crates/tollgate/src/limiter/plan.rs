@@ -67,10 +67,8 @@ impl Plan {
         request: &Request<'_>,
         multiplier: u64,
     ) -> Result<(), Error> {
-        let mut all = SmallVec::new();
-        prepared.rules.cover(request, &mut all);
-        for covered in all {
-            let Some((rule, budget)) = prepared.get(covered, request.inline_limit()) else { continue };
+        prepared.rules.cover(request, |covered| {
+            let Some((rule, budget)) = prepared.get(covered, request.inline_limit()) else { return Ok(()) };
             let start = self.subjects.len();
             rule.encode_key(request, &mut self.subjects)?;
             let charge = PlannedCharge {
@@ -90,8 +88,8 @@ impl Plan {
                     .zip(budget.tag.limits)
                     .for_each(|(index, _)| self.push(PlannedCharge { index, ..charge.clone() })),
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn push_inline(&mut self, charge: PlannedCharge, limit: &Limit) {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
 use crate::stats::Tally;
@@ -22,9 +23,16 @@ pub(super) struct Prepared {
     prepared_rules: Vec<PreparedRule>,
 }
 
-/// The only rule of a set, if it covers every request and has no overrides: no search is needed.
-#[derive(Debug)]
-pub(super) struct SoleRule {
+/// The rules of a set in which every rule applies to every client's requests alike: no search is
+/// needed.
+#[derive(Debug, PartialEq)]
+pub(super) struct PlainRules {
+    pub(super) first: PlainRule,
+    pub(super) others: Box<[PlainRule]>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct PlainRule {
     /// Whether the rule counts by client; otherwise its budget is global.
     pub(super) by_client: bool,
     pub(super) lookup: Lookup,
@@ -76,11 +84,14 @@ impl Prepared {
         Self { rules, prepared_rules }
     }
 
-    fn sole(&self) -> Option<SoleRule> {
-        let (rule, prepared) = self.rules.sole_rule().zip(self.prepared_rules.first())?;
-        let lookup = prepared.budgets.first()?.lookup.clone()?;
-        let sole = SoleRule { by_client: rule.is_by_client(), lookup };
-        (sole.by_client || rule.key_attributes().is_empty()).then_some(sole)
+    fn plain(&self) -> Option<PlainRules> {
+        let (rules, mut words) = (self.rules.plain().filter(|rules| rules.len() <= TAGS_MAX)?, 0_usize);
+        let mut plain = rules.iter().zip(&self.prepared_rules).map(|(rule, prepared)| {
+            let lookup = prepared.budgets.first()?.lookup.clone()?;
+            words = words.saturating_add(lookup.words());
+            (words <= WORDS_MAX).then(|| PlainRule { by_client: rule.is_by_client(), lookup })
+        });
+        Some(PlainRules { first: plain.next()??, others: plain.collect::<Option<_>>()? })
     }
 
     /// The rule that covers a request, and the budget that the request draws on.
@@ -115,19 +126,18 @@ impl Prepared {
 /// The active rules of a limiter.
 #[derive(Debug)]
 pub(super) struct ActiveRules {
-    /// The index in `soles` of the active one; [`SOLE_RULES_MAX`] if there is none.
-    sole: AtomicUsize,
-    /// All sole rules so far. They are kept for the limiter's life, so that a reference needs no
+    /// The index in `all_plain` of the active ones; [`PLAIN_MAX`] if the active rules are not plain.
+    plain: AtomicUsize,
+    /// All plain rules so far. They are kept for the limiter's life, so that a reference needs no
     /// count.
-    soles: Box<[OnceLock<SoleRule>; SOLE_RULES_MAX]>,
+    all_plain: Box<[OnceLock<PlainRules>; PLAIN_MAX]>,
     prepared: Mutex<Arc<Prepared>>,
     /// Unique to every rule set of every limiter in the process.
     version: AtomicU64,
 }
 
-/// The most sole rules that a limiter keeps. Sole rules beyond that are searched for like several
-/// rules.
-const SOLE_RULES_MAX: usize = 64;
+/// The most sets of plain rules that a limiter keeps. Those beyond that are searched like others.
+const PLAIN_MAX: usize = 64;
 
 /// The rules a thread used last.
 struct CachedRules {
@@ -141,19 +151,19 @@ impl ActiveRules {
     pub(super) fn new(rules: RuleSet, memory: Option<&MemoryStore>) -> Self {
         let prepared = Arc::new(Prepared::new(rules, memory, None));
         let active = Self {
-            sole: AtomicUsize::new(SOLE_RULES_MAX),
-            soles: Box::new([const { OnceLock::new() }; SOLE_RULES_MAX]),
+            plain: AtomicUsize::new(PLAIN_MAX),
+            all_plain: Box::new([const { OnceLock::new() }; PLAIN_MAX]),
             prepared: Mutex::new(Arc::clone(&prepared)),
             version: AtomicU64::new(next_version()),
         };
-        active.activate_sole(&prepared);
+        active.activate_plain(&prepared);
         active
     }
 
-    /// The active sole rule, if there is one.
+    /// The active rules, if they are plain.
     #[inline(always)]
-    pub(super) fn sole(&self) -> Option<&SoleRule> {
-        self.soles.get(self.sole.load(Ordering::Acquire))?.get()
+    pub(super) fn plain(&self) -> Option<&PlainRules> {
+        self.all_plain.get(self.plain.load(Ordering::Acquire))?.get()
     }
 
     /// The active rules.
@@ -170,29 +180,23 @@ impl ActiveRules {
         *prepared = Arc::new(Prepared::new(rules, memory, Some(&prepared)));
         // Stored after the pointer: a thread that sees the new version sees the new rules.
         self.version.store(next_version(), Ordering::Release);
-        self.activate_sole(&prepared);
+        self.activate_plain(&prepared);
     }
 
-    fn activate_sole(&self, prepared: &Prepared) {
-        let index = prepared.sole().and_then(|sole| {
-            let same = |known: &OnceLock<SoleRule>| known.get().is_none_or(|known| known.is_same(&sole));
-            let index = self.soles.iter().position(same)?;
-            self.soles.get(index)?.get_or_init(|| sole);
+    fn activate_plain(&self, prepared: &Prepared) {
+        let index = prepared.plain().and_then(|plain| {
+            let same = |known: &OnceLock<PlainRules>| known.get().is_none_or(|known| *known == plain);
+            let index = self.all_plain.iter().position(same)?;
+            self.all_plain.get(index)?.get_or_init(|| plain);
             Some(index)
         });
-        self.sole.store(index.unwrap_or(SOLE_RULES_MAX), Ordering::Release);
+        self.plain.store(index.unwrap_or(PLAIN_MAX), Ordering::Release);
     }
 
     #[cold]
     fn read(&self, version: u64) -> CachedRules {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         CachedRules { version, prepared: Arc::clone(&prepared) }
-    }
-}
-
-impl SoleRule {
-    fn is_same(&self, other: &Self) -> bool {
-        self.by_client == other.by_client && self.lookup.is_same(&other.lookup)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::locked::Locked;
+use super::locked::{Shards, lock, observe_clocks};
 use super::lookup::Slot;
 use super::room::KeyCount;
 use super::shard::{Cells, Location, Unpacked};
@@ -163,9 +163,10 @@ impl MemoryStore {
         now: Timestamp,
         full: WhenFull<'_>,
     ) -> Option<Applied> {
-        let mut shards = Locked::new(self, groups.iter().map(|group| group.slot.shard));
-        let (reading, now) = (now, shards.observe_clock(self, now));
-        let found: SmallVec<[Location; 4]> = groups.iter().map(|group| find(&mut shards, group)).collect();
+        let mut locked = lock(self, groups.iter().map(|group| group.slot.shard));
+        let shards = locked.as_mut_slice();
+        let (reading, now) = (now, observe_clocks(shards, self, now));
+        let found: SmallVec<[Location; 4]> = groups.iter().map(|group| find(shards, group)).collect();
         // Global budgets are few and exempt from the bound: a store full of clients still admits
         // them.
         let is_new = |index: usize| found[index] == Location::Absent;
@@ -195,7 +196,7 @@ impl MemoryStore {
         let denied = groups.iter().zip(&lacks_room).any(|(group, lacks_room)| *lacks_room && enforces(group));
         let op = if denied { Op::Peek } else { op };
         let mut all: SmallVec<[Unpacked; 4]> =
-            groups.iter().zip(&found).map(|(group, found)| load(&mut shards, group, *found)).collect();
+            groups.iter().zip(&found).map(|(group, found)| load(shards, group, *found)).collect();
         let mut cells: SmallVec<[Cell; 4]> = SmallVec::new();
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         for (group, unpacked) in groups.iter().zip(&mut all) {
@@ -206,7 +207,7 @@ impl MemoryStore {
         }
         let Transaction { mut applied, changed } = transact(op, &charges, &mut cells, reading, now);
         let now = applied.now;
-        shards.set_time(now);
+        shards.iter_mut().for_each(|(_, shard)| shard.set_time(now));
         let (mut cells, mut changed, mut answers) =
             (cells.into_iter(), changed.into_iter(), applied.answers.iter_mut());
         for (index, (group, mut unpacked)) in groups.iter().zip(all).enumerate() {
@@ -223,7 +224,7 @@ impl MemoryStore {
                 }
             }
             // Storing one key may move other keys of the same shard.
-            let found = if groups.len() > 1 { find(&mut shards, group) } else { found[index] };
+            let found = if groups.len() > 1 { find(shards, group) } else { found[index] };
             let found = if found == Location::Absent && !is_new(index) { Location::Unpacked } else { found };
             if !group_changed || lacks_room[index] {
                 shards.of(group.slot.shard).put_back(found, group.slot.id, unpacked);
@@ -305,7 +306,7 @@ fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
 }
 
 /// The cells of a budget, at least one per charge.
-fn load(shards: &mut Locked<'_>, group: &Group<'_>, found: Location) -> Unpacked {
+fn load(shards: &mut (impl Shards + ?Sized), group: &Group<'_>, found: Location) -> Unpacked {
     let loaded = shards.of(group.slot.shard).load(found, group.slot.id, group.inline);
     let mut unpacked = loaded.unwrap_or(Unpacked { tag: group.tag, cells: Cells::new() });
     for charge in group.charges.iter().skip(unpacked.cells.len()) {
@@ -314,6 +315,6 @@ fn load(shards: &mut Locked<'_>, group: &Group<'_>, found: Location) -> Unpacked
     unpacked
 }
 
-fn find(shards: &mut Locked<'_>, group: &Group<'_>) -> Location {
+fn find(shards: &mut (impl Shards + ?Sized), group: &Group<'_>) -> Location {
     shards.of(group.slot.shard).find(group.slot.id, group.tag.words())
 }

@@ -9,39 +9,58 @@ use crate::Timestamp;
 use crate::decision::TAGS_MAX;
 use crate::sync::Guard;
 
-/// The locked shards of one request. Locking in ascending order rules out deadlock.
-pub(super) struct Locked<'a>(SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>);
+/// Shards that a request has locked.
+pub(super) trait Shards {
+    /// One of the shards.
+    fn of(&mut self, index: usize) -> &mut Shard;
+}
 
-impl<'a> Locked<'a> {
-    pub(super) fn new(store: &'a MemoryStore, shards: impl Iterator<Item = usize> + Clone) -> Self {
-        let (mut locked, mut above) = (SmallVec::new(), 0);
-        while let Some(next) = shards.clone().filter(|shard| *shard >= above).min() {
-            locked.push((next, store.shards[next].0.lock()));
-            above = next.saturating_add(1);
-        }
-        Self(locked)
+/// The only shard of a request.
+impl Shards for Shard {
+    #[inline(always)]
+    fn of(&mut self, _: usize) -> &mut Shard {
+        self
     }
+}
 
-    /// One of the locked shards: a caller asks only for those that it gave to [`new`](Self::new),
-    /// of which there is at least one.
-    pub(super) fn of(&mut self, shard: usize) -> &mut Shard {
-        let position = self.0.iter().position(|(index, _)| *index == shard).unwrap_or(0);
-        &mut self.0[position].1
+/// The shards of a request, in ascending order.
+pub(super) type Locked<'a> = SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>;
+
+/// Locks shards. Locking in ascending order rules out deadlock.
+#[inline(always)]
+pub(super) fn lock(store: &MemoryStore, shards: impl Iterator<Item = usize> + Clone) -> Locked<'_> {
+    let (mut locked, mut above) = (Locked::new(), 0);
+    while let Some(next) = shards.clone().filter(|shard| *shard >= above).min() {
+        locked.push((next, store.shards[next].0.lock()));
+        above = next.saturating_add(1);
     }
+    locked
+}
 
-    /// Advances the clocks of all locked shards, continues sweeps that are due, and returns the
-    /// time to decide at.
-    pub(super) fn observe_clock(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
-        let newest = self.0.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
-        let now = monotonic(newest, now);
-        self.set_time(now);
-        for (_, shard) in self.0.iter_mut().filter(|(_, shard)| shard.sweep_is_due(now)) {
+impl Shards for [(usize, Guard<'_, Shard>)] {
+    /// A caller asks only for shards that it gave to [`lock`], and gave at least one.
+    #[inline(always)]
+    fn of(&mut self, index: usize) -> &mut Shard {
+        let position = self.iter().position(|(locked, _)| *locked == index).unwrap_or(0);
+        &mut self[position].1
+    }
+}
+
+/// Advances the clocks of locked shards, continues sweeps that are due, and returns the time to
+/// decide at.
+#[inline(always)]
+pub(super) fn observe_clocks(
+    shards: &mut [(usize, Guard<'_, Shard>)],
+    store: &MemoryStore,
+    now: Timestamp,
+) -> Timestamp {
+    let newest = shards.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
+    let now = monotonic(newest, now);
+    for (_, shard) in shards {
+        shard.set_time(now);
+        if shard.sweep_is_due(now) {
             store.continue_sweep(shard, SWEEP_PER_REQUEST, now);
         }
-        now
     }
-
-    pub(super) fn set_time(&mut self, now: Timestamp) {
-        self.0.iter_mut().for_each(|(_, shard)| shard.set_time(now));
-    }
+    now
 }

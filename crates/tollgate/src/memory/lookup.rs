@@ -9,7 +9,8 @@ use super::table::prefetch;
 use super::{GLOBALS, MemoryStore, SHARDS};
 use crate::Limit;
 use crate::algorithm::token_bucket::Word;
-use crate::key::{Budget, Key, digest};
+use crate::decision::words_of;
+use crate::key::{Key, digest};
 use crate::limit::Kind;
 use crate::request::Client;
 use crate::rule::Tag;
@@ -147,21 +148,19 @@ impl Target<'_> {
             Some(limit) => std::slice::from_ref(limit),
         }
     }
+}
 
-    /// Words that a decision needs for this budget.
-    pub(crate) fn words(&self) -> usize {
-        match self.lookup.tag.budget {
-            Budget::InlineTime => 6,
-            Budget::InlineCount(_) => 4,
-            Budget::Rule | Budget::Override(_) => self.lookup.width,
-        }
+impl PartialEq for Lookup {
+    /// Whether both are for the same tag and the same counts.
+    fn eq(&self, other: &Self) -> bool {
+        self.tag == other.tag && Arc::ptr_eq(&self.tally, &other.tally)
     }
 }
 
 impl Lookup {
-    /// Whether both are for the same tag and the same counts.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.tag == other.tag && Arc::ptr_eq(&self.tally, &other.tally)
+    /// Words that a decision needs for this budget.
+    pub(crate) fn words(&self) -> usize {
+        words_of(self.tag.budget, self.width)
     }
 
     /// The number of the tag.

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::changes::{Changes, Flags};
 use super::hash::{Id, Secrets};
 use super::lookup::{Lookup, Slot};
-use super::table::{SlotIndex, Table, TableView};
+use super::table::{SlotIndex, StateOffset, Table, TableView};
 use super::{ALL_SHARDS, SHARDS};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
@@ -152,14 +152,13 @@ impl Shard {
         self.latest = now;
     }
 
-    /// The state that this budget's tag wrote, and [`next_idle`](Self::next_idle).
+    /// Where the state is that this budget's tag wrote, in the table of its width.
     #[inline(always)]
-    pub(super) fn state_of(&mut self, lookup: &Lookup, slot: &Slot) -> Option<(&mut [u64], &mut u64)> {
-        let table = &mut self.tables[lookup.width.wrapping_sub(1) % WIDEST];
-        Some((table.written_by(slot.id, slot.home, lookup.number())?, &mut self.next_idle))
+    pub(super) fn offset_of(&self, lookup: &Lookup, slot: &Slot) -> Option<StateOffset> {
+        self.table(lookup.width).written_by(slot.id, slot.home, lookup.number())
     }
 
-    /// [`state_of`](Self::state_of) for a one-word state.
+    /// The one-word state that this budget's tag wrote, and [`next_idle`](Self::next_idle).
     #[inline(always)]
     pub(super) fn word_of(&mut self, lookup: &Lookup, slot: &Slot) -> Option<(&mut u64, &mut u64)> {
         let [table, ..] = &mut self.tables;

@@ -42,6 +42,9 @@ pub(super) struct Table {
 /// The index of a slot, valid until the table changes.
 pub(super) type SlotIndex = usize;
 
+/// The offset of a state's first word, valid until the table changes.
+pub(super) type StateOffset = usize;
+
 impl Table {
     /// An empty table for states of `width` words.
     pub(super) const fn new(width: usize) -> Self {
@@ -75,15 +78,15 @@ impl Table {
         None
     }
 
-    /// The state of `id`, if the tag with this number wrote it.
+    /// Where the state of `id` is, if the tag with this number wrote it.
     #[inline(always)]
-    pub(super) fn written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut [u64]> {
+    pub(super) fn written_by(&self, id: Id, home: u64, number: u32) -> Option<StateOffset> {
         let wanted = header(id, number);
         let mut at = first_probe(home, self.slots) * self.stride;
         loop {
-            let [high, low, ..] = *self.words.get(at..at + self.stride)? else { return None };
+            let [high, low] = *self.words.get(at..)?.first_chunk()?;
             if [high, low] == wanted {
-                return self.words.get_mut(at + HEADER..at + self.stride);
+                return Some(at + HEADER);
             }
             if low & NUMBER == 0 {
                 return None;
@@ -95,21 +98,33 @@ impl Table {
         }
     }
 
-    /// [`written_by`](Self::written_by) for a table of one-word states.
+    #[inline(always)]
+    pub(super) fn words_at(&self, at: StateOffset) -> Option<&[u64]> {
+        self.words.get(at..at + self.stride - HEADER)
+    }
+
+    #[inline(always)]
+    pub(super) fn words_at_mut(&mut self, at: StateOffset) -> Option<&mut [u64]> {
+        self.words.get_mut(at..at + self.stride - HEADER)
+    }
+
+    /// The one-word state of `id`, if the tag with this number wrote it.
     #[inline(always)]
     pub(super) fn word_written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut u64> {
         let wanted = header(id, number);
-        let (slots, _) = self.words.as_chunks_mut::<{ HEADER + 1 }>();
-        let mut index = first_probe(home, slots.len());
+        let mut at = first_probe(home, self.slots) * (HEADER + 1);
         loop {
-            let [high, low, _] = *slots.get(index)?;
+            let [high, low, _] = *self.words.get(at..)?.first_chunk()?;
             if [high, low] == wanted {
-                return slots.get_mut(index).map(|[_, _, word]| word);
+                return self.words.get_mut(at + HEADER);
             }
             if low & NUMBER == 0 {
                 return None;
             }
-            index = if index + 1 < slots.len() { index + 1 } else { 0 };
+            at += HEADER + 1;
+            if at >= self.words.len() {
+                at = 0;
+            }
         }
     }
 

@@ -5,19 +5,19 @@
 //! every state has enough left, *write*, and *answer* with the new states. A global budget is
 //! handled like any other; its shard just has few others.
 //!
-//! One budget with an existing state takes one lock and no loop ([`MemoryStore::take_one`]).
-//! Several budgets, or a new one, take the same steps over several locks
-//! ([`MemoryStore::take_all`]). Everything else (a replaced limit, a denial that counts, a block, a
+//! One budget with an existing one-word state takes one lock and no loop
+//! ([`MemoryStore::take_one`]). Any other budgets, new or not, take the same steps in a loop
+//! ([`MemoryStore::take`]). Everything else (a replaced limit, a denial that counts, a block, a
 //! reservation, a log, a state ahead of the clock, a full store) is left to
 //! [`apply`](super::apply).
 
-use super::locked::Locked;
+use super::locked::{Shards, lock, observe_clocks};
 use super::lookup::Target;
 use super::room::Freed;
 use super::shard::{Location, Shard};
+use super::table::StateOffset;
 use super::{MemoryStore, SHARDS};
-use crate::decision::{TAGS_MAX, WORDS_MAX};
-use crate::limit::Kind;
+use crate::decision::{States, StatesBuilder, TAGS_MAX};
 use crate::meter::packed;
 use crate::rule::Tag;
 use crate::{Decision, Limit, Timestamp};
@@ -30,7 +30,7 @@ const SWEEP_PER_NEW_KEY: usize = 16;
 
 impl MemoryStore {
     /// Takes the cost from a request's only budget, if its one-word state exists. `None` leaves the
-    /// request to [`take_all`](Self::take_all): nothing has been done.
+    /// request to [`take`](Self::take): nothing has been done.
     #[inline(always)]
     pub(crate) fn take_one(&self, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
         let Target { lookup, slot, cost, charge } = *target;
@@ -49,104 +49,128 @@ impl MemoryStore {
         Some(Taken { tag: lookup.tag, now, cost, allowed: true, left })
     }
 
-    /// Takes the cost from a request's only budget, under any limits, if its state exists. `inline`
-    /// is the limit that came with the request. `None`: nothing has been done.
-    pub(crate) fn take_known(
-        &self,
-        target: &Target<'_>,
-        inline: Option<&Limit>,
-        now: Timestamp,
-        denied: &mut u32,
-    ) -> Option<Decision> {
-        let Target { lookup, slot, cost, charge } = *target;
-        let shard = &mut *self.shards[slot.shard].0.lock();
-        let now = self.observe_clock(shard, now);
-        let (state, next_idle) = shard.state_of(lookup, &slot)?;
-        let mut left = [0; WORDS_MAX];
-        let (words, rest) = left.split_at_mut_checked(lookup.width)?;
-        copy(words, state);
-        let taken = packed::take(target.limits(inline), words, now.as_nanos(), charge)?;
-        match taken {
-            Some(idle_at) if cost > 0 => {
-                copy(state, words);
-                *next_idle = idle_at.min(*next_idle);
-                shard.note(slot.home);
-            }
-            None if cost > 0 && lookup.tag.counts_denied => return None,
-            _ => copy(words, state),
-        }
-        write_inline(inline, rest);
-        *denied = u32::from(taken.is_none());
-        Some(Decision::of_states(now, cost, taken.is_some(), [Some(lookup.tag), None, None, None], left))
-    }
-
-    /// Takes the cost from all budgets of a request if every one has enough. Sets a bit of `denied`
-    /// for each budget that has too little. `None` leaves the request to
+    /// Takes the cost from all budgets of a request if every one has enough, and pushes the states
+    /// it leaves. `inline` is the limit that came with the request. `None` leaves the request to
     /// [`apply_now`](Self::apply_now): nothing has been done.
-    #[inline(never)]
-    pub(crate) fn take_all(
+    #[inline(always)]
+    pub(crate) fn take(
         &self,
         targets: &[Target<'_>],
         inline: Option<&Limit>,
-        cost: u64,
         now: Timestamp,
-        denied: &mut u32,
-    ) -> Option<Decision> {
-        if targets.is_empty() {
-            return None;
+        left: &mut StatesBuilder,
+    ) -> Option<Verdicts> {
+        match targets {
+            [] => None,
+            // The same steps, compiled for a list of one.
+            [target] => {
+                let shard = &mut *self.shards[target.slot.shard].0.lock();
+                let now = self.observe_clock(shard, now);
+                self.take_locked(shard, std::slice::from_ref(target), inline, now, left)
+            }
+            _ => {
+                let mut locked = lock(self, targets.iter().map(|target| target.slot.shard));
+                let shards = locked.as_mut_slice();
+                let now = observe_clocks(shards, self, now);
+                self.take_locked(shards, targets, inline, now, left)
+            }
         }
-        let mut shards = Locked::new(self, targets.iter().map(|target| target.slot.shard));
-        let now = shards.observe_clock(self, now);
-        let (mut tags, mut left, mut is_new) = ([None; TAGS_MAX], [0; WORDS_MAX], [false; TAGS_MAX]);
-        let mut rest = left.as_mut_slice();
-        let (mut too_little, mut bit) = (0, 1);
-        for ((target, tag), is_new) in targets.iter().zip(&mut tags).zip(&mut is_new) {
+    }
+
+    #[inline(always)]
+    fn take_locked(
+        &self,
+        shards: &mut (impl Shards + ?Sized),
+        targets: &[Target<'_>],
+        inline: Option<&Limit>,
+        now: Timestamp,
+        left: &mut StatesBuilder,
+    ) -> Option<Verdicts> {
+        let (mut slots, mut idle_at) = ([None; TAGS_MAX], u64::MAX);
+        let (mut denied, mut bit, mut takes, mut has_new) = (0, 1, true, false);
+        for (target, slot) in targets.iter().zip(&mut slots) {
             let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
-            let (words, after) = rest.split_at_mut_checked(lookup.width)?;
-            if let Some((state, _)) = shard.state_of(lookup, &target.slot) {
-                copy(words, state);
-            } else if self.has_legacy() || shard.find(target.slot.id, Some(lookup.width)) != Location::Absent
-            {
+            *slot = shard.offset_of(lookup, &target.slot);
+            let draft = left.push(lookup.tag, lookup.width)?;
+            match *slot {
+                Some(at) => copy(draft, shard.table(lookup.width).words_at(at)?),
+                None if self.has_other_state(shard, target) => return None,
+                None => has_new = true,
+            }
+            takes &= target.cost > 0;
+            match packed::take(target.limits(inline), draft, now.as_nanos(), target.charge)? {
+                Some(next) => idle_at = next.min(idle_at),
+                None => denied |= bit,
+            }
+            bit <<= 1;
+            left.push_inline(inline);
+        }
+        if denied != 0 {
+            if takes && targets.iter().any(|target| target.lookup.tag.counts_denied) {
                 return None;
-            } else {
-                *is_new = true;
             }
-            if packed::take(target.limits(inline), words, now.as_nanos(), target.charge)?.is_none() {
-                too_little |= bit;
-            }
-            (*tag, bit) = (Some(lookup.tag), bit << 1);
-            let written = write_inline(inline, after);
-            rest = after.get_mut(written..)?;
+            takes = false;
         }
-        let takes = too_little == 0 && cost > 0;
-        if too_little != 0 && cost > 0 && targets.iter().any(|target| target.lookup.tag.counts_denied) {
-            return None;
+        if has_new {
+            self.add_slots(targets, &mut slots, shards, takes, now)?;
         }
-        if is_new.contains(&true) {
-            self.make_room(targets, &is_new, takes)?;
-        }
-        let mut rest = left.as_mut_slice();
-        for (target, is_new) in targets.iter().zip(is_new) {
+        let mut drafts = left.words_mut();
+        for (target, slot) in targets.iter().zip(&slots) {
             let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
-            let (words, after) = rest.split_at_mut_checked(lookup.width)?;
-            rest = after.get_mut(target.words().saturating_sub(lookup.width)..)?;
-            if takes && is_new {
-                self.add_slot(shard, target, now);
+            let (draft, _) = drafts.split_at_mut_checked(lookup.width)?;
+            match slot.and_then(|at| shard.table_mut(lookup.width).words_at_mut(at)) {
+                Some(state) if takes => {
+                    copy(state, draft);
+                    shard.next_idle = idle_at.min(shard.next_idle);
+                    shard.note(target.slot.home);
+                }
+                Some(state) => copy(draft, state),
+                None => draft.fill(0),
             }
-            let Some((state, next_idle)) = shard.state_of(lookup, &target.slot) else {
-                words.fill(0);
-                continue;
-            };
-            if takes {
-                copy(state, words);
-                *next_idle = packed::idle_at(target.limits(inline), state).min(*next_idle);
-                shard.note(target.slot.home);
-            } else {
-                copy(words, state);
+            drafts = drafts.get_mut(lookup.words()..)?;
+        }
+        Some(Verdicts { now, denied })
+    }
+
+    /// Whether a key without a state of its tag has one elsewhere: of another tag, unpacked, or in
+    /// the version 1 format.
+    #[cold]
+    fn has_other_state(&self, shard: &Shard, target: &Target<'_>) -> bool {
+        self.has_legacy() || shard.find(target.slot.id, Some(target.lookup.width)) != Location::Absent
+    }
+
+    /// Adds slots for the new keys of a request that takes. `None` if there is no room; a request
+    /// that takes nothing gets the same answer.
+    #[cold]
+    fn add_slots(
+        &self,
+        targets: &[Target<'_>],
+        slots: &mut [Option<StateOffset>; TAGS_MAX],
+        shards: &mut (impl Shards + ?Sized),
+        takes: bool,
+        now: Timestamp,
+    ) -> Option<()> {
+        let is_new = slots.map(|slot| slot.is_none());
+        let new = targets.iter().zip(is_new).filter(|(_, is_new)| *is_new).map(|(target, _)| target);
+        for (index, target) in new.clone().enumerate() {
+            if !takes {
+                let has_room = target.slot.shard >= SHARDS || self.room.has_room(&target.lookup.key_count);
+                has_room.then_some(())?;
+            } else if target.slot.shard >= SHARDS {
+                self.room.take_unbounded(&target.lookup.key_count);
+            } else if !self.room.take(&target.lookup.key_count) {
+                new.take(index).for_each(|target| self.room.release(&target.lookup.key_count));
+                return None;
             }
         }
-        *denied = too_little;
-        Some(Decision::of_states(now, cost, too_little == 0, tags, left))
+        if takes {
+            new.for_each(|target| self.add_slot(shards.of(target.slot.shard), target, now));
+            // A new slot may have moved others.
+            for (target, slot) in targets.iter().zip(slots) {
+                *slot = shards.of(target.slot.shard).offset_of(target.lookup, &target.slot);
+            }
+        }
+        Some(())
     }
 
     /// Advances the shard's clock, continues a sweep that is due, and returns the time to decide
@@ -158,24 +182,6 @@ impl MemoryStore {
             self.continue_sweep(shard, SWEEP_PER_REQUEST, now);
         }
         now
-    }
-
-    /// Reserves room for the new keys of a request if they are to be kept. `None` if there is not
-    /// enough; a request that keeps nothing gets the same answer.
-    fn make_room(&self, targets: &[Target<'_>], is_new: &[bool], keeps: bool) -> Option<()> {
-        let new = || targets.iter().zip(is_new).filter(|(_, is_new)| **is_new).map(|(target, _)| target);
-        for (index, target) in new().enumerate() {
-            if !keeps {
-                let has_room = target.slot.shard >= SHARDS || self.room.has_room(&target.lookup.key_count);
-                has_room.then_some(())?;
-            } else if target.slot.shard >= SHARDS {
-                self.room.take_unbounded(&target.lookup.key_count);
-            } else if !self.room.take(&target.lookup.key_count) {
-                new().take(index).for_each(|target| self.room.release(&target.lookup.key_count));
-                return None;
-            }
-        }
-        Some(())
     }
 
     /// Adds a slot for a new key.
@@ -201,6 +207,14 @@ impl MemoryStore {
     }
 }
 
+/// The result of [`MemoryStore::take`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verdicts {
+    pub(crate) now: Timestamp,
+    /// A bit for each budget that has too little.
+    pub(crate) denied: u32,
+}
+
 /// The result of [`MemoryStore::take_one`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
@@ -214,32 +228,17 @@ pub(crate) struct Taken {
 impl Taken {
     #[inline(always)]
     pub(crate) const fn decision(self) -> Decision {
-        let mut words = [0; WORDS_MAX];
-        words[0] = self.left;
-        Decision::of_states(self.now, self.cost, self.allowed, [Some(self.tag), None, None, None], words)
+        Decision::of_states(self.now, self.cost, self.allowed, States::of_word(self.tag, self.left))
     }
 }
 
-/// Writes an inline limit into `words`, and returns how many words that takes.
-#[inline]
-fn write_inline(limit: Option<&Limit>, words: &mut [u64]) -> usize {
-    match limit.map(|limit| &limit.0) {
-        Some(Kind::InlineBucket(inline)) => {
-            let (token, parts) = inline.bucket.token();
-            copy(words, &[inline.bucket.capacity, token, parts]);
-            3
-        }
-        Some(Kind::InlineWindow(window)) => {
-            copy(words, &[window.limit, window.period]);
-            2
-        }
-        _ => 0,
-    }
-}
-
+/// Copies a state. Most have one word or two.
 #[inline(always)]
 fn copy(to: &mut [u64], from: &[u64]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
+    match (to, from) {
+        ([to], [from]) => *to = *from,
+        ([to, to_next], [from, from_next]) => (*to, *to_next) = (*from, *from_next),
+        (to, from) if to.len() == from.len() => to.copy_from_slice(from),
+        _ => {}
     }
 }

@@ -87,16 +87,16 @@ pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
 /// Takes `cost` from the packed states of one budget, and returns when no unit will be in use any
 /// more: `Some(None)` if a state has too few units left, `None` if one is ahead of `now`. Either
 /// way some states may already be changed: call it on a copy.
+#[inline]
 pub(crate) fn take(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> Option<Option<u64>> {
-    let mut idle_at = Some(0);
+    let (mut idle_at, mut fits) = (0, true);
     for limit in limits {
-        let next = packed!(limit, |algorithm| take_next(algorithm, &mut words, now, cost))?;
-        idle_at = match (idle_at, next) {
-            (Some(before), Some(next)) => Some(next.max(before)),
-            _ => None,
-        };
+        match packed!(limit, |algorithm| take_next(algorithm, &mut words, now, cost))? {
+            Some(next) => idle_at = next.max(idle_at),
+            None => fits = false,
+        }
     }
-    Some(idle_at)
+    Some(fits.then_some(idle_at))
 }
 
 /// Takes `cost` from the first packed state in `words`, and advances `words` past it.

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use smallvec::SmallVec;
-
 use super::overrides::Overrides;
 use super::{Limits, Override, Rule};
 use crate::key::Budget;
@@ -20,9 +18,6 @@ pub struct RuleSet {
     by_name: Vec<(&'static str, usize)>,
     /// The overrides of each rule, in the order of the rules.
     overrides: Vec<Overrides>,
-    /// Whether there is exactly one rule that is not on demand, and it enforces and covers every
-    /// request: cached.
-    has_sole_rule: bool,
     /// The names of all attributes that the rules and overrides read, sorted.
     attributes: Vec<String>,
 }
@@ -64,12 +59,10 @@ impl RuleSet {
 
     fn from_checked(rules: Vec<Rule>) -> Self {
         let automatic = rules.partition_point(|rule| !rule.on_demand);
-        let has_sole_rule =
-            automatic == 1 && rules.first().is_some_and(|rule| !rule.shadow && rule.matches.is_empty());
         let mut by_name: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).zip(0..).collect();
         by_name.sort_unstable();
         let overrides = vec![Overrides::default(); rules.len()];
-        let mut set = Self { rules, automatic, by_name, overrides, has_sole_rule, attributes: Vec::new() };
+        let mut set = Self { rules, automatic, by_name, overrides, attributes: Vec::new() };
         set.collect_attributes();
         set
     }
@@ -95,7 +88,6 @@ impl RuleSet {
                 return Err(Error::UnknownRule { rule: replacement.rule().to_string() });
             };
             overrides.push(replacement, &rule.key);
-            self.has_sole_rule = false;
         }
         self.collect_attributes();
         Ok(self)
@@ -129,14 +121,25 @@ impl RuleSet {
             .chain(overrides.map(|(other, budget)| (*budget, other.limits())))
     }
 
-    /// The sole rule of the set, if it covers every unscoped request and has no overrides.
-    #[inline]
-    pub(crate) fn sole_rule(&self) -> Option<&Rule> {
-        if self.has_sole_rule { self.rules.first() } else { None }
+    /// The rules that are not on demand, if they apply to every client's requests alike: enforced,
+    /// global or by client, without conditions and overrides.
+    pub(crate) fn plain(&self) -> Option<&[Rule]> {
+        let rules = self.rules.get(..self.automatic)?;
+        let is_plain = |(rule, overrides): (&Rule, &Overrides)| {
+            let is_conditional = rule.shadow || !rule.matches.is_empty() || !overrides.all.is_empty();
+            !is_conditional && (rule.key.is_empty() || rule.is_by_client())
+        };
+        rules.iter().zip(&self.overrides).all(is_plain).then_some(rules)
     }
 
-    /// The rules that cover a request, each with the limits that apply.
-    pub(crate) fn cover(&self, request: &Request<'_>, covered: &mut SmallVec<[Covered; 4]>) {
+    /// Calls `found` with each rule that covers a request and the limits that apply, up to the first
+    /// error.
+    #[inline(always)]
+    pub(crate) fn cover<E>(
+        &self,
+        request: &Request<'_>,
+        mut found: impl FnMut(Covered) -> Result<(), E>,
+    ) -> Result<(), E> {
         let candidates = match request.only_rule() {
             Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
             None => 0..self.automatic,
@@ -149,18 +152,19 @@ impl RuleSet {
                 continue;
             }
             if !request.is_own() {
-                covered.push(Covered { rule: index, replacement: overrides.find(request) });
+                found(Covered { rule: index, replacement: overrides.find(request) })?;
                 continue;
             }
             // All budgets of the client. The rule's budget has the limits of one override at most.
-            let found = overrides.all_of(request, &rule.key);
+            let all = overrides.all_of(request, &rule.key);
             let replaces =
                 |at: &usize| overrides.all.get(*at).is_some_and(|(_, budget)| *budget == Budget::Rule);
-            let replacement = found.iter().copied().find(replaces);
-            covered.push(Covered { rule: index, replacement });
-            let others = found.into_iter().filter(|at| !replaces(at));
-            covered.extend(others.map(|at| Covered { rule: index, replacement: Some(at) }));
+            found(Covered { rule: index, replacement: all.iter().copied().find(replaces) })?;
+            for at in all.into_iter().filter(|at| !replaces(at)) {
+                found(Covered { rule: index, replacement: Some(at) })?;
+            }
         }
+        Ok(())
     }
 
     /// The index of the rule with this name.
@@ -182,8 +186,12 @@ mod tests {
     }
 
     fn covering(rules: &RuleSet, request: Request<'_>) -> Vec<(String, u64)> {
-        let mut covered = SmallVec::new();
-        rules.cover(&request, &mut covered);
+        let mut covered = Vec::new();
+        let collect = |each| -> Result<(), ()> {
+            covered.push(each);
+            Ok(())
+        };
+        rules.cover(&request, collect).unwrap();
         let limits = |covered: &Covered| {
             let rule = &rules.rules[covered.rule];
             let nth = covered.replacement.map_or(0, |index| index + 1);

@@ -1,0 +1,144 @@
+//! The packed states that a request left, from which a decision computes its numbers on demand.
+
+use std::time::Duration;
+
+use super::{Report, Reports};
+use crate::algorithm::inline::{InlineBucket, InlineWindow};
+use crate::algorithm::token_bucket::TokenBucket;
+use crate::key::Budget;
+use crate::limit::Kind;
+use crate::rule::Tag;
+use crate::store::Cause;
+use crate::{Limit, Meter, Timestamp};
+
+/// The most budgets of a decision with packed states, and the most words of all their states.
+pub(crate) const TAGS_MAX: usize = 4;
+pub(crate) const WORDS_MAX: usize = 8;
+
+/// The packed states of a request's budgets, one after the other. The state of an inline budget is
+/// followed by its limit.
+#[derive(Clone, Copy)]
+pub(crate) struct States {
+    tags: [Option<Tag>; TAGS_MAX],
+    words: [u64; WORDS_MAX],
+}
+
+/// States under construction.
+pub(crate) struct StatesBuilder {
+    states: States,
+    budgets: usize,
+    end: usize,
+}
+
+impl States {
+    /// The one-word state of one budget.
+    #[inline(always)]
+    pub(crate) const fn of_word(tag: Tag, word: u64) -> Self {
+        let mut words = [0; WORDS_MAX];
+        words[0] = word;
+        Self { tags: [Some(tag), None, None, None], words }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn builder() -> StatesBuilder {
+        let states = Self { tags: [None; TAGS_MAX], words: [0; WORDS_MAX] };
+        StatesBuilder { states, budgets: 0, end: 0 }
+    }
+
+    /// The reports of all limits on a request of this cost.
+    pub(super) fn reports(&self, now: Timestamp, cost: u64, allowed: bool) -> Reports {
+        let (mut reports, mut words) = (Reports::new(), self.words.as_slice());
+        for tag in self.tags.iter().flatten() {
+            let (inline, charge) = (read_inline(*tag, words), cost.saturating_mul(tag.unit_cost));
+            let (budget, limits) = match &inline {
+                Some((budget, limit)) => (*budget, std::slice::from_ref(limit)),
+                None => (tag.budget, tag.limits.as_slice()),
+            };
+            for (index, limit) in (0..).zip(limits) {
+                let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
+                words = rest;
+                let meter = Meter::load(*limit, state);
+                reports.push(Report {
+                    rule: tag.rule,
+                    budget,
+                    index,
+                    limit: limit.plain(),
+                    unit_cost: tag.unit_cost,
+                    shadow: false,
+                    outcome: meter.outcome(now, charge, allowed || meter.fits(now, charge)),
+                    cause: Cause::Limit,
+                });
+            }
+        }
+        reports
+    }
+}
+
+impl StatesBuilder {
+    /// Appends a zeroed state of `width` words. `None` if it does not fit.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, tag: Tag, width: usize) -> Option<&mut [u64]> {
+        *self.states.tags.get_mut(self.budgets)? = Some(tag);
+        self.budgets = self.budgets.saturating_add(1);
+        let start = self.end;
+        self.end = start.saturating_add(width);
+        self.states.words.get_mut(start..self.end)
+    }
+
+    /// Appends the inline limit of the last budget, if there is one.
+    #[inline(always)]
+    pub(crate) fn push_inline(&mut self, limit: Option<&Limit>) {
+        match limit.map(|limit| &limit.0) {
+            Some(Kind::InlineBucket(inline)) => {
+                let (token, parts) = inline.bucket.token();
+                self.append([inline.bucket.capacity, token, parts]);
+            }
+            Some(Kind::InlineWindow(window)) => self.append([window.limit, window.period]),
+            _ => {}
+        }
+    }
+
+    fn append<const N: usize>(&mut self, words: [u64; N]) {
+        let rest = self.states.words.get_mut(self.end..).and_then(<[u64]>::first_chunk_mut);
+        self.end = self.end.saturating_add(N);
+        if let Some(rest) = rest {
+            *rest = words;
+        }
+    }
+
+    /// All states.
+    #[inline(always)]
+    pub(crate) const fn words_mut(&mut self) -> &mut [u64] {
+        &mut self.states.words
+    }
+
+    #[inline(always)]
+    pub(crate) const fn finish(self) -> States {
+        self.states
+    }
+}
+
+/// Words that a budget takes in [`States`], with a state of `width` words.
+pub(crate) const fn words_of(budget: Budget, width: usize) -> usize {
+    match budget {
+        Budget::InlineTime => 6,
+        Budget::InlineCount(_) => 4,
+        Budget::Rule | Budget::Override(_) => width,
+    }
+}
+
+/// The inline budget and limit that follow a state.
+fn read_inline(tag: Tag, words: &[u64]) -> Option<(Budget, Limit)> {
+    match (tag.budget, words) {
+        (Budget::InlineTime, [_, _, _, capacity, token, parts, ..]) => {
+            let bucket = TokenBucket::reduced(*capacity, *token, *parts);
+            Some((tag.budget, Limit(Kind::InlineBucket(InlineBucket { bucket, longest: u64::MAX }))))
+        }
+        (Budget::InlineCount(_), [_, _, limit, period, ..]) => {
+            let window = InlineWindow { limit: *limit, period: *period };
+            let budget = Budget::InlineCount(Duration::from_nanos(*period));
+            Some((budget, Limit(Kind::InlineWindow(window))))
+        }
+        _ => None,
+    }
+}
