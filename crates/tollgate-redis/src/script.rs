@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
 use tollgate::{
-    Answer, Cause, Charge, HoldId, Limit, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Until, Verdict,
+    Answer, Cause, Charge, Effect, HoldId, Limit, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Until,
+    Verdict,
 };
 
 use crate::limit::LimitText;
@@ -213,10 +214,19 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
             reset_at: timestamp(reset_at),
             grows_at: timestamp(grows_at),
         };
-        // The shortfall of a settlement includes the cost beyond the script's maximum.
-        let excess = if held == 1 { charge.cost.saturating_sub(COST_MAX) } else { 0 };
+        let units = units.unsigned_abs();
+        let effect = match verb {
+            Verb::Op(Op::Refund) => Effect::GivenBack { units },
+            Verb::Op(Op::Penalise) => Effect::Drawn { units },
+            Verb::Op(Op::Settle { .. }) if held != 1 => Effect::NotReserved,
+            // The shortfall includes the cost beyond the script's maximum.
+            Verb::Op(Op::Settle { .. }) => {
+                Effect::Settled { shortfall: units.saturating_add(charge.cost.saturating_sub(COST_MAX)) }
+            }
+            _ => Effect::None,
+        };
         let cause = if blocked > 0 { Cause::Block { until: timestamp(blocked) } } else { Cause::Limit };
-        Answer { outcome, units: units.unsigned_abs().saturating_add(excess), held: held == 1, cause }
+        Answer { outcome, effect, cause }
     };
     Ok(Reply {
         now,

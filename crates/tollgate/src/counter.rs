@@ -12,7 +12,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::aligned_start;
-use crate::store::{Answer, Applied, Cause, Charge, Op, Store, StoreError};
+use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Store, StoreError};
 use crate::time::nanos_of;
 use crate::{Algorithm, Error, Key, Limit, Meter, Outcome, Timestamp};
 
@@ -49,12 +49,8 @@ impl<C: Counter> Store for CounterStore<C> {
         }
         let mut answers = SmallVec::new();
         for charge in charges {
-            answers.push(Answer {
-                outcome: self.count(charge, now).await?,
-                units: 0,
-                held: false,
-                cause: Cause::Limit,
-            });
+            let outcome = self.count(charge, now).await?;
+            answers.push(Answer { outcome, effect: Effect::None, cause: Cause::Limit });
         }
         Ok(Applied { now, answers, changed: true, converted: 0 })
     }

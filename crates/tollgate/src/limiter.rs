@@ -327,7 +327,7 @@ impl<S: Store> Shared<S> {
     /// Applies an operation and returns the units moved, the largest number of any limit.
     async fn act_units(&self, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
         let applied = self.act(op, plan, cost).await?;
-        Ok(applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0))
+        Ok(applied.answers.iter().map(|answer| answer.effect.units()).max().unwrap_or(0))
     }
 
     /// Calls the store with the deadline. The timer is set up only if the store does not answer at

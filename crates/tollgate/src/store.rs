@@ -20,8 +20,7 @@ use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 /// **All or nothing.** [`Op::Take`] and [`Op::Reserve`] draw on every key if every charge that is
 /// not a shadow fits, and on none otherwise. (A limit that counts denied attempts counts them,
 /// unless they can never fit.) A shadow charge is drawn if the request is admitted and all shadow
-/// charges of the same rule fit. The same key twice in one call is charged once, with the larger
-/// cost.
+/// charges of the same rule fit. A call has no key twice: the limiter merges such charges.
 ///
 /// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same
 /// numbers: to the unit and to the store's resolution in time. Where the stored state was written
@@ -235,12 +234,46 @@ pub struct Answer {
     /// The verdict and the numbers afterwards. After a denial the numbers are those that a peek of
     /// the same request would report next.
     pub outcome: Outcome,
-    /// Units moved: given back by a refund, drawn by a penalty; for a settlement, the shortfall.
-    pub units: u64,
-    /// For a settlement, whether the reservation still existed.
-    pub held: bool,
+    /// What the operation did besides.
+    pub effect: Effect,
     /// The cause of a denial.
     pub cause: Cause,
+}
+
+/// The effect of an operation that moves units without a verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// None: the operation takes, reserves, peeks, blocks or resets.
+    #[default]
+    None,
+    /// A refund gave units back.
+    GivenBack {
+        /// How many: at most as many as were in use.
+        units: u64,
+    },
+    /// A penalty drew units.
+    Drawn {
+        /// How many: at most as many as were left.
+        units: u64,
+    },
+    /// A settlement ended the reservation.
+    Settled {
+        /// The part of the actual cost that was neither held nor left.
+        shortfall: u64,
+    },
+    /// A settlement found no reservation.
+    NotReserved,
+}
+
+impl Effect {
+    /// The units moved, or the shortfall of a settlement.
+    pub(crate) const fn units(self) -> u64 {
+        match self {
+            Self::GivenBack { units } | Self::Drawn { units } | Self::Settled { shortfall: units } => units,
+            Self::None | Self::NotReserved => 0,
+        }
+    }
 }
 
 /// The cause of a denial.

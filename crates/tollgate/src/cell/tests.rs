@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rule::Tag;
-use crate::store::{Answer, Charge, Op};
+use crate::store::{Answer, Charge, Effect, Op};
 use crate::{Budget, Key, MINUTE, RuleName, Verdict};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
     assert_eq!(one(&mut cell, reserve(5, false), &limit, 8, NOW).outcome.remaining, 2);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(4)).outcome.remaining, 2);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
-    assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).held);
+    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).effect, Effect::NotReserved);
     assert!(cell.is_idle(at(6)));
 }
 
@@ -53,7 +53,7 @@ fn c5_one_holder_has_at_most_as_many_reservations_as_are_free() {
     assert!(!reserve(&mut cell, 2, 20).allowed());
     assert!(reserve(&mut cell, 3, 10).allowed());
     assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed(), "requests go on");
-    assert!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).held);
+    assert_ne!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).effect, Effect::NotReserved);
     assert!(!reserve(&mut cell, 1, 30).allowed(), "the first still has far more than are free");
     cell.expire(at(30));
     assert!(cell.holds.is_empty());
@@ -73,7 +73,7 @@ fn b11_an_administrative_verb_leaves_the_client_s_limit_unchanged() {
     let mut cell = Cell::new(gold);
     one(&mut cell, Op::Take, &gold, 600, NOW);
     // An administrator may not know the client's plan.
-    assert_eq!(one(&mut cell, Op::Penalise, &base, 50, NOW).units, 50);
+    assert_eq!(one(&mut cell, Op::Penalise, &base, 50, NOW).effect, Effect::Drawn { units: 50 });
     one(&mut cell, Op::Block { until: Until::Date(NOW) }, &base, 0, NOW);
     assert_eq!(one(&mut cell, Op::Peek, &gold, 1, NOW).outcome.remaining, 350);
 }
@@ -96,7 +96,7 @@ fn c5_settling_gives_back_the_excess_or_takes_the_shortfall() {
         let mut cell = Cell::new(limit);
         one(&mut cell, reserve(30, false), &limit, 5, NOW);
         let answer = one(&mut cell, Op::Settle { hold: HOLD }, &limit, actual, at(1));
-        assert_eq!((answer.held, answer.units, answer.outcome.remaining), (true, shortfall, remaining));
+        assert_eq!((answer.effect, answer.outcome.remaining), (Effect::Settled { shortfall }, remaining));
     }
 }
 
@@ -137,7 +137,7 @@ fn c5_a_firm_reservation_stays_drawn_when_it_expires_unsettled() {
     let denied = one(&mut cell, Op::Peek, &limit, 3, at(4));
     assert_eq!(denied.outcome.verdict, Verdict::Denied { retry_after: Duration::from_secs(56) });
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 2);
-    assert!(!one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(5)).held);
+    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(5)).effect, Effect::NotReserved);
     assert!(Cell::from_numbers(cell.limit(), &cell.to_numbers()).is_some());
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Block, Cell, Hold};
 use crate::meter::{MeterView, RawOutcome, Skew};
-use crate::store::{Answer, Applied, Cause, Charge, Op};
+use crate::store::{Answer, Applied, Cause, Charge, Effect, Op};
 use crate::{Limit, Timestamp, Verdict};
 
 /// The result of a request, and which of its cells to write.
@@ -169,7 +169,7 @@ impl<'a> CellView<'a> {
             RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units)).into();
         let blocked = self.cell.is_blocked(self.now);
         let cause = if blocked { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
-        Answer { outcome, units: 0, held: false, cause }
+        Answer { outcome, effect: Effect::None, cause }
     }
 }
 
@@ -266,26 +266,30 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
     if cell.meter.written_at() <= now {
         cell.expire(now);
     }
-    let (mut units, mut held, before) = (0, false, cell.meter.clone());
-    match op {
+    let before = cell.meter.clone();
+    let effect = match op {
         Op::Refund => {
             let at = cell.meter.not_before(now);
             let before = cell.meter.used(at);
             cell.meter.give(at, charge.cost);
-            units = before.saturating_sub(cell.meter.used(at));
+            Effect::GivenBack { units: before.saturating_sub(cell.meter.used(at)) }
         }
-        Op::Penalise => units = cell.meter.penalise(now, charge.cost),
-        Op::Block { until } => cell.block = Block::new(until, now),
-        Op::Settle { hold } => {
-            let shortfall = cell.settle(hold, now, charge.cost);
-            (units, held) = (shortfall.unwrap_or(0), shortfall.is_some());
+        Op::Penalise => Effect::Drawn { units: cell.meter.penalise(now, charge.cost) },
+        Op::Block { until } => {
+            cell.block = Block::new(until, now);
+            Effect::None
         }
-        Op::Reset | Op::Take | Op::Reserve { .. } | Op::Peek => {}
-    }
-    let changed = held || cell.meter != before || matches!(op, Op::Reset | Op::Block { .. });
+        Op::Settle { hold } => match cell.settle(hold, now, charge.cost) {
+            Some(shortfall) => Effect::Settled { shortfall },
+            None => Effect::NotReserved,
+        },
+        Op::Reset | Op::Take | Op::Reserve { .. } | Op::Peek => Effect::None,
+    };
+    let ends = matches!(effect, Effect::Settled { .. }) || matches!(op, Op::Reset | Op::Block { .. });
+    let changed = ends || cell.meter != before;
     let limit = cell.limit();
     let view = CellView::new(&cell, &limit, reading, now);
-    let answer = Answer { units, held, ..view.answer(charge.cost, view.fits(charge.cost)) };
+    let answer = Answer { effect, ..view.answer(charge.cost, view.fits(charge.cost)) };
     if changed {
         *kept = cell.without_ended(now);
     }

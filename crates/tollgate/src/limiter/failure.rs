@@ -8,7 +8,7 @@ use super::Shared;
 use super::plan::Plan;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
-use crate::store::{Answer, Cause, Charge, Op};
+use crate::store::{Answer, Cause, Charge, Effect, Op};
 use crate::{Algorithm, Bucket, Decision, Limit, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
 
 /// A share of a limit, in millionths.
@@ -125,7 +125,7 @@ fn assumed(verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
         Verdict::Allowed | Verdict::Never => now,
     };
     let outcome = Outcome { now, verdict, remaining, reset_at: at, grows_at: at };
-    Answer { outcome, units: 0, held: false, cause: Cause::Limit }
+    Answer { outcome, effect: Effect::None, cause: Cause::Limit }
 }
 
 #[cfg(test)]

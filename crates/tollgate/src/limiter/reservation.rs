@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::plan::{Plan, PlannedCharge};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
-use crate::store::{Answer, Applied, HoldId, Op, Store};
+use crate::store::{Answer, Applied, Effect, HoldId, Op, Store};
 use crate::{AsRequest, Decision, Error, Verdict};
 
 /// A reservation: units held for work whose cost is not known yet.
@@ -105,7 +105,7 @@ impl<S: Store> Limiter<S> {
         }
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
         let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
-        let mut held = enforced.map(|(_, answer)| answer.held).peekable();
+        let mut held = enforced.map(|(_, answer)| answer.effect != Effect::NotReserved).peekable();
         if held.peek().is_some() && !held.any(|held| held) {
             return Err(Error::NotReserved);
         }
@@ -211,7 +211,9 @@ impl<S: Store> Reservation<S> {
 
     /// Whether a limit that enforces held nothing at settlement.
     fn is_lost(&self, applied: &Applied) -> bool {
-        let lost = |(charge, answer): (&PlannedCharge, &Answer)| !charge.shadow && !answer.held;
+        let lost = |(charge, answer): (&PlannedCharge, &Answer)| {
+            !charge.shadow && answer.effect == Effect::NotReserved
+        };
         self.plan.distinct().zip(&applied.answers).any(lost)
     }
 }
@@ -222,14 +224,14 @@ impl<S: Store> Shared<S> {
         let applied = self.act(Op::Penalise, plan, cost).await?;
         let charges = plan.charges(cost);
         let each = charges.iter().zip(&applied.answers);
-        let lacking = each.map(|(charge, answer)| charge.cost.saturating_sub(answer.units));
+        let lacking = each.map(|(charge, answer)| charge.cost.saturating_sub(answer.effect.units()));
         Ok(Settlement { shortfall: lacking.max().unwrap_or(0) })
     }
 }
 
 impl Settlement {
     fn of(applied: &Applied) -> Self {
-        Self { shortfall: applied.answers.iter().map(|answer| answer.units).max().unwrap_or(0) }
+        Self { shortfall: applied.answers.iter().map(|answer| answer.effect.units()).max().unwrap_or(0) }
     }
 }
 
@@ -240,7 +242,8 @@ impl<S: Store> Drop for Reservation<S> {
         // A store that needs more than one poll gives the units back when the reservation expires.
         let charges = self.plan.charges(self.if_dropped);
         let released = poll_once(store.apply(Op::Settle { hold }, &charges, clock.now()));
-        let settled_before = |applied: &Applied| !applied.answers.iter().any(|answer| answer.held);
+        let settled_before =
+            |applied: &Applied| applied.answers.iter().all(|answer| answer.effect == Effect::NotReserved);
         if self.settling > 0 && matches!(&released, Poll::Ready(Ok(applied)) if settled_before(applied)) {
             // The store had settled it, but the caller never received the result.
             let _ = poll_once(store.apply(Op::Refund, &self.plan.charges(self.settling), clock.now()));

@@ -12,7 +12,7 @@ use super::shard::{Cells, Location, Unpacked};
 use super::{MemoryStore, OnFull, SHARDS};
 use crate::cell::{Cell, Transaction, transact};
 use crate::rule::Tag;
-use crate::store::{Answer, Applied, Cause, Charge, Op, StoreError, Until};
+use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, StoreError, Until};
 use crate::sync::atomic::Ordering;
 use crate::{Limit, Outcome, Timestamp, Verdict};
 
@@ -57,11 +57,12 @@ impl MemoryStore {
         }
         let groups = self.groups(charges);
         if let Some(mut applied) = self.apply_groups(op, &groups, now, WhenFull::Abort) {
-            if pools && matches!(op, Op::Settle { .. }) && applied.answers.iter().any(|answer| !answer.held) {
+            let not_reserved = |answer: &Answer| answer.effect == Effect::NotReserved;
+            if pools && applied.answers.iter().any(not_reserved) {
                 // The reservation may have been made in a pool, when there was no room.
                 let pooled = self.apply_pooled(op, charges, now, |_| true)?;
                 for (answer, pooled) in applied.answers.iter_mut().zip(pooled.answers) {
-                    *answer = if answer.held { *answer } else { pooled };
+                    *answer = if not_reserved(answer) { pooled } else { *answer };
                 }
             }
             return Ok(applied);

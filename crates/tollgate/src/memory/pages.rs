@@ -22,14 +22,14 @@ use smallvec::SmallVec;
 
 use super::changes::page_of;
 use super::hash::Id;
-use super::legacy::{cell_of_v1, shard_of_v1};
+use super::legacy::is_v1;
 use super::lookup::shard_of;
 use super::shard::{Cells, Location, Shard, Unpacked, WIDEST, pack};
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::key::Budget;
 use crate::rule::Tag;
-use crate::{Error, Limit, Meter, RuleName};
+use crate::{Error, Limit, RuleName};
 
 /// Length of a page's name: two bytes for the shard, one for the page.
 const NAME: usize = 3;
@@ -37,11 +37,7 @@ const NAME: usize = 3;
 /// Length of a single-key page's name: the page's name and the key's identity.
 const NAME_SINGLE: usize = NAME + ID;
 
-/// Length of a version 1 page's name, with one byte for the shard.
-const NAME_V1: usize = 2;
-const NAME_SINGLE_V1: usize = NAME_V1 + ID;
-
-const ID: usize = 12;
+pub(super) const ID: usize = 12;
 
 const DUPLICATE_KEY: &str = "invalid: it repeats a key of another page";
 
@@ -135,8 +131,8 @@ impl Loader<'_> {
     /// [`Error::InvalidPage`] if the page is damaged or belongs to another store. The store must
     /// not be used then.
     pub fn load(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
-        if name.len() == NAME_V1 || name.len() == NAME_SINGLE_V1 {
-            return self.load_v1(name, content);
+        if is_v1(name) {
+            return self.store.load_v1(name, content);
         }
         let invalid = |reason| Error::InvalidPage { reason };
         let shard = usize::from(u16::from_be_bytes(*name.first_chunk().ok_or(invalid("without a name"))?));
@@ -165,58 +161,6 @@ impl Loader<'_> {
             self.store.room.take_unbounded(&self.store.room.of(tag.rule));
         }
         Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
-    }
-
-    /// Loads a version 1 page.
-    fn load_v1(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
-        let invalid = |reason| Error::InvalidPage { reason };
-        let mut rest = content;
-        let limits = |rest: &mut &[u8]| {
-            let limits: Option<Vec<&str>> =
-                (0..u16::from_le_bytes(bytes(rest)?)).map(|_| text(rest)).collect();
-            let limits: Option<Vec<Limit>> = limits?.iter().map(|limit| limit.parse().ok()).collect();
-            limits.filter(|limits| !limits.is_empty()).map(|limits| self.store.legacy_tag(limits.into()))
-        };
-        let mut keys: Vec<(Id, Unpacked, bool)> = Vec::new();
-        let mut read = || {
-            let numbers = |rest: &mut &[u8], count: u32| -> Option<Vec<u64>> {
-                (0..count).map(|_| bytes(rest).map(u64::from_le_bytes)).collect()
-            };
-            if name.len() == NAME_SINGLE_V1 {
-                let (id, tag) = (id_of(&name[NAME_V1..])?, limits(&mut rest)?);
-                let cell = |limit: &Limit| {
-                    let count = u32::from_le_bytes(bytes(&mut rest)?);
-                    cell_of_v1(limit, &numbers(&mut rest, count)?)
-                };
-                let cells = tag.limits.into_iter().map(cell).collect::<Option<Cells>>()?;
-                keys.push((id, Unpacked { tag, cells }, false));
-                return rest.is_empty().then_some(());
-            }
-            let tags: Option<Vec<Tag>> =
-                (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| limits(&mut rest)).collect();
-            let tags = tags?;
-            for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
-                let id = id_of(&bytes::<ID>(&mut rest)?)?;
-                let tag = *tags.get(usize::from(u16::from_le_bytes(bytes(&mut rest)?)))?;
-                let words = numbers(&mut rest, u32::try_from(tag.words()?).ok()?)?;
-                let (mut cells, mut words) = (Cells::new(), words.as_slice());
-                for limit in tag.limits {
-                    let (state, others) = words.split_at_checked(Meter::words(limit)?)?;
-                    cells.push(Cell::plain(Meter::load(*limit, state)));
-                    words = others;
-                }
-                keys.push((id, Unpacked { tag, cells }, true));
-            }
-            rest.is_empty().then_some(())
-        };
-        read().ok_or(invalid("not a list of keys and their states"))?;
-        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
-        for (id, unpacked, packed) in keys {
-            let elsewhere = invalid("of another store: its keys belong to other pages");
-            let shard = shard_of_v1(name, id, self.store).ok_or(elsewhere)?;
-            self.store.put(shard, id, unpacked, packed).map_err(invalid)?;
-        }
-        Ok(count)
     }
 
     /// Checks that a key belongs to the page of this name.
@@ -404,7 +348,7 @@ fn write_single(unpacked: &Unpacked, content: &mut Vec<u8>) {
 }
 
 /// Reads a text.
-fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+pub(super) fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = usize::from(u16::from_le_bytes(bytes(rest)?));
     let text;
     (text, *rest) = rest.split_at_checked(length)?;
@@ -412,7 +356,7 @@ fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
 }
 
 /// Reads `N` bytes.
-fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+pub(super) fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let next;
     (next, *rest) = rest.split_first_chunk()?;
     Some(*next)
@@ -425,7 +369,7 @@ fn id_bytes(Id { high, low }: Id) -> [u8; ID] {
     bytes
 }
 
-fn id_of(bytes: &[u8]) -> Option<Id> {
+pub(super) fn id_of(bytes: &[u8]) -> Option<Id> {
     let (high, low) = bytes.split_first_chunk()?;
     Some(Id { high: u64::from_be_bytes(*high), low: u32::from_be_bytes(low.try_into().ok()?) })
 }

@@ -266,7 +266,7 @@ impl Table {
     /// longer anyway.
     #[inline]
     const fn max_load(&self) -> (usize, usize) {
-        if self.stride < HEADER + 3 { (5, 6) } else { (9, 10) }
+        if self.stride < HEADER + 3 { (3, 4) } else { (9, 10) }
     }
 
     /// The divisor of a growth step: the table grows by a whole while it is small and growth is
