@@ -13,10 +13,14 @@
 //! fraction. If that is whole, the state is 8 bytes. If not (3 per second), the state also carries
 //! a fraction. Rounding the time of a token to nanoseconds instead is the classic cause of drift.
 
-use std::fmt::Debug;
-
 use super::{Arithmetic, aligned_end, aligned_start, narrow, product, quotient_ceil, sum};
 use crate::Timestamp;
+
+mod fraction;
+mod word;
+
+pub(crate) use fraction::{Fraction, Parts, Whole};
+pub(crate) use word::Word;
 
 /// The limit. `F` says whether a token is a whole number of nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,60 +40,6 @@ pub(crate) struct State<R> {
     full_at: u64,
     /// The fraction of a nanosecond.
     rest: R,
-}
-
-/// The fractions of a nanosecond that a bucket counts in.
-pub(crate) trait Fraction: Copy + Debug + Eq {
-    /// The stored fraction of a nanosecond.
-    type Rest: Copy + Debug + Default + PartialEq;
-    /// The words of a packed state.
-    const WORDS: usize;
-    /// Parts of a nanosecond: the denominator.
-    fn parts(self) -> u64;
-    fn keep(numerator: u64) -> Self::Rest;
-    fn numerator(rest: Self::Rest) -> u64;
-}
-
-/// A token is a whole number of nanoseconds: there is no fraction, and the state is eight bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Whole;
-
-impl Fraction for Whole {
-    type Rest = ();
-
-    const WORDS: usize = 1;
-
-    fn parts(self) -> u64 {
-        1
-    }
-
-    fn keep(_numerator: u64) {}
-
-    fn numerator((): ()) -> u64 {
-        0
-    }
-}
-
-/// A token is a fraction of nanoseconds with this denominator: the state carries the numerator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Parts(u64);
-
-impl Fraction for Parts {
-    type Rest = u64;
-
-    const WORDS: usize = 2;
-
-    fn parts(self) -> u64 {
-        self.0
-    }
-
-    fn keep(numerator: u64) -> u64 {
-        numerator
-    }
-
-    fn numerator(rest: u64) -> u64 {
-        rest
-    }
 }
 
 impl State<u64> {
@@ -132,44 +82,7 @@ impl TokenBucket<Parts> {
     }
 }
 
-/// A bucket with whole tokens and smooth refill, prepared for requests: its state is one word, and
-/// a decision takes only additions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Word {
-    capacity: u64,
-    token: u64,
-    /// Nanoseconds of a full refill.
-    refill: u64,
-}
-
-impl Word {
-    /// The state after taking `units`: `Some(None)` if they do not fit, `None` if the state is
-    /// ahead of `now`. Equivalent to [`Arithmetic`].
-    #[inline(always)]
-    pub(crate) const fn take(&self, full_at: u64, now: u64, units: u64) -> Option<Option<u64>> {
-        let latest = sum(now, self.refill);
-        if full_at > latest {
-            return None;
-        }
-        if units > self.capacity {
-            return Some(None);
-        }
-        let start = if full_at > now { full_at } else { now };
-        let taken = start.wrapping_add(units.wrapping_mul(self.token));
-        if taken > latest {
-            return Some(None);
-        }
-        Some(Some(taken))
-    }
-}
-
 impl TokenBucket<Whole> {
-    /// This bucket prepared for requests, unless its refill is stepped.
-    pub(crate) const fn word(&self) -> Option<Word> {
-        let (capacity, token) = (self.capacity, self.token);
-        if self.stepped { None } else { Some(Word { capacity, token, refill: self.span(capacity) }) }
-    }
-
     /// This bucket in the general form.
     pub(crate) const fn in_parts(self) -> TokenBucket<Parts> {
         let Self { capacity, amount, interval, stepped, token, fraction: _ } = self;
