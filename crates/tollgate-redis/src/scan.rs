@@ -1,16 +1,15 @@
 //! A scan over every key of a prefix, page by page, for administrators. It does not block traffic.
 //! A key that is written during the scan may be missed.
 
+use std::collections::HashSet;
+
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
-use redis::{Cmd, Pipeline, RedisResult, Value, from_redis_value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, from_redis_value};
 
 use crate::connection::Connection;
 
 /// Keys that Redis visits per SCAN.
 const SCAN_COUNT: usize = 1_000;
-
-/// A master of a Cluster; `None` for a single server.
-type Node = Option<SingleNodeRoutingInfo>;
 
 impl Connection {
     /// Sends `command` for every key that `is_wanted` selects, and passes the key's name and the
@@ -51,40 +50,92 @@ impl Connection {
         Ok(())
     }
 
-    async fn masters(&mut self) -> RedisResult<Vec<Node>> {
-        let Self::Cluster(connection) = self else { return Ok(vec![None]) };
+    /// Every master. A Cluster client skips masters that it is not connected to, so the nodes that
+    /// answer are compared with those that the Cluster has.
+    async fn masters(&mut self) -> RedisResult<Vec<SingleNodeRoutingInfo>> {
+        let Self::Cluster(connection) = self else { return Ok(vec![SingleNodeRoutingInfo::Random]) };
         let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let answers = connection.route_command(redis::cmd("PING"), all).await?;
-        let node = |(address, _): (Value, Value)| {
-            let address: String = from_redis_value(address).ok()?;
-            let (host, port) = address.rsplit_once(':')?;
-            Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
-        };
-        match answers {
-            Value::Map(answers) => Ok(answers.into_iter().map(node).filter(Option::is_some).collect()),
-            _ => Ok(Vec::new()),
-        }
+        let slots = redis::cmd("CLUSTER").arg("SLOTS").take();
+        parse_masters(connection.route_command(slots, all).await?)
     }
 
-    /// Sends commands to one node in a pipeline, each once.
-    async fn send_to(&mut self, node: &Node, commands: Vec<Cmd>) -> RedisResult<Vec<Value>> {
+    /// Sends commands to one node in a pipeline, each once. A single server is the only node.
+    async fn send_to(&mut self, node: &SingleNodeRoutingInfo, commands: Vec<Cmd>) -> RedisResult<Vec<Value>> {
         let mut pipeline = Pipeline::with_capacity(commands.len());
         let count = commands.len();
         commands.into_iter().for_each(|command| {
             pipeline.add_command(command);
         });
-        match (self, node) {
-            (Self::Cluster(connection), Some(node)) => {
-                connection.route_pipeline(pipeline, 0, count, node.clone()).await
+        match self {
+            Self::Cluster(connection) => {
+                let answers = connection.route_pipeline(pipeline, 0, count, node.clone()).await?;
+                answers.into_iter().map(Value::extract_error).collect()
             }
-            (Self::Cluster(_), None) => Ok(Vec::new()),
-            (Self::Server(connection), _) => pipeline.query_async(connection).await,
+            Self::Server(connection) => pipeline.query_async(connection).await,
         }
     }
+}
+
+/// The nodes that answered `CLUSTER SLOTS`, by their addresses.
+///
+/// # Errors
+/// If an answer cannot be read, or if the answers name a master that did not answer.
+fn parse_masters(answers: Value) -> RedisResult<Vec<SingleNodeRoutingInfo>> {
+    let answers: Vec<(String, Vec<Vec<Value>>)> = from_redis_value(answers)?;
+    let (mut nodes, mut ids) = (Vec::new(), HashSet::new());
+    for (address, ranges) in answers {
+        let (host, port) = address.rsplit_once(':').ok_or_else(|| unreadable(&address))?;
+        let port = port.parse().map_err(|_| unreadable(&address))?;
+        nodes.push(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port });
+        for range in ranges {
+            // First slot, last slot, master, replicas.
+            let master = range.into_iter().nth(2).unwrap_or(Value::Nil);
+            // Host, port, id.
+            let id = from_redis_value::<Vec<Value>>(master)?.into_iter().nth(2).unwrap_or(Value::Nil);
+            ids.insert(from_redis_value::<String>(id)?);
+        }
+    }
+    if nodes.is_empty() || nodes.len() < ids.len() {
+        let (answered, all) = (nodes.len(), ids.len());
+        let detail = format!("{answered} of {all}; check CLUSTER NODES, and try again when all are up");
+        return Err((ErrorKind::ClusterConnectionNotFound, "not every master answered", detail).into());
+    }
+    Ok(nodes)
+}
+
+fn unreadable(address: &str) -> RedisError {
+    let detail = format!("{address:?}; announce each node as host:port (cluster-announce-ip)");
+    (ErrorKind::UnexpectedReturnType, "a master's address cannot be read", detail).into()
 }
 
 /// Escapes a text for a glob pattern.
 fn glob_escaped(text: &str) -> String {
     let special = |letter| matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
     text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer to `CLUSTER SLOTS` from `address`, which names these masters.
+    fn answer(address: &str, ids: &[&str]) -> (Value, Value) {
+        let text = |text: &str| Value::BulkString(text.into());
+        let master = |id: &&str| Value::Array(vec![text("::1"), Value::Int(7000), text(id)]);
+        let range = |id| Value::Array(vec![Value::Int(0), Value::Int(1), master(id)]);
+        (text(address), Value::Array(ids.iter().map(range).collect()))
+    }
+
+    #[test]
+    fn a_master_that_cannot_be_addressed_is_an_error() {
+        let masters = |answers: Vec<_>| parse_masters(Value::Map(answers)).map(|nodes| nodes.len());
+        assert_eq!(masters(vec![answer("::1:7000", &["a", "b"]), answer("host:7001", &["b", "a"])]), Ok(2));
+        for unreadable in ["host", "host:", "host:port", "host:70000"] {
+            let error = masters(vec![answer("host:1", &["a"]), answer(unreadable, &["a"])]).unwrap_err();
+            assert!(error.to_string().contains("cluster-announce-ip"), "{error}");
+        }
+        assert!(masters(vec![answer("host:1", &["a", "b"])]).is_err(), "b did not answer");
+        assert!(masters(vec![]).is_err() && parse_masters(Value::Okay).is_err());
+        assert!(masters(vec![(Value::BulkString("host:1".into()), Value::Okay)]).is_err());
+    }
 }

@@ -230,3 +230,25 @@ fn clearing_a_rule_and_listing_blocks_reach_every_master() {
         assert!(!node.check("open", client).allowed(), "the block of another rule stays");
     }
 }
+
+#[test]
+fn clearing_a_rule_fails_if_a_master_is_down() {
+    let settings = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
+    let [first, mut second] = [0; 2].map(|_| Redis::start(&settings));
+    for (node, [from, to]) in [(&first, ["0", "8191"]), (&second, ["8192", "16383"])] {
+        assert_eq!(node.cli(&["cluster", "addslotsrange", from, to]), "OK");
+    }
+    assert_eq!(second.cli(&["cluster", "meet", "127.0.0.1", &first.port.to_string()]), "OK");
+    until("both nodes know all slots", || {
+        [&first, &second].iter().all(|node| {
+            let info = node.cli(&["cluster", "info"]);
+            info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+        })
+    });
+    let url = format!("redis+cluster://127.0.0.1:{}", first.port);
+    assert_eq!(run(Node::new(&url).limiter.store().clear("open")), Ok(0));
+    second.kill();
+    let cleared = run(Node::new(&url).limiter.store().clear("open"));
+    let error = cleared.expect_err("one of two masters was asked").to_string();
+    assert!(error.contains("1 of 2") && error.contains("try again"), "{error}");
+}
