@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Response, StatusCode};
-use tollgate::{Decision, Limiter, MAX_COUNT, MemoryStore, Store};
+use tollgate::{Decision, Limiter, MAX_COUNT, MemoryStore, RequestBuf, Store};
 use tower_layer::Layer;
 
 use crate::denied::denied;
-use crate::{Asked, Head, Headers, Identity, RateLimit, UNIDENTIFIED};
+use crate::{Head, Headers, Identity, RateLimit, UNIDENTIFIED};
 
 /// Puts a limiter in front of a service.
 ///
@@ -191,17 +191,18 @@ impl<S, T> Layer<T> for RateLimitLayer<S> {
 }
 
 impl<S: Store> Gate<S> {
-    pub(crate) fn ask<'a>(&self, head: Head<'a>) -> Asked<'a> {
+    /// The request to the limiter.
+    pub(crate) fn request<'a>(&self, head: Head<'a>) -> RequestBuf<'a> {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(head).min(MAX_COUNT));
         let client = self.identity.identify(head).unwrap_or_else(|| {
             self.unidentified.fetch_add(1, Ordering::Relaxed);
             Cow::Borrowed(UNIDENTIFIED)
         });
-        let own = |name: &str| {
-            let (_, extract) = self.attributes.iter().find(|(own, _)| own == name)?;
+        let custom = |name: &str| {
+            let (_, extract) = self.attributes.iter().find(|(custom, _)| custom == name)?;
             Some(extract(head).map(Cow::Owned))
         };
-        self.limiter.with_rules(|rules| Asked::with_own(head, client, rules, own)).costing(cost)
+        self.limiter.with_rules(|rules| head.request_with(client, rules, custom)).cost(cost)
     }
 
     /// The response to a denied request.

@@ -28,7 +28,7 @@
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-mod asked;
+mod attributes;
 mod body;
 mod denied;
 mod future;
@@ -40,7 +40,6 @@ mod identity;
 mod layer;
 mod service;
 
-pub use asked::Asked;
 pub use body::ResponseBody;
 pub use denied::{
     Denied, Numbers, Problem, blocked_until, denied, denied_as, denied_with, json, millis_ceil,

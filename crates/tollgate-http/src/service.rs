@@ -46,7 +46,8 @@ where
         let gate = &self.gate;
         if gate.by_response.is_none() {
             let head = Head::from(&request);
-            if let Some(decided) = gate.limiter.check_now(&gate.ask(head)) {
+            let decided = gate.limiter.check_now(&gate.request(head));
+            if let Some(decided) = decided {
                 return match gate.verdict(head, decided) {
                     Passage::Open(decision) => {
                         ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision)
@@ -106,7 +107,7 @@ where
     T: Service<Request<B>, Response = Response<R>>,
     S: Store,
 {
-    let asked = gate.ask(Head::from(&request)).into_owned();
+    let asked = gate.request(Head::from(&request)).into_owned();
     let decided = gate.limiter.check_async(&asked).await;
     match gate.verdict(Head::from(&request), decided) {
         Passage::Open(decision) => Ok(pass(inner.call(request).await?, &gate.headers, &decision)),
@@ -124,7 +125,7 @@ where
     T: Service<Request<B>, Response = Response<R>>,
     S: Store,
 {
-    let asked = gate.ask(Head::from(&request)).into_owned();
+    let asked = gate.request(Head::from(&request)).into_owned();
     let reservation = match gate.limiter.reserve_firmly(&asked, ttl).await {
         Ok(reservation) => reservation,
         Err(error) => return Ok(broken(&error).map(ResponseBody::denied)),
@@ -138,11 +139,11 @@ where
     let answered = Answered { status: parts.status, headers: &parts.headers, extensions: &parts.extensions };
     let actual = cost(answered).min(MAX_COUNT);
     if let (Err(Error::NotReserved), more @ 1..) =
-        (reservation.settle(actual).await, actual.saturating_sub(asked.cost))
+        (reservation.settle(actual).await, actual.saturating_sub(asked.units()))
     {
         // The reservation has expired, so the estimate is charged already. Any other error of the
         // store has been logged and counted, and does not concern the client.
-        let _ = gate.limiter.penalise(&asked.costing(more)).await;
+        let _ = gate.limiter.penalise(&asked.cost(more)).await;
     }
     Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision))
 }

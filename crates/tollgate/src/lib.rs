@@ -91,7 +91,7 @@ pub use limiter::{Limiter, LimiterBuilder, Observer, Reservation, Settlement, To
 pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
-pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request};
+pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request, RequestBuf};
 pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
 pub use state::State;
 pub use stats::{Counts, Stats};

@@ -5,8 +5,10 @@ use std::sync::OnceLock;
 use crate::key::digest;
 use crate::{Error, Limit, MAX_COUNT};
 
+mod buf;
 mod key_part;
 
+pub use buf::RequestBuf;
 pub use key_part::KeyPart;
 
 /// The attribute that a bare key, such as `limiter.check("alice")`, sets.

@@ -1,6 +1,6 @@
-//! A check of a known client allocates nothing, for up to four limits.
+//! A check of a known client allocates nothing, for up to four limits. Nor does its request.
 
-use tollgate::{HOUR, Limit, Limiter, MINUTE, Rule, RuleSet};
+use tollgate::{AsRequest as _, HOUR, Limit, Limiter, MINUTE, RequestBuf, Rule, RuleSet};
 
 #[test]
 fn d1_a_decision_over_four_limits_allocates_nothing() {
@@ -20,4 +20,20 @@ fn d1_a_decision_over_four_limits_allocates_nothing() {
         }
     });
     assert_eq!(measured.count_total, 0);
+}
+
+#[test]
+fn d1_a_kept_request_allocates_nothing_for_one_attribute_and_once_for_up_to_four() {
+    for (names, count) in [("a", 0), ("ab", 1), ("abcd", 1), ("abcde", 2)] {
+        let measured = allocation_counter::measure(|| {
+            let mut request = RequestBuf::default();
+            for index in 0..names.len() {
+                request.push(&names[index..=index], "value");
+            }
+            let request = &request;
+            request.with_request(|request| assert_eq!(request.get("a"), Some("value")));
+        });
+        // Beyond four, the list of borrowed pairs is allocated too.
+        assert_eq!(measured.count_total, count + u64::from(names.len() > 4), "{names}");
+    }
 }

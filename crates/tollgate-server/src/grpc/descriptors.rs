@@ -4,7 +4,6 @@
 //! descriptors of any other domain are decided by the rules, with their entries and `domain` as
 //! attributes.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::iter;
 use std::sync::atomic::Ordering;
@@ -14,8 +13,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use smallvec::SmallVec;
-use tollgate::{AsRequest, DAY, HOUR, InlineLimit, Limit, MAX_COUNT, MINUTE, Request, SECOND};
+use tollgate::{AsRequest, DAY, HOUR, Limit, MAX_COUNT, MINUTE, Request, RequestBuf, SECOND};
 use tonic::Status;
 
 use crate::app::App;
@@ -51,19 +49,7 @@ enum Resolution<'a> {
 }
 
 /// A descriptor as a request to the limiter.
-#[derive(Debug)]
-pub(super) struct DescriptorRequest<'a> {
-    attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    scope: Scope,
-    cost: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Scope {
-    All,
-    Only(&'static str),
-    Under(InlineLimit),
-}
+pub(super) type DescriptorRequest<'a> = RequestBuf<'a>;
 
 impl<'a> ResolvedDescriptor<'a> {
     /// Resolves all descriptors of a request.
@@ -114,24 +100,17 @@ impl<'a> ResolvedDescriptor<'a> {
                     let limit = app.limiter.inline(Limit::fixed_window(count, period));
                     let limit = limit.map_err(|error| Status::invalid_argument(error.to_string()))?;
                     let name = value_of(whole_name(domain, entries()).as_bytes()).into_owned();
-                    let attributes = iter::once((DESCRIPTOR.into(), name.into())).collect();
-                    Resolution::Limited(DescriptorRequest {
-                        attributes,
-                        scope: Scope::Under(limit),
-                        cost: charged,
-                    })
+                    let request: RequestBuf<'_> = iter::once((DESCRIPTOR, name)).collect();
+                    Resolution::Limited(request.under(OVERRIDE, limit).cost(charged))
                 }
             };
             return Ok(resolved(resolution, None));
         }
         let Some(known) = domains.get(domain) else {
             let names = attribute_names(iter::once(DOMAIN).chain(keys));
-            let attributes =
-                names.into_iter().zip(iter::once(value_of(domain.as_bytes())).chain(values)).collect();
-            return Ok(resolved(
-                Resolution::Limited(DescriptorRequest { attributes, scope: Scope::All, cost: charged }),
-                None,
-            ));
+            let values = iter::once(value_of(domain.as_bytes())).chain(values);
+            let request: RequestBuf<'_> = names.into_iter().zip(values).collect();
+            return Ok(resolved(Resolution::Limited(request.cost(charged)), None));
         };
         let Some(matched) = known.find(entries()) else {
             app.decisions.uncovered.fetch_add(1, Ordering::Relaxed);
@@ -142,12 +121,8 @@ impl<'a> ResolvedDescriptor<'a> {
             Verdict::DenyAll(_) if matched.shadow => Resolution::NoLimit,
             Verdict::DenyAll(period) => Resolution::AlwaysDenied(period),
             Verdict::Rule(rule) => {
-                let attributes = attribute_names(keys).into_iter().zip(values).collect();
-                Resolution::Limited(DescriptorRequest {
-                    attributes,
-                    scope: Scope::Only(rule.as_str()),
-                    cost: charged,
-                })
+                let request: RequestBuf<'_> = attribute_names(keys).into_iter().zip(values).collect();
+                Resolution::Limited(request.only(rule.as_str()).cost(charged))
             }
         };
         let detailed = matched.detailed.then(|| readable_name(domain, entries()));
@@ -188,20 +163,7 @@ impl<'a> ResolvedDescriptor<'a> {
 
     /// The name and the cost to count, if its metrics list every value.
     pub(super) fn detailed(&self) -> Option<(&str, u64)> {
-        Some((self.detailed.as_deref()?, self.request()?.cost))
-    }
-}
-
-impl AsRequest for &DescriptorRequest<'_> {
-    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        let pairs: SmallVec<[(&str, &str); 4]> =
-            self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
-        let request = Request::new(&pairs).cost(self.cost);
-        f(match &self.scope {
-            Scope::All => request,
-            Scope::Only(rule) => request.only(rule),
-            Scope::Under(limit) => request.under(OVERRIDE, limit),
-        })
+        Some((self.detailed.as_deref()?, self.request()?.units()))
     }
 }
 

@@ -17,7 +17,7 @@ use axum::http::{self, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, U
 use axum::response::Response;
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-use tollgate_http::{Asked, Head, Numbers, UNIDENTIFIED, denied, denied_as};
+use tollgate_http::{Head, Numbers, UNIDENTIFIED, denied, denied_as};
 
 use super::check::decision_response;
 use super::document::AuthErrors;
@@ -94,8 +94,8 @@ async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> ht
         app.metrics.unidentified.fetch_add(1, Ordering::Relaxed);
         Cow::Borrowed(UNIDENTIFIED)
     });
-    let asked = app.limiter.with_rules(|rules| Asked::new(head, client, rules));
-    let decision = app.check(&asked).await;
+    let request = app.limiter.with_rules(|rules| head.request(client, rules));
+    let decision = app.check(&request).await;
     // A failure of the store is not the client's fault, so its status stays 503.
     decision_response(app, decision, |decision, headers| match deny_status {
         Some(status) if !decision.unavailable() => denied_as(status, decision, headers),

@@ -12,7 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tollgate::{AsRequest, Budget, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request};
+use tollgate::{Budget, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request, RequestBuf};
 use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, json, millis_ceil};
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
@@ -134,19 +134,15 @@ pub(super) const fn one() -> u64 {
     1
 }
 
-impl AsRequest for &Check {
-    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        let values: Vec<Cow<'_, str>> =
-            self.attributes.values().map(|value| value_of(value.as_bytes())).collect();
-        let names = self.attributes.keys().map(String::as_str);
-        let pairs: Vec<(&str, &str)> = names.zip(values.iter().map(|value| &**value)).collect();
-        f(Request::new(&pairs).cost(self.cost))
-    }
-}
-
 impl Check {
     pub(super) const fn new(attributes: BTreeMap<String, String>, cost: u64) -> Self {
         Self { attributes, cost, peek: false }
+    }
+
+    /// The request to the limiter.
+    pub(super) fn request(&self) -> RequestBuf<'_> {
+        let attributes = self.attributes.iter().map(|(name, value)| (name, value_of(value.as_bytes())));
+        attributes.collect::<RequestBuf<'_>>().cost(self.cost)
     }
 
     /// Checks the bounds that do not depend on the rules.
@@ -342,14 +338,17 @@ pub(super) async fn batch(
         let each = |decision: Result<Decision, Error>| {
             results.push(BatchAnswer::from(decision.map_err(|error| ApiError::of(&error))));
         };
-        app.check_many(&takes.iter().collect::<Vec<_>>(), each).await;
+        let requests: Vec<RequestBuf<'_>> = takes.iter().map(Check::request).collect();
+        app.check_many(&requests.iter().collect::<Vec<_>>(), each).await;
         tokio::task::yield_now().await;
     }
     Ok(json(StatusCode::OK, &Answers { results }).map(Body::from))
 }
 
 async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
-    let decision = if check.peek { app.timed(app.limiter.peek(check)).await } else { app.check(check).await };
+    let request = check.request();
+    let decision =
+        if check.peek { app.timed(app.limiter.peek(&request)).await } else { app.check(&request).await };
     decision.map_err(|error| ApiError::of(&error))
 }
 

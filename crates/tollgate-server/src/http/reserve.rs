@@ -107,7 +107,7 @@ pub(super) async fn reserve(
         ));
     }
     let reservation =
-        app.timed(app.limiter.reserve(&check, ttl)).await.map_err(|error| ApiError::of(&error))?;
+        app.timed(app.limiter.reserve(&check.request(), ttl)).await.map_err(|error| ApiError::of(&error))?;
     let decision = reservation.decision().clone();
     if !decision.allowed() {
         return Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)));
@@ -167,7 +167,7 @@ async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
     let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
     let check = Check::new(attributes, cost);
     check.validated()?;
-    let settled = app.timed(app.limiter.settle(HoldId(hold), &check)).await;
+    let settled = app.timed(app.limiter.settle(HoldId(hold), &check.request())).await;
     Ok(settled.map_err(|error| ApiError::of(&error))?.shortfall)
 }
 

@@ -1,9 +1,6 @@
 //! Parses frames into commands.
 
-use std::borrow::Cow;
-
-use smallvec::SmallVec;
-use tollgate::{AsRequest, MAX_COUNT, Request};
+use tollgate::{MAX_COUNT, RequestBuf};
 
 use super::frame::Frame;
 use super::throttle::{Throttle, integer};
@@ -28,8 +25,7 @@ const USAGE: &str = "wrong number of arguments for 'toll.check' command; \
 /// `TOLL.CHECK attribute value [attribute value …] [COST n] [PEEK]`
 #[derive(Debug)]
 pub(super) struct Check<'a> {
-    attributes: Vec<(&'a str, Cow<'a, str>)>,
-    cost: u64,
+    pub(super) request: RequestBuf<'a>,
     pub(super) peek: bool,
 }
 
@@ -53,7 +49,7 @@ impl<'a> Command<'a> {
 
 impl<'a> Check<'a> {
     fn parse(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Self, String> {
-        let (mut attributes, mut cost, mut peek) = (Vec::<(&str, _)>::new(), None, false);
+        let (mut request, mut cost, mut peek) = (RequestBuf::default(), None, false);
         while let Some(name) = arguments.next() {
             if name.eq_ignore_ascii_case(b"PEEK") {
                 peek = true;
@@ -69,27 +65,16 @@ impl<'a> Check<'a> {
                 }
                 continue;
             }
-            if attributes.iter().any(|(known, _)| known.as_bytes() == name) {
+            let attribute = std::str::from_utf8(name).map_err(|_| "an attribute name is not UTF-8")?;
+            if request.get(attribute).is_some() {
                 return Err(twice());
             }
-            let name = std::str::from_utf8(name).map_err(|_| "an attribute name is not UTF-8")?;
-            attributes.push((name, value_of(value)));
+            request.push(attribute, value_of(value));
         }
-        if attributes.is_empty() {
+        if request.is_empty() {
             return Err(USAGE.into());
         }
-        Ok(Self { attributes, cost: cost.unwrap_or(1), peek })
-    }
-}
-
-impl AsRequest for &Check<'_> {
-    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
-        let pairs: SmallVec<[(&str, &str); 4]> =
-            self.attributes.iter().map(|(name, value)| (*name, &**value)).collect();
-        match pairs.as_slice() {
-            [(tollgate::CLIENT, client)] => f(Request::client(client).cost(self.cost)),
-            pairs => f(Request::new(pairs).cost(self.cost)),
-        }
+        Ok(Self { request: request.cost(cost.unwrap_or(1)), peek })
     }
 }
 

@@ -28,7 +28,7 @@ impl AsRequest for &CheckRequest<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
         match self {
             CheckRequest::Throttle(throttle, limit) => f(throttle.request(limit)),
-            CheckRequest::Check(check) => check.with_request(f),
+            CheckRequest::Check(check) => (&check.request).with_request(f),
         }
     }
 }
