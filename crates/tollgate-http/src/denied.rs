@@ -161,18 +161,9 @@ impl<M: Serialize> Problem<M> {
     /// A response with this body and its status.
     pub fn into_response(self) -> Response<Bytes> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        json_response(status, PROBLEM, to_vec(&self))
+        // Does not fail: no body here has a map with keys that are not strings.
+        json_response(status, PROBLEM, serde_json::to_vec(&self).unwrap_or_default())
     }
-}
-
-/// A response with a JSON body.
-pub fn json(status: StatusCode, body: &impl Serialize) -> Response<Bytes> {
-    json_response(status, JSON, to_vec(body))
-}
-
-/// Serialises a body. Does not fail: no body here has a map with keys that are not strings.
-fn to_vec(body: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(body).unwrap_or_default()
 }
 
 fn json_response(status: StatusCode, content_type: HeaderValue, body: Vec<u8>) -> Response<Bytes> {

@@ -41,15 +41,16 @@ mod layer;
 mod service;
 
 pub use body::ResponseBody;
-pub use denied::{
-    Denied, Numbers, Problem, blocked_until, denied, denied_as, denied_with, json, millis_ceil,
-    too_many_requests,
-};
+// For tollgate-server only.
+#[doc(hidden)]
+pub use denied::{Denied, Problem, blocked_until, denied_with, millis_ceil};
+pub use denied::{Numbers, denied, denied_as, too_many_requests};
 pub use future::ResponseFuture;
 pub use head::{Head, PeerAddr};
-pub use headers::{
-    HeaderStyle, Headers, RATELIMIT, RATELIMIT_POLICY, policy_name, rate_limit_headers, retry_after,
-};
+pub use headers::{HeaderStyle, Headers, RATELIMIT, RATELIMIT_POLICY, rate_limit_headers, retry_after};
+// For tollgate-server only.
+#[doc(hidden)]
+pub use headers::policy_name;
 pub use identity::{ForwardedBy, Identity, Proxies, UNIDENTIFIED};
 pub use layer::{Answered, RateLimitLayer};
 pub use service::RateLimit;

@@ -19,6 +19,9 @@
 --   w  inline window    period                    ends_at    used
 --   s  sliding window   period  counts            start      current  previous
 
+-- Values of a charge between the two passes below.
+local CHARGE_VALUES = 12
+
 local now
 if ARGV[2] == '' then
   local time = redis.call('TIME')
@@ -29,11 +32,11 @@ end
 
 local ordinary, admitted, charges = ARGV[1] == 'take', true, {}
 for i = 1, ordinary and #KEYS or 0 do
-  local limit, cost = ARGV[3 * i + 1], tonumber(ARGV[3 * i + 2])
+  local limit, cost = ARGV[KEY_ARGUMENTS * i + 1], tonumber(ARGV[KEY_ARGUMENTS * i + 2])
   local kind, capacity, p1, p2, p3 = match(limit, '^([bfstw]) (%d+) (%d+) ?(%d*) ?(%d*)')
   -- Neither counts denied attempts nor refills in steps.
   local plain = kind == 't' or kind == 'w' or (kind == 's' and p2 or p3) == '0'
-  ordinary = kind and plain and tonumber(ARGV[3 * i + 3]) > 0
+  ordinary = kind and plain and tonumber(ARGV[KEY_ARGUMENTS * i + 3]) > 0
   if not ordinary then
     break
   end
@@ -97,7 +100,7 @@ end
 if ordinary then
   local answer = { now, 0, admitted and 1 or 0 }
   for i, charge in ipairs(charges) do
-    local kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits = unpack(charge, 1, 12)
+    local kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits = unpack(charge, 1, CHARGE_VALUES)
     if admitted then
       left = left - cost
     end

@@ -1,9 +1,9 @@
 -- KEYS: the keys of a request, each once.
 --
 -- ARGV: the operation; the time in microseconds, or empty for the server's clock; the grace in
--- milliseconds by which a key outlives its idle time; for key i the limit at 3 * i + 1, the cost at
--- 3 * i + 2 and the rule at 3 * i + 3 (its number, negative for a shadow rule); then the arguments
--- of the operation.
+-- milliseconds by which a key outlives its idle time; for key i, from KEY_ARGUMENTS * i + 1 on, the
+-- limit, the cost and the rule (its number, negative for a shadow rule); then the arguments of the
+-- operation.
 --
 -- The reply: the time; the number of states converted from a limit that was replaced; whether any
 -- state changed; then CHARGE_FIELDS numbers per key: the wait (0 admitted, -1 never), the remaining
@@ -26,5 +26,7 @@ local HALF_LIMIT = 4503599627370496
 local COUNT_MAX = 4503599627370496
 -- A reading of the clock is late, not wrong, if it is at most this far behind another.
 local LATE_MAX = SECOND
+-- Arguments per key: as many as there are before the first key.
+local KEY_ARGUMENTS = 3
 -- Numbers of the reply before the first key, and per key.
 local HEAD_FIELDS, CHARGE_FIELDS = 3, 7

@@ -5,7 +5,7 @@
 -- replaced limit wrote is converted.
 
 local op, grace = ARGV[1], tonumber(ARGV[3])
-local extra = 3 + 3 * #KEYS
+local extra = KEY_ARGUMENTS * (#KEYS + 1)
 
 -- Whether the operation decides a request, under the limit of the charge. The other operations act
 -- on a client and keep the limit that is stored.
@@ -13,8 +13,8 @@ local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' o
 
 local cells, costs, rules, at = {}, {}, {}, now
 for i, key in ipairs(KEYS) do
-  costs[i], rules[i] = tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
-  cells[i] = load_cell(key, ARGV[3 * i + 1])
+  costs[i], rules[i] = tonumber(ARGV[KEY_ARGUMENTS * i + 2]), tonumber(ARGV[KEY_ARGUMENTS * i + 3])
+  cells[i] = load_cell(key, ARGV[KEY_ARGUMENTS * i + 1])
   -- A late reading is decided at the time of the reading before it.
   if standing(cells[i], now) == 'late' then
     at = max(at, cells[i].a.written(cells[i].l, cells[i].s))
@@ -72,7 +72,7 @@ end
 local function decide()
   local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, true
   for i, cell in ipairs(cells) do
-    view(cell, ARGV[3 * i + 1])
+    view(cell, ARGV[KEY_ARGUMENTS * i + 1])
     reservable[i] = op == 'reserve' and costs[i] > 0 and reservable_at(cell, ARGV[extra + 2], now) or now
     fit[i] = reservable[i] <= now and fits(cell, now, costs[i])
     if not fit[i] then
@@ -126,7 +126,7 @@ end
 
 -- Applies an operation that treats each cell by itself.
 local function act(i)
-  local cell, cost, limit = cells[i], costs[i], ARGV[3 * i + 1]
+  local cell, cost, limit = cells[i], costs[i], ARGV[KEY_ARGUMENTS * i + 1]
   if op ~= 'refuse' and cell.a.written(cell.l, cell.s) <= now then
     expire(cell, now)
   end

@@ -13,11 +13,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Budget, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request, RequestBuf};
-use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, json, millis_ceil};
+use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, millis_ceil};
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use super::document::{CheckErrors, CommonErrors};
+use super::ok;
 use super::problem::{About, ApiError, Json, client, duplicate, parse, texts, whole};
 use crate::app::App;
 use crate::value::value_of;
@@ -285,7 +286,7 @@ pub(super) async fn by_attributes(
 ) -> Result<Response, ApiError> {
     check.validated()?;
     let decision = decide(&app, &check).await?;
-    Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)))
+    Ok(answer(&app, &decision, Answer::from(&decision)))
 }
 
 /// Check several requests
@@ -342,7 +343,7 @@ pub(super) async fn batch(
         app.check_many(&requests.iter().collect::<Vec<_>>(), each).await;
         tokio::task::yield_now().await;
     }
-    Ok(json(StatusCode::OK, &Answers { results }).map(Body::from))
+    Ok(ok(&Answers { results }))
 }
 
 async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
@@ -353,21 +354,15 @@ async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
 }
 
 /// The response to a decision with these numbers: 429 or 503 if it is denied.
-pub(super) fn answer(
-    app: &App,
-    decision: &Decision,
-    status: StatusCode,
-    numbers: impl Serialize,
-) -> Response {
+pub(super) fn answer(app: &App, decision: &Decision, numbers: impl Serialize) -> Response {
     let headers = &app.settings().headers;
-    let response = if decision.allowed() {
-        let mut response = json(status, &numbers);
+    if decision.allowed() {
+        let mut response = ok(&numbers);
         headers.write(decision, response.headers_mut());
         response
     } else {
-        denied_with(decision, headers, numbers)
-    };
-    response.map(Body::from)
+        denied_with(decision, headers, numbers).map(Body::from)
+    }
 }
 
 fn cost(query: &str) -> Result<u64, ApiError> {

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
@@ -16,11 +15,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tollgate::{HOUR, HoldId, parse_duration};
-use tollgate_http::json;
 use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
 use super::document::{CheckErrors, CommonErrors};
+use super::ok;
 use super::problem::{ApiError, Json, texts, whole};
 use crate::app::App;
 
@@ -110,7 +109,7 @@ pub(super) async fn reserve(
         app.timed(app.limiter.reserve(&check.request(), ttl)).await.map_err(|error| ApiError::of(&error))?;
     let decision = reservation.decision().clone();
     if !decision.allowed() {
-        return Ok(answer(&app, &decision, StatusCode::OK, Answer::from(&decision)));
+        return Ok(answer(&app, &decision, Answer::from(&decision)));
     }
     // Only the attributes that rules use have to come back.
     let mut attributes = check.attributes;
@@ -118,7 +117,7 @@ pub(super) async fn reserve(
         .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
     // A request that no rule covers, or that the store did not see, holds nothing.
     let id = Id { hold: reservation.leave().unwrap_or(HoldId::NOTHING).0, attributes }.to_string();
-    Ok(answer(&app, &decision, StatusCode::OK, Reserved { id, answer: Answer::from(&decision) }))
+    Ok(answer(&app, &decision, Reserved { id, answer: Answer::from(&decision) }))
 }
 
 /// Settle a reservation
@@ -142,7 +141,7 @@ pub(super) async fn settle(
     Json(Settle { cost }): Json<Settle>,
 ) -> Result<Response, ApiError> {
     let shortfall = end(&app, uri.path(), cost).await?;
-    Ok(json(StatusCode::OK, &Settled { shortfall }).map(Body::from))
+    Ok(ok(&Settled { shortfall }))
 }
 
 /// Cancel a reservation

@@ -280,25 +280,7 @@ impl<'a> Parser<'a> {
 fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     // The word itself is known in another context, so it is no suggestion.
     let others = known.into_iter().filter(|known| *known != word);
-    let closest = others.map(|known| (distance(word, known), known)).min()?;
+    let closest = others.map(|known| (strsim::levenshtein(word, known), known)).min()?;
     let close_enough = closest.0 <= 2 && closest.0 < word.len();
     close_enough.then(|| format!("did you mean {:?}?", closest.1))
-}
-
-/// The edit distance of two words.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        for (j, y) in b.bytes().enumerate() {
-            let [left, above] = row.get_mut(j..=j.saturating_add(1)).unwrap_or_default() else { continue };
-            if j == 0 {
-                *left = i.saturating_add(1);
-            }
-            let swapped = diagonal.saturating_add(usize::from(x != y));
-            diagonal = *above;
-            *above = swapped.min(diagonal.saturating_add(1)).min(left.saturating_add(1));
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
