@@ -253,7 +253,7 @@ fn all_state_is_loaded_again() {
         assert!(take(&old, client, 5));
     }
     let reservation = block_on(old.reserve(Request::client("a").cost(20), 2 * HOUR)).unwrap();
-    let kept = reservation.leave();
+    let kept = reservation.detach();
     block_on(old.block("b", NOW.saturating_add(HOUR))).unwrap();
     block_on(old.reset(Request::client("c"))).unwrap();
     let before = ["a", "b", "c", "d", "e"].map(|client| block_on(old.peek(client)).unwrap());

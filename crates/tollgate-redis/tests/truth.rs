@@ -314,7 +314,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
             }
         }
         for reservation in reserved {
-            reservation.leave();
+            reservation.detach();
         }
         Ok(())
     });

@@ -143,7 +143,7 @@ fn b12_an_own_request_reaches_all_budgets_of_the_client() {
 fn c5_a_reservation_left_in_the_store_is_settled_by_its_id() {
     let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
     let left = || block_on(limiter.peek("a")).unwrap().remaining();
-    let reserve = |cost| block_on(limiter.reserve(Request::client("a").cost(cost), SECOND)).unwrap().leave();
+    let reserve = |cost| block_on(limiter.reserve(Request::client("a").cost(cost), SECOND)).unwrap().detach();
     let hold = reserve(8).unwrap();
     assert_eq!(left(), 2);
     let settle = |hold, client, cost| block_on(limiter.settle(hold, Request::client(client).cost(cost)));

@@ -116,7 +116,7 @@ pub(super) async fn reserve(
     app.limiter
         .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
     // A request that no rule covers, or that the store did not see, holds nothing.
-    let id = Id { hold: reservation.leave().unwrap_or(HoldId::NOTHING).0, attributes }.to_string();
+    let id = Id { hold: reservation.detach().unwrap_or(HoldId::NOTHING).0, attributes }.to_string();
     Ok(answer(&app, &decision, Reserved { id, answer: Answer::from(&decision) }))
 }
 

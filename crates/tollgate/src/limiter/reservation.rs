@@ -92,9 +92,9 @@ impl<S: Store> Limiter<S> {
         Ok(reservation)
     }
 
-    /// Settles a reservation [left](Reservation::leave) in the store, by its id and the request
-    /// that made it, with the actual cost: 0 gives all units back. The rules in force apply: a rule
-    /// added since is not charged, and units held under a removed rule come back when they expire.
+    /// Settles a [detached](Reservation::detach) reservation, by its id and the request that made
+    /// it, with the actual cost: 0 gives all units back. The rules in force apply: a rule added
+    /// since is not charged, and units held under a removed rule come back when they expire.
     ///
     /// # Errors
     /// As [`Reservation::settle`].
@@ -180,10 +180,10 @@ impl<S: Store> Reservation<S> {
         Ok(Settlement::of(&applied))
     }
 
-    /// Leaves the reservation in the store, to be [settled](Limiter::settle) by its id, by any
-    /// process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was
+    /// Detaches the reservation: it stays in the store, to be [settled](Limiter::settle) by its id,
+    /// by any process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was
     /// denied, decided without the store, or covered by no rule.
-    pub fn leave(mut self) -> Option<HoldId> {
+    pub fn detach(mut self) -> Option<HoldId> {
         let hold = if self.is_zero { HoldId::NOTHING } else { self.hold? };
         self.hold.take().filter(|_| !self.plan.is_empty()).map(|_| hold)
     }
