@@ -1,4 +1,4 @@
-//! Waiting for admission, in order and up to a deadline; and reserving an estimated cost, then
+//! Waiting for admission, in order and up to a timeout; and reserving an estimated cost, then
 //! settling the actual one.
 //!
 //! `cargo run -p tollgate --example waiting`
@@ -10,7 +10,7 @@ fn main() -> Result<(), Error> {
     let jobs = Limiter::new(Limit::per_second(5).burst(1));
     let start = SystemClock.now();
     for job in 1..=4 {
-        let decision = block_on(jobs.wait("worker", start.saturating_add(SECOND)))?;
+        let decision = block_on(jobs.wait("worker", SECOND))?;
         println!("job {job}: admitted {} after {:?}", decision.allowed(), SystemClock.now().since(start));
     }
 

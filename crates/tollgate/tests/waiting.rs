@@ -26,10 +26,10 @@ fn wait<S: Store + 'static>(
     limiter: &Limiter<S>,
     client: &'static str,
     cost: u64,
-    until: Timestamp,
+    timeout: Duration,
 ) -> Waiting {
     let limiter = limiter.clone();
-    Box::pin(async move { limiter.wait(Request::client(client).cost(cost), until).await })
+    Box::pin(async move { limiter.wait(Request::client(client).cost(cost), timeout).await })
 }
 
 fn poll(waiting: &mut Waiting) -> Poll<Decision> {
@@ -48,7 +48,7 @@ fn later(span: Duration) -> Timestamp {
 fn c6_waiting_requests_are_served_in_order_of_arrival() {
     let (limiter, clock) = limiter(Limit::per_second(1));
     assert!(limiter.check("a").unwrap().allowed());
-    let mut queue: Vec<Waiting> = (0..4).map(|_| wait(&limiter, "a", 1, later(HOUR))).collect();
+    let mut queue: Vec<Waiting> = (0..4).map(|_| wait(&limiter, "a", 1, HOUR)).collect();
     assert!(queue.iter_mut().all(|waiting| poll(waiting).is_pending()));
     for next in 0..4 {
         clock.advance(SECOND);
@@ -69,7 +69,7 @@ fn c6_waiters_are_woken_without_polling() {
         let waiting: Vec<_> = (0..3)
             .map(|_| {
                 let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.wait("a", later(HOUR)).await.unwrap() })
+                tokio::spawn(async move { limiter.wait("a", HOUR).await.unwrap() })
             })
             .map(|task| async { task.await.unwrap() })
             .collect();
@@ -94,12 +94,12 @@ fn c6_waiters_are_woken_without_polling() {
 }
 
 #[test]
-fn c6_a_request_that_cannot_be_admitted_before_the_deadline_is_denied_at_once() {
+fn c6_a_request_that_cannot_be_admitted_in_time_is_denied_at_once() {
     let (limiter, clock) = limiter(Limit::per_minute(1));
     assert!(limiter.check("a").unwrap().allowed());
-    let late = block_on(limiter.wait("a", later(59 * SECOND))).unwrap();
+    let late = block_on(limiter.wait("a", 59 * SECOND)).unwrap();
     assert_eq!(late.verdict(), Verdict::Denied { retry_after: MINUTE });
-    let never = block_on(limiter.wait(Request::client("a").cost(2), later(HOUR))).unwrap();
+    let never = block_on(limiter.wait(Request::client("a").cost(2), HOUR)).unwrap();
     assert_eq!(never.verdict(), Verdict::Never);
     assert_eq!(clock.sleepers(), 0);
     clock.advance(MINUTE);
@@ -107,11 +107,22 @@ fn c6_a_request_that_cannot_be_admitted_before_the_deadline_is_denied_at_once() 
 }
 
 #[test]
-fn c6_the_deadline_also_ends_the_wait_in_the_queue() {
+fn c6_the_timeout_counts_from_the_first_poll() {
     let (limiter, clock) = limiter(Limit::per_minute(1));
     assert!(limiter.check("a").unwrap().allowed());
-    let mut first = wait(&limiter, "a", 1, later(HOUR));
-    let mut second = wait(&limiter, "a", 1, later(5 * SECOND));
+    let mut waiting = wait(&limiter, "a", 1, 59 * SECOND);
+    clock.advance(SECOND);
+    assert!(poll(&mut waiting).is_pending(), "the next unit comes in 59 seconds");
+    clock.advance(59 * SECOND);
+    assert!(admitted(&mut waiting));
+}
+
+#[test]
+fn c6_the_timeout_also_ends_the_wait_in_the_queue() {
+    let (limiter, clock) = limiter(Limit::per_minute(1));
+    assert!(limiter.check("a").unwrap().allowed());
+    let mut first = wait(&limiter, "a", 1, HOUR);
+    let mut second = wait(&limiter, "a", 1, 5 * SECOND);
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     clock.advance(5 * SECOND);
     assert!(matches!(poll(&mut second), Poll::Ready(decision) if !decision.allowed()));
@@ -123,8 +134,8 @@ fn c6_the_deadline_also_ends_the_wait_in_the_queue() {
 fn c6_a_cancelled_wait_leaves_the_queue_and_takes_nothing() {
     let (limiter, clock) = limiter(Limit::per_second(1));
     assert!(limiter.check("a").unwrap().allowed());
-    let mut first = wait(&limiter, "a", 1, later(HOUR));
-    let mut second = wait(&limiter, "a", 1, later(HOUR));
+    let mut first = wait(&limiter, "a", 1, HOUR);
+    let mut second = wait(&limiter, "a", 1, HOUR);
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     drop(first);
     assert!(poll(&mut second).is_pending(), "now it is first, and asks the store");
@@ -138,9 +149,9 @@ fn c6_a_cancelled_wait_leaves_the_queue_and_takes_nothing() {
 fn c6_another_client_has_another_queue() {
     let (limiter, _) = limiter(Limit::per_minute(1));
     assert!(limiter.check("a").unwrap().allowed());
-    let mut waiting = wait(&limiter, "a", 1, later(HOUR));
+    let mut waiting = wait(&limiter, "a", 1, HOUR);
     assert!(poll(&mut waiting).is_pending());
-    assert!(admitted(&mut wait(&limiter, "b", 1, later(HOUR))));
+    assert!(admitted(&mut wait(&limiter, "b", 1, HOUR)));
 }
 
 #[test]
@@ -152,7 +163,7 @@ fn c6_a_wait_cancelled_during_the_store_call_gives_its_units_back() {
     let limiter = Limiter::builder(rules).store(store.clone()).clock(clock).build().unwrap();
     // The store takes the units, but its answer never arrives.
     store.set(Fault::HangAfterwards);
-    let mut waiting = wait(&limiter, "a", 4, later(HOUR));
+    let mut waiting = wait(&limiter, "a", 4, HOUR);
     assert!(poll(&mut waiting).is_pending());
     store.set(Fault::None);
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 6, "taken");
@@ -182,7 +193,7 @@ fn c6_an_admission_is_charged_even_if_the_store_lost_the_reservation() {
     let store = Forgetful { inner: MemoryStore::new(), lost: false.into() };
     let clock = ManualClock::at(Timestamp::from_secs(1_000));
     let limiter = Limiter::builder(rules).store(store).clock(clock).build().unwrap();
-    let decision = block_on(limiter.wait("a", Timestamp::from_secs(1_001))).unwrap();
+    let decision = block_on(limiter.wait("a", SECOND)).unwrap();
     assert_eq!((decision.allowed(), decision.remaining()), (true, 9));
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 9);
 }
@@ -202,9 +213,9 @@ fn c6_a_store_with_another_clock_does_not_lengthen_the_wait() {
     let rules = RuleSet::per_client(Limit::per_second(1));
     let limiter =
         Limiter::builder(rules).store(Ahead(MemoryStore::new())).clock(clock.clone()).build().unwrap();
-    let mut first = wait(&limiter, "a", 1, later(2 * SECOND));
+    let mut first = wait(&limiter, "a", 1, 2 * SECOND);
     assert!(admitted(&mut first));
-    let mut second = wait(&limiter, "a", 1, later(2 * SECOND));
+    let mut second = wait(&limiter, "a", 1, 2 * SECOND);
     assert!(poll(&mut second).is_pending(), "a second is within the deadline");
     clock.advance(SECOND);
     assert!(admitted(&mut second));

@@ -1,4 +1,4 @@
-//! Waiting for admission: first come, first served, up to a deadline.
+//! Waiting for admission: first come, first served, up to a timeout.
 //!
 //! Requests for the same budgets share one queue per process. Only the first in the queue asks the
 //! store, sleeps until the time that the store answered, and asks again. Leaving the queue
@@ -8,39 +8,40 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use super::Limiter;
 use crate::store::Store;
-use crate::{AsRequest, Decision, Error, SECOND, Timestamp, Verdict};
+use crate::{AsRequest, Decision, Error, SECOND, Verdict};
 
 impl<S: Store> Limiter<S> {
-    /// Waits until the request is admitted, at the latest until `deadline`, in order of arrival
-    /// among the requests of this process for the same budgets. A denial has taken nothing: the
-    /// request can never fit, could not be admitted before the deadline, or was not first in the
-    /// queue by then. Dropping the future leaves the queue and gives back the units it had taken.
+    /// Waits until the request is admitted, for at most `timeout` from the first poll, in order of
+    /// arrival among the requests of this process for the same budgets. A denial has taken nothing:
+    /// the request can never fit, could not be admitted in time, or was not first in the queue by
+    /// then. Dropping the future leaves the queue and gives back the units it had taken.
     ///
     /// ```
-    /// use tollgate::{Clock, Limit, Limiter, SECOND, SystemClock, block_on};
+    /// use tollgate::{Limit, Limiter, SECOND, block_on};
     ///
     /// let limiter = Limiter::new(Limit::per_second(1_000).burst(1));
-    /// let deadline = SystemClock.now().saturating_add(SECOND);
     /// for _ in 0..3 {
-    ///     assert!(block_on(limiter.wait("alice", deadline))?.allowed()); // one millisecond apart
+    ///     assert!(block_on(limiter.wait("alice", SECOND))?.allowed()); // one millisecond apart
     /// }
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
-    pub async fn wait(&self, request: impl AsRequest, deadline: Timestamp) -> Result<Decision, Error> {
+    pub async fn wait(&self, request: impl AsRequest, timeout: Duration) -> Result<Decision, Error> {
         let (mut plan, cost) = self.plan(&request)?;
         let holder = request.with_request(|request| request.holder());
         let clock = &self.shared.clock;
+        let deadline = clock.now().saturating_add(timeout);
         let ticket = self.shared.queues.join(plan.identity());
-        let mut timeout = clock.sleep_until(deadline);
+        let mut expiry = clock.sleep_until(deadline);
         let is_first = poll_fn(|context| match ticket.poll(context.waker()) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => timeout.as_mut().poll(context).map(|()| false),
+            Poll::Pending => expiry.as_mut().poll(context).map(|()| false),
         });
         let decision = if is_first.await {
             loop {
