@@ -248,9 +248,7 @@ fn seconds(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::{
-        HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND, Timestamp,
-    };
+    use tollgate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, SECOND, Timestamp};
 
     fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
         let clock = ManualClock::at(Timestamp::from_millis(1_700_000_000_250));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
 use tollgate::{
-    Answer, Cause, Charge, Effect, HoldId, Limit, MAX_SPAN, Op, Outcome, StoreError, Timestamp, Until,
-    Verdict,
+    Answer, Cause, Charge, Effect, HoldId, Limit, MAX_SPAN, OnExpiry, Op, Outcome, StoreError, Timestamp,
+    Until, Verdict,
 };
 
 use crate::limit::LimitText;
@@ -124,8 +124,9 @@ pub(crate) fn command(
     match verb {
         Verb::Op(Op::Block { until: Until::Date(until) }) => command.arg(micros_ceil(until)).arg(1),
         Verb::Op(Op::Block { until: Until::After(span) }) => command.arg(span_micros(span)).arg(0),
-        Verb::Op(Op::Reserve { hold: HoldId(hold), holder, ttl, firm }) => {
-            command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(firm))
+        Verb::Op(Op::Reserve { hold: HoldId(hold), holder, ttl, on_expiry }) => {
+            let is_kept = on_expiry == OnExpiry::Keep;
+            command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(is_kept))
         }
         Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
         Verb::Undo => command.arg(tickets),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::algorithm::LATE;
-use crate::store::{HoldId, Until};
+use crate::store::{HoldId, OnExpiry, Until};
 use crate::{Limit, Meter, Timestamp};
 
 mod transact;
@@ -31,8 +31,7 @@ pub struct Cell {
 /// reservations of a shared budget.
 const HOLDS_MAX: usize = 8_192;
 
-/// A reservation: units that come back at `expires_at` unless settled before. The units of a firm
-/// reservation stay drawn.
+/// A reservation: units that come back at `expires_at`, or stay drawn, unless settled before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Hold {
     id: HoldId,
@@ -44,7 +43,7 @@ struct Hold {
     /// When the units would have come back without the reservation: from then on there is nothing
     /// to give back.
     lapses_at: u64,
-    firm: bool,
+    on_expiry: OnExpiry,
 }
 
 /// A span of time in which everything is denied.
@@ -99,12 +98,12 @@ impl Cell {
         let Block { set_at, until } = self.block;
         let holds = u64::try_from(self.holds.len()).unwrap_or(0);
         let mut numbers = vec![set_at.as_nanos(), until.as_nanos(), holds];
-        for Hold { id: HoldId(id), holder, units, made_at, expires_at, lapses_at, firm } in &self.holds {
+        for Hold { id: HoldId(id), holder, units, made_at, expires_at, lapses_at, on_expiry } in &self.holds {
             let [low, high] = halves(*id);
             let times = [made_at.as_nanos(), expires_at.as_nanos(), *lapses_at];
             numbers.extend([low, high, *holder, *units]);
             numbers.extend(times);
-            numbers.push(u64::from(*firm));
+            numbers.push(u64::from(*on_expiry == OnExpiry::Keep));
         }
         numbers.extend(self.meter.numbers());
         numbers
@@ -118,10 +117,11 @@ impl Cell {
         let (holds, state) = rest.split_at_checked(count.checked_mul(HOLD_NUMBERS)?)?;
         let time = |nanos| Some(Timestamp::from_nanos(nanos)).filter(|time| time.as_nanos() == nanos);
         let hold = |numbers: &[u64; HOLD_NUMBERS]| {
-            let [low, high, holder, units, made_at, expires_at, lapses_at, firm] = *numbers;
+            let [low, high, holder, units, made_at, expires_at, lapses_at, is_kept] = *numbers;
             let id = HoldId(u128::from(low) | (u128::from(high) << 64));
             let (made_at, expires_at) = (time(made_at)?, time(expires_at)?);
-            Some(Hold { id, holder, units, made_at, expires_at, lapses_at, firm: firm != 0 })
+            let on_expiry = if is_kept == 0 { OnExpiry::GiveBack } else { OnExpiry::Keep };
+            Some(Hold { id, holder, units, made_at, expires_at, lapses_at, on_expiry })
         };
         let holds: Vec<Hold> = holds.as_chunks().0.iter().map(hold).collect::<Option<_>>()?;
         holds.is_sorted_by_key(|hold| hold.expires_at).then_some(())?;
@@ -188,7 +188,7 @@ impl Cell {
     /// Gives back the units of expired reservations.
     fn expire(&mut self, now: Timestamp) {
         let expired = self.holds.partition_point(|hold| hold.expires_at <= now);
-        for hold in self.holds.drain(..expired).filter(|hold| !hold.firm) {
+        for hold in self.holds.drain(..expired).filter(|hold| hold.on_expiry == OnExpiry::GiveBack) {
             self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
         }
     }
@@ -275,7 +275,7 @@ impl Cell {
     /// before.
     fn available_with_expiry_at(&self, now: Timestamp, units: u64) -> u64 {
         let (mut meter, mut now) = (self.meter.clone(), now);
-        for hold in self.holds.iter().filter(|hold| !hold.firm) {
+        for hold in self.holds.iter().filter(|hold| hold.on_expiry == OnExpiry::GiveBack) {
             let at = meter.available_at(now, units);
             if at <= hold.expires_at.as_nanos() {
                 return at;

@@ -95,7 +95,7 @@ pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request, RequestBuf};
 pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
 pub use state::State;
 pub use stats::{Counts, Stats};
-pub use store::{Answer, Applied, Cause, Charge, Effect, HoldId, Op, Store, StoreError, Until};
+pub use store::{Answer, Applied, Cause, Charge, Effect, HoldId, OnExpiry, Op, Store, StoreError, Until};
 #[cfg(feature = "tokio")]
 pub use time::TokioClock;
 pub use time::{Clock, CoarseClock, DAY, HOUR, MINUTE, ManualClock, SECOND, Sleep, SystemClock, Timestamp};

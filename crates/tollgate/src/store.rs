@@ -124,8 +124,8 @@ pub enum Op {
         /// When the block ends.
         until: Until,
     },
-    /// [`Take`](Self::Take) under a reservation. Unless it is settled within `ttl`, the units are
-    /// given back, or stay drawn if it is `firm`. A cost of 0 reserves nothing.
+    /// [`Take`](Self::Take) under a reservation, to be settled within `ttl`. A cost of 0 reserves
+    /// nothing.
     Reserve {
         /// The reservation.
         hold: HoldId,
@@ -134,8 +134,8 @@ pub enum Op {
         holder: u64,
         /// How long the reservation can be settled.
         ttl: Duration,
-        /// Whether the units stay drawn if the reservation expires unsettled.
-        firm: bool,
+        /// What happens to the units if the reservation expires unsettled.
+        on_expiry: OnExpiry,
     },
     /// End a reservation at the actual cost: give back the excess, or draw the shortfall, stopping
     /// at empty.
@@ -160,6 +160,15 @@ impl Op {
             Self::Settle { .. } => "settle",
         }
     }
+}
+
+/// What happens to the units of a reservation that expires unsettled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// They are given back.
+    GiveBack,
+    /// They stay drawn: for work that counts even if it never finishes, such as a login attempt.
+    Keep,
 }
 
 /// When a block ends.

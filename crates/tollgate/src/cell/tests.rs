@@ -17,8 +17,8 @@ fn one(cell: &mut Cell, op: Op, limit: &Limit, cost: u64, now: Timestamp) -> Ans
     transact(op, &[charge], std::slice::from_mut(cell), now, now).applied.answers[0]
 }
 
-fn reserve(secs: u64, firm: bool) -> Op {
-    Op::Reserve { hold: HOLD, holder: 1, ttl: Duration::from_secs(secs), firm }
+fn reserve(secs: u64, on_expiry: OnExpiry) -> Op {
+    Op::Reserve { hold: HOLD, holder: 1, ttl: Duration::from_secs(secs), on_expiry }
 }
 
 fn at(secs: u64) -> Timestamp {
@@ -29,7 +29,7 @@ fn at(secs: u64) -> Timestamp {
 fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
     let limit = Limit::sliding_log(10, MINUTE);
     let mut cell = Cell::new(limit);
-    assert_eq!(one(&mut cell, reserve(5, false), &limit, 8, NOW).outcome.remaining, 2);
+    assert_eq!(one(&mut cell, reserve(5, OnExpiry::GiveBack), &limit, 8, NOW).outcome.remaining, 2);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(4)).outcome.remaining, 2);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
     assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).effect, Effect::NotReserved);
@@ -43,7 +43,8 @@ fn c5_one_holder_has_at_most_as_many_reservations_as_are_free() {
     let mut ids = 0..;
     let mut reserve = |cell: &mut Cell, holder: u64, secs: u64| {
         let hold = HoldId(ids.next().unwrap());
-        let op = Op::Reserve { hold, holder, ttl: Duration::from_secs(secs), firm: false };
+        let (ttl, on_expiry) = (Duration::from_secs(secs), OnExpiry::GiveBack);
+        let op = Op::Reserve { hold, holder, ttl, on_expiry };
         one(cell, op, &limit, 1, NOW).outcome
     };
     assert!((0..HOLDS_MAX / 2).all(|_| reserve(&mut cell, 1, 30).allowed()));
@@ -63,7 +64,7 @@ fn c5_one_holder_has_at_most_as_many_reservations_as_are_free() {
 fn c5_a_reservation_of_cost_0_is_not_stored() {
     let limit = Limit::per(10, MINUTE);
     let mut cell = Cell::new(limit);
-    assert!(one(&mut cell, reserve(30, false), &limit, 0, NOW).outcome.allowed());
+    assert!(one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 0, NOW).outcome.allowed());
     assert!(cell.holds.is_empty() && cell.is_idle(NOW));
 }
 
@@ -82,7 +83,7 @@ fn b11_an_administrative_verb_leaves_the_client_s_limit_unchanged() {
 fn b4_the_wait_ends_when_a_reservation_expires_if_that_is_sooner() {
     let limit = Limit::fixed_window(10, MINUTE);
     let mut cell = Cell::new(limit);
-    one(&mut cell, reserve(5, false), &limit, 8, NOW);
+    one(&mut cell, reserve(5, OnExpiry::GiveBack), &limit, 8, NOW);
     let wait = |cell: &mut Cell, cost| one(cell, Op::Peek, &limit, cost, NOW).outcome.verdict;
     assert_eq!(wait(&mut cell, 3), Verdict::Denied { retry_after: Duration::from_secs(5) });
     one(&mut cell, Op::Take, &limit, 2, NOW);
@@ -94,7 +95,7 @@ fn c5_settling_gives_back_the_excess_or_takes_the_shortfall() {
     let limit = Limit::fixed_window(10, MINUTE);
     for (actual, remaining, shortfall) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
         let mut cell = Cell::new(limit);
-        one(&mut cell, reserve(30, false), &limit, 5, NOW);
+        one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 5, NOW);
         let answer = one(&mut cell, Op::Settle { hold: HOLD }, &limit, actual, at(1));
         assert_eq!((answer.effect, answer.outcome.remaining), (Effect::Settled { shortfall }, remaining));
     }
@@ -117,16 +118,16 @@ fn c5_a_block_denies_everything_until_it_ends_and_keeps_the_key() {
 fn b11_settling_a_reservation_of_an_older_limit_does_not_bring_that_limit_back() {
     let (old, new) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(100, MINUTE));
     let mut cell = Cell::new(old);
-    one(&mut cell, reserve(30, false), &old, 10, NOW);
+    one(&mut cell, reserve(30, OnExpiry::GiveBack), &old, 10, NOW);
     assert_eq!(one(&mut cell, Op::Take, &new, 40, NOW).outcome.remaining, 50);
     assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &old, 4, NOW).outcome.remaining, 56);
 }
 
 #[test]
-fn c5_a_firm_reservation_stays_drawn_when_it_expires_unsettled() {
+fn c5_a_kept_reservation_stays_drawn_when_it_expires_unsettled() {
     let limit = Limit::fixed_window(10, MINUTE);
     let mut cell = Cell::new(limit);
-    one(&mut cell, reserve(5, true), &limit, 8, NOW);
+    one(&mut cell, reserve(5, OnExpiry::Keep), &limit, 8, NOW);
     let mut settled = cell.clone();
     one(&mut settled, Op::Settle { hold: HOLD }, &limit, 1, at(4));
     assert_eq!(
@@ -145,7 +146,7 @@ fn c5_a_firm_reservation_stays_drawn_when_it_expires_unsettled() {
 fn c5_a_peek_under_another_limit_leaves_reservations_alone() {
     let (limit, small) = (Limit::fixed_window(100, MINUTE), Limit::fixed_window(10, MINUTE));
     let mut cell = Cell::new(limit);
-    one(&mut cell, reserve(30, false), &limit, 80, NOW);
+    one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 80, NOW);
     assert_eq!(one(&mut cell, Op::Peek, &small, 1, NOW).outcome.remaining, 0);
     one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, NOW);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, NOW).outcome.remaining, 100);

@@ -235,9 +235,9 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
 fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
     let now = view.now;
     match op {
-        Op::Reserve { hold: id, holder, ttl, firm } => {
+        Op::Reserve { hold: id, holder, ttl, on_expiry } => {
             let expires_at = now.saturating_add(ttl);
-            let hold = Hold { id, holder, units, made_at: now, expires_at, lapses_at: 0, firm };
+            let hold = Hold { id, holder, units, made_at: now, expires_at, lapses_at: 0, on_expiry };
             view.cell.to_mut().hold(hold);
         }
         _ => view.cell.to_mut().meter.take(now, units),

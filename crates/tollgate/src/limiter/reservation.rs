@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::plan::{Plan, PlannedCharge};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
-use crate::store::{Answer, Applied, Effect, HoldId, Op, Store};
+use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store};
 use crate::{AsRequest, Decision, Error, Verdict};
 
 /// A reservation: units held for work whose cost is not known yet.
@@ -63,7 +63,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
     pub async fn reserve(&self, request: impl AsRequest, ttl: Duration) -> Result<Reservation<S>, Error> {
-        self.reserve_as(request, ttl, false).await
+        self.reserve_as(request, ttl, OnExpiry::GiveBack).await
     }
 
     /// Makes a firm reservation: if it expires or is dropped unsettled, its units stay charged. For
@@ -76,18 +76,18 @@ impl<S: Store> Limiter<S> {
         request: impl AsRequest,
         ttl: Duration,
     ) -> Result<Reservation<S>, Error> {
-        self.reserve_as(request, ttl, true).await
+        self.reserve_as(request, ttl, OnExpiry::Keep).await
     }
 
     async fn reserve_as(
         &self,
         request: impl AsRequest,
         ttl: Duration,
-        firm: bool,
+        on_expiry: OnExpiry,
     ) -> Result<Reservation<S>, Error> {
         let (plan, cost) = self.plan(&request)?;
         let holder = request.with_request(|request| request.holder());
-        let reservation = self.hold(plan, cost, ttl, firm, holder).await?;
+        let reservation = self.hold(plan, cost, ttl, on_expiry, holder).await?;
         self.shared.observe(&request, &reservation.decision);
         Ok(reservation)
     }
@@ -117,7 +117,7 @@ impl<S: Store> Limiter<S> {
         plan: Plan,
         cost: u64,
         ttl: Duration,
-        firm: bool,
+        on_expiry: OnExpiry,
         holder: u64,
     ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
@@ -132,9 +132,9 @@ impl<S: Store> Limiter<S> {
             hold: Some(hold),
             is_zero: cost == 0,
             settling: 0,
-            if_dropped: if firm { cost } else { 0 },
+            if_dropped: if on_expiry == OnExpiry::Keep { cost } else { 0 },
         };
-        let op = Op::Reserve { hold, holder, ttl, firm };
+        let op = Op::Reserve { hold, holder, ttl, on_expiry };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() || decision.degraded() {
             reservation.hold = None;

@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::Limiter;
-use crate::store::Store;
+use crate::store::{OnExpiry, Store};
 use crate::{AsRequest, Decision, Error, SECOND, Verdict};
 
 impl<S: Store> Limiter<S> {
@@ -49,7 +49,7 @@ impl<S: Store> Limiter<S> {
                 // reservation expires.
                 let ttl = self.shared.deadline.saturating_add(SECOND);
                 let asked_at = clock.now();
-                let reservation = self.hold(plan.clone(), cost, ttl, false, holder).await?;
+                let reservation = self.hold(plan.clone(), cost, ttl, OnExpiry::GiveBack, holder).await?;
                 let decision = reservation.decision();
                 let Verdict::Denied { retry_after } = decision.verdict() else {
                     match reservation.keep(cost).await {
