@@ -23,6 +23,7 @@ mod failure;
 mod plan;
 mod prepared;
 mod reservation;
+mod snapshot;
 mod wait;
 
 pub use builder::LimiterBuilder;
@@ -31,6 +32,7 @@ use failure::Share;
 use plan::Plan;
 use prepared::{ActiveRules, Prepared};
 pub use reservation::{Reservation, Settlement};
+pub use snapshot::RulesSnapshot;
 use wait::Queues;
 
 const NO_LIMIT: &str = "it is an inline rule; pass a limit with Request::under";

@@ -214,3 +214,29 @@ fn b8_clones_are_the_same_limiter() {
     let admitted = (0..10).filter(|_| limiter.clone().check("a").unwrap().allowed()).count();
     assert_eq!(admitted, 5, "a limiter cloned for every connection still limits");
 }
+
+/// A request of several operations sees the rules of one moment, although they change between two
+/// of them.
+#[test]
+fn b11_a_snapshot_outlives_a_change_of_rules() {
+    let one_rule = |name: &str, count| Rule::new(name, Limit::fixed_window(count, MINUTE)).key(["client"]);
+    let (changing, _) = limiter([one_rule("old", 10)]);
+    let (other, _) = limiter([one_rule("other", 30)]);
+    let only = |rule| Request::client("a").only(rule);
+    let remaining = |limiter: &Limiter, rule| block_on(limiter.peek(only(rule))).map(|peek| peek.remaining());
+    assert_eq!(remaining(&changing, "old"), Ok(10), "the thread has these rules cached");
+    let (snapshot, nested) = (changing.snapshot(), other.snapshot());
+    block_on(snapshot.scope(async {
+        assert_eq!(changing.check_async(only("old")).await.unwrap().remaining(), 9);
+        changing.set_rules(RuleSet::new([one_rule("new", 20)]).unwrap()).unwrap();
+        assert_eq!(changing.check_async(only("old")).await.unwrap().remaining(), 8);
+        assert_eq!(other.peek("a").await.unwrap().remaining(), 30, "another limiter has its own rules");
+        assert_eq!(changing.check_together(&[only("old")]).await.unwrap().whole().remaining(), 7);
+        assert_eq!(nested.scope(changing.refund(only("old"))).await, Ok(1));
+        assert!(changing.peek(only("new")).await.is_err());
+        assert_eq!(changing.rules().rules()[0].name().as_str(), "old");
+    }));
+    assert_eq!(remaining(&changing, "new"), Ok(20));
+    assert!(remaining(&changing, "old").is_err());
+    assert_eq!(block_on(snapshot.scope(changing.peek("a"))).unwrap().remaining(), 8);
+}

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use super::snapshot::entered;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
@@ -132,6 +133,8 @@ pub(super) struct ActiveRules {
     /// count.
     all_plain: Box<[OnceLock<PlainRules>; PLAIN_MAX]>,
     prepared: Mutex<Arc<Prepared>>,
+    /// Unique to every limiter in the process.
+    id: u64,
     /// Unique to every rule set of every limiter in the process.
     version: AtomicU64,
 }
@@ -139,13 +142,21 @@ pub(super) struct ActiveRules {
 /// The most sets of plain rules that a limiter keeps. Those beyond that are searched like others.
 const PLAIN_MAX: usize = 64;
 
+/// The version of a snapshot's rules, which no active rules have.
+const SNAPSHOT: u64 = u64::MAX;
+
 /// The rules a thread used last.
-struct CachedRules {
+pub(super) struct CachedRules {
     prepared: Arc<Prepared>,
     version: u64,
 }
 
 thread_local!(static CACHED: Cell<Option<CachedRules>> = const { Cell::new(None) });
+
+/// Replaces the rules that this thread has cached, and returns them.
+pub(super) fn swap_cached(rules: Option<CachedRules>) -> Option<CachedRules> {
+    CACHED.try_with(|cached| cached.replace(rules)).unwrap_or_default()
+}
 
 impl ActiveRules {
     pub(super) fn new(rules: RuleSet, memory: Option<&MemoryStore>) -> Self {
@@ -154,6 +165,7 @@ impl ActiveRules {
             plain: AtomicUsize::new(PLAIN_MAX),
             all_plain: Box::new([const { OnceLock::new() }; PLAIN_MAX]),
             prepared: Mutex::new(Arc::clone(&prepared)),
+            id: next_version(),
             version: AtomicU64::new(next_version()),
         };
         active.activate_plain(&prepared);
@@ -170,7 +182,7 @@ impl ActiveRules {
     pub(super) fn load(&self) -> RulesGuard {
         let version = self.version.load(Ordering::Acquire);
         // The cache is taken out during use: a nested call reads the shared pointer.
-        let cached = CACHED.try_with(Cell::take).unwrap_or_default();
+        let cached = swap_cached(None);
         RulesGuard(cached.filter(|cached| cached.version == version).or_else(|| Some(self.read(version))))
     }
 
@@ -193,10 +205,17 @@ impl ActiveRules {
         self.plain.store(index.unwrap_or(PLAIN_MAX), Ordering::Release);
     }
 
+    /// The limiter's id and its active rules.
+    pub(super) fn shared(&self) -> (u64, Arc<Prepared>) {
+        (self.id, Arc::clone(&self.prepared.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
     #[cold]
     fn read(&self, version: u64) -> CachedRules {
-        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        CachedRules { version, prepared: Arc::clone(&prepared) }
+        match entered(self.id) {
+            Some(prepared) => CachedRules { version: SNAPSHOT, prepared },
+            None => CachedRules { version, prepared: self.shared().1 },
+        }
     }
 }
 
@@ -205,7 +224,7 @@ pub(super) struct RulesGuard(Option<CachedRules>);
 
 impl Drop for RulesGuard {
     fn drop(&mut self) {
-        let _ = CACHED.try_with(|cached| cached.set(self.0.take()));
+        drop(swap_cached(self.0.take()));
     }
 }
 
