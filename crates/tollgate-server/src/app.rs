@@ -9,7 +9,9 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, SECOND, Timestamp, TokioClock};
+use tollgate::{
+    AsRequest, Clock, Decision, Error, Limiter, RuleSet, RulesSnapshot, SECOND, Timestamp, TokioClock,
+};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
@@ -63,11 +65,21 @@ pub struct App {
 /// The state that a reload changes.
 #[derive(Debug)]
 struct Reloadable {
-    settings: ArcSwap<Settings>,
+    snapshot: ArcSwap<Snapshot>,
+    /// The parts that the rules in force are composed of. Locked while a snapshot is published.
     rules: Mutex<Rules>,
     /// The text of the configuration files when they were last read, valid or not. Locked during a
     /// reload.
     text: Mutex<String>,
+}
+
+/// The rules in force, with the settings and Envoy's domains that were read with them. A gRPC
+/// request is resolved and decided by one snapshot, so it sees all of the old configuration or all
+/// of the new.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) rules: RulesSnapshot,
 }
 
 /// The rules of the file, and the limits that administrators set for single clients.
@@ -103,6 +115,7 @@ impl App {
             .longest_inline_refill(fixed.store.longest_inline_refill)
             .build()
             .map_err(|error| error.to_string())?;
+        let snapshot = Snapshot { settings: Arc::new(settings), rules: limiter.snapshot() };
         Ok(Self {
             limiter,
             started_at: clock.now(),
@@ -110,7 +123,7 @@ impl App {
             origin,
             fixed,
             reloadable: Reloadable {
-                settings: ArcSwap::from_pointee(settings),
+                snapshot: ArcSwap::from_pointee(snapshot),
                 rules: Mutex::new(Rules { file: rules, client_limits: Vec::new(), extent }),
                 text: Mutex::new(text),
             },
@@ -183,9 +196,9 @@ impl App {
         by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.reset(throttled)).await))
     }
 
-    /// The settings that a reload changes.
-    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
-        self.reloadable.settings.load()
+    /// The configuration in force.
+    pub(crate) fn snapshot(&self) -> Guard<Arc<Snapshot>> {
+        self.reloadable.snapshot.load()
     }
 
     /// The settings that need a restart.
@@ -195,7 +208,7 @@ impl App {
 
     /// A client's name for a log line: masked or shortened.
     pub(crate) fn logged(&self, client: &str) -> String {
-        if self.settings().hash_keys_in_logs {
+        if self.snapshot().settings.hash_keys_in_logs {
             return self.mask.mask(client);
         }
         // `floor_char_boundary` is a boundary within the text.
@@ -254,11 +267,6 @@ impl App {
         applied
     }
 
-    /// Waits for a reload in progress.
-    pub(crate) fn settled(&self) {
-        drop(self.rules());
-    }
-
     /// Whether the configuration files differ from when they were last read.
     pub(crate) fn config_changed(&self) -> bool {
         let text = self.current_text();
@@ -266,26 +274,25 @@ impl App {
     }
 
     fn current_text(&self) -> String {
-        self.origin.text(self.settings().envoy_config.as_deref())
+        self.origin.text(self.snapshot().settings.envoy_config.as_deref())
     }
 
     /// The paths to watch: configuration files and directories of them.
     pub(crate) fn watched_paths(&self) -> impl Iterator<Item = PathBuf> {
-        self.origin.file.clone().into_iter().chain(self.settings().envoy_config.clone())
+        self.origin.file.clone().into_iter().chain(self.snapshot().settings.envoy_config.clone())
     }
 
     fn apply(&self, config: Config) -> Result<(), ConfigErrors> {
         let name = || self.origin.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let mut rules = self.rules();
-        if let Some(lost) = config.lost_since(rules.extent, &self.settings()) {
+        if let Some(lost) = config.lost_since(rules.extent, &self.snapshot().settings) {
             return Err(ConfigErrors::sentence(name(), lost));
         }
         let Config { fixed, settings, rules: file, warnings, text: _, extent } = config;
         warnings.iter().for_each(|warning| warn!("{warning}"));
         let mut client_limits = rules.client_limits.clone();
         client_limits.retain(|limit| is_per_client(&file, limit.replacement.rule().as_str()));
-        let in_force = compose(&file, &client_limits, &self.fixed, &settings);
-        in_force.and_then(|rules| self.limiter.set_rules(rules)).map_err(|error| {
+        let replaced = self.publish(&file, &client_limits, Arc::new(settings)).map_err(|error| {
             let restart = if fixed.store == self.fixed.store {
                 ""
             } else {
@@ -293,10 +300,8 @@ impl App {
             };
             ConfigErrors::sentence(name(), format!("{error}{restart}"))
         })?;
+        let had_token = replaced.settings.admin_token.is_some();
         *rules = Rules { file, client_limits, extent };
-        // Settings are swapped under the lock: a request that saw new rules beside old settings
-        // waits for it.
-        let had_token = self.reloadable.settings.swap(Arc::new(settings)).admin_token.is_some();
         drop(rules);
         if had_token && let Some(token) = self.generated_token() {
             info!(token, "the admin token was removed; this generated one is valid until the server stops");
@@ -307,6 +312,19 @@ impl App {
             warn!("{waiting}: a change of this needs a restart");
         }
         Ok(())
+    }
+
+    /// Puts a configuration in force and returns the one before it. The caller holds the lock of the
+    /// rules.
+    fn publish(
+        &self,
+        file: &RuleSet,
+        client_limits: &[ClientLimit],
+        settings: Arc<Settings>,
+    ) -> Result<Arc<Snapshot>, Error> {
+        self.limiter.set_rules(compose(file, client_limits, &self.fixed, &settings)?)?;
+        let rules = self.limiter.snapshot();
+        Ok(self.reloadable.snapshot.swap(Arc::new(Snapshot { settings, rules })))
     }
 
     fn rules(&self) -> MutexGuard<'_, Rules> {

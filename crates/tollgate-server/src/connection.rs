@@ -129,7 +129,7 @@ impl Acceptor {
             *pending = Some(listener.accept().await?);
         }
         let Some((_, address)) = pending else { return Ok(()) };
-        let peer = self.app.settings().identity.bounded_peer(address.ip());
+        let peer = self.app.snapshot().settings.identity.bounded_peer(address.ip());
         if peer.as_ref().is_some_and(|peer| !self.table.admits(peer)) {
             Counts::add(&self.counts().refused_per_peer);
             debug!(
@@ -181,7 +181,7 @@ impl Acceptor {
         let _ = socket.set_tcp_user_timeout(Some(request_timeout));
         // A peer that vanished is detected, even where idleness is allowed.
         let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE));
-        let tls = self.app.settings().tls.as_ref().map(|tls| self.protocol.tls_config(tls));
+        let tls = self.app.snapshot().settings.tls.as_ref().map(|tls| self.protocol.tls_config(tls));
         match tls {
             None => self.serve_stream(stream, peer, slot).await,
             Some(config) => match timeout(request_timeout, TlsAcceptor::from(config).accept(stream)).await {

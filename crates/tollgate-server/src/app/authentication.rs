@@ -11,12 +11,12 @@ use super::{App, STOPWATCH};
 impl App {
     /// The generated admin token, if none is configured. It is logged once.
     pub(crate) fn generated_token(&self) -> Option<&str> {
-        self.settings().admin_token.is_none().then(|| self.generated_token.reveal())
+        self.snapshot().settings.admin_token.is_none().then(|| self.generated_token.reveal())
     }
 
     /// Whether `token` is the admin token.
     pub(crate) fn is_admin_token(&self, token: &[u8]) -> bool {
-        self.settings().admin_token.as_ref().unwrap_or(&self.generated_token).is(token)
+        self.snapshot().settings.admin_token.as_ref().unwrap_or(&self.generated_token).is(token)
     }
 
     /// Counts a wrong token, logs at most one a second, and returns after the configured delay,
@@ -27,7 +27,7 @@ impl App {
             let peer = peer.map(|peer| self.logged(&peer.to_string()));
             warn!(peer, protocol, attempts, "a wrong admin token was shown");
         }
-        let delay = self.settings().failed_auth_delay;
+        let delay = self.snapshot().settings.failed_auth_delay;
         self.clock.sleep_until(self.clock.now().saturating_add(delay)).await;
     }
 }

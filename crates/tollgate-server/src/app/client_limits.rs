@@ -1,8 +1,10 @@
 //! Limits that administrators set for single clients while the server runs.
 
+use std::sync::Arc;
+
 use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleSet};
 
-use super::{App, compose};
+use super::App;
 
 /// The most per-client limits.
 const CLIENT_LIMITS_MAX: usize = 10_000;
@@ -70,7 +72,7 @@ impl App {
             let replacement = Override::new(rule, limits).exactly(CLIENT, client);
             client_limits.push(ClientLimit { client: client.into(), replacement });
         }
-        self.limiter.set_rules(compose(&rules.file, &client_limits, &self.fixed, &self.settings())?)?;
+        self.publish(&rules.file, &client_limits, Arc::clone(&self.snapshot().settings))?;
         rules.client_limits = client_limits;
         Ok(())
     }

@@ -138,7 +138,7 @@ impl<'a> ResolvedDescriptor<'a> {
     }
 
     /// The refund, if the descriptor is one.
-    pub(super) fn refunded(&self) -> Option<DescriptorRefund<'_, 'a>> {
+    pub(super) fn refund(&self) -> Option<DescriptorRefund<'_, 'a>> {
         let request = self.request().filter(|_| self.negative)?;
         Some(DescriptorRefund { request, cost: self.cost })
     }

@@ -10,13 +10,11 @@ use tonic::{Request, Response, Status};
 use super::descriptors::{DescriptorRequest, ResolvedDescriptor};
 use super::response::ResponseBuilder;
 use crate::app::{App, STOPWATCH};
+use crate::config::Settings;
 use crate::metrics::Route;
 
 /// The most descriptors of a request.
 const DESCRIPTORS_MAX: usize = 64;
-
-/// The most retries of a request whose rules changed meanwhile.
-const RETRIES_MAX: usize = 3;
 
 /// The most entries of a descriptor.
 const ENTRIES_MAX: usize = 64;
@@ -30,23 +28,21 @@ impl RateLimits {
         Self { app }
     }
 
-    /// Decides a request. Descriptors marked in `refunded` are not refunded again.
+    /// Decides a request.
     ///
     /// Where `grpc_refunds` is off, a refund is an error, which Envoy admits unless its
     /// `failure_mode_deny` is set. So the error comes last: the other descriptors are decided and
     /// charged first, and a denial among them is the response.
     async fn decide(
         &self,
+        settings: &Settings,
         request: &RateLimitRequest,
-        refunded: &mut [bool],
     ) -> Result<RateLimitResponse, Status> {
-        let settings = self.app.settings().clone();
         let descriptors = ResolvedDescriptor::all(&self.app, &settings.domains, request)?;
-        for (descriptor, done) in descriptors.iter().zip(refunded) {
-            if let (Some(refunded), false) = (descriptor.refunded().filter(|_| settings.grpc_refunds), *done)
-            {
+        for refund in descriptors.iter().filter_map(ResolvedDescriptor::refund) {
+            if settings.grpc_refunds {
                 // A failed refund shows in the numbers of the response.
-                *done = self.app.timed(self.app.limiter.refund(refunded)).await.is_ok();
+                let _ = self.app.timed(self.app.limiter.refund(refund)).await;
             }
         }
         let mut response = ResponseBuilder::new(&settings.headers, descriptors.len());
@@ -65,7 +61,7 @@ impl RateLimits {
                 peeked
             }
             [only] => {
-                let decision = self.app.check(*only).await.map_err(refused)?;
+                let decision = self.app.timed(self.app.limiter.check_async(*only)).await.map_err(refused)?;
                 response.headers(&decision);
                 vec![decision]
             }
@@ -115,20 +111,8 @@ impl RateLimitService for RateLimits {
         if let Some((items, count, max)) = bounds.into_iter().find(|(_, count, max)| count > max) {
             return Err(Status::invalid_argument(format!("there are {count} {items}; send at most {max}")));
         }
-        let mut refunded = vec![false; request.descriptors.len()];
-        let mut answered = self.decide(&request, &mut refunded).await;
-        for _ in 0..RETRIES_MAX {
-            if answered.as_ref().is_err_and(|status| status.code() == tonic::Code::Aborted) {
-                // The rules changed meanwhile: decide again by the new ones.
-                self.app.settled();
-                answered = self.decide(&request, &mut refunded).await;
-            }
-        }
-        if let Err(status) = &mut answered
-            && status.code() == tonic::Code::Aborted
-        {
-            *status = Status::unavailable(status.message());
-        }
+        let snapshot = Arc::clone(&self.app.snapshot());
+        let answered = snapshot.rules.scope(self.decide(&snapshot.settings, &request)).await;
         self.app.metrics.took(Route::GRPC, STOPWATCH.now().since(began), 1);
         answered.map(Response::new)
     }
@@ -136,8 +120,5 @@ impl RateLimitService for RateLimits {
 
 /// An error as a status on which Envoy applies its failure mode.
 fn refused(error: Error) -> Status {
-    match error {
-        Error::UnknownRule { .. } => Status::aborted(error.to_string()),
-        error => Status::unavailable(error.to_string()),
-    }
+    Status::unavailable(error.to_string())
 }

@@ -90,7 +90,7 @@ pub(super) async fn told_by_path(
 async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> http::Response<Bytes> {
     let Parts { method, uri, headers, extensions, .. } = parts;
     let head = Head { method, uri, headers, extensions };
-    let client = app.settings().identity.identify(head).unwrap_or_else(|| {
+    let client = app.snapshot().settings.identity.identify(head).unwrap_or_else(|| {
         app.metrics.unidentified.fetch_add(1, Ordering::Relaxed);
         Cow::Borrowed(UNIDENTIFIED)
     });

@@ -255,7 +255,7 @@ pub(super) fn decision_response(
     decision: Result<Decision, Error>,
     denial: impl FnOnce(&Decision, &Headers) -> http::Response<Bytes>,
 ) -> http::Response<Bytes> {
-    let headers = &app.settings().headers;
+    let headers = &app.snapshot().settings.headers;
     match decision {
         Ok(decision) if decision.allowed() => {
             let mut response = Numbers::from(&decision).into_response();
@@ -355,7 +355,7 @@ async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
 
 /// The response to a decision with these numbers: 429 or 503 if it is denied.
 pub(super) fn answer(app: &App, decision: &Decision, numbers: impl Serialize) -> Response {
-    let headers = &app.settings().headers;
+    let headers = &app.snapshot().settings.headers;
     if decision.allowed() {
         let mut response = ok(&numbers);
         headers.write(decision, response.headers_mut());

@@ -162,7 +162,7 @@ struct Entry {
 
 impl Entry {
     fn new(app: &App, request: &Request<Incoming>) -> Self {
-        let client = app.settings().identity.identify(Head::from(request)).unwrap_or_default();
+        let client = app.snapshot().settings.identity.identify(Head::from(request)).unwrap_or_default();
         Self {
             method: request.method().clone(),
             path: app.logged(request.uri().path()),

@@ -59,6 +59,66 @@ fn no_request_fails_during_a_reload() {
     });
 }
 
+/// Two configurations differ in their rules, their domains and their settings. Each answer is the
+/// answer of one of them.
+#[test]
+fn b11_a_request_sees_one_configuration_during_reloads() {
+    let directory = directory("envoy-config-whole");
+    let config = directory.join("tollgate.toml");
+    let yaml = |path: &str, domain: &str, limits: &[(&str, &str)]| {
+        let descriptor = |(key, limit): &(&str, &str)| format!("  - key: {key}\n    rate_limit: {limit}\n");
+        let descriptors: String = limits.iter().map(descriptor).collect();
+        fs::create_dir_all(directory.join(path)).unwrap();
+        let text = format!("domain: {domain}\ndescriptors:\n{descriptors}");
+        fs::write(directory.join(path).join(format!("{domain}.yaml")), text).unwrap();
+    };
+    let [first, second] = [1_000, 2_000].map(|count| format!("{{unit: hour, requests_per_unit: {count}}}"));
+    yaml("first", "edge", &[("road", "{unlimited: true}"), ("staff", &first)]);
+    yaml("second", "edge", &[("road", &second), ("staff", &second)]);
+    yaml("second", "moved", &[("staff", &second)]);
+    // One rename replaces all of it.
+    let texts = [("first", "x", "moved"), ("second", "trio", "elsewhere")].map(|(path, headers, domain)| {
+        let rule = format!("name = \"r\"\nmatch = {{ domain = \"{domain}\" }}\nlimit = \"1000/h\"");
+        format!("[server]\nenvoy_config = \"{path}\"\nheaders = \"{headers}\"\n[[rule]]\n{rule}\n")
+    });
+    fs::write(&config, &texts[0]).unwrap();
+    let server = Server::everywhere(&["--config", config.to_str().unwrap()]);
+    let [road, staff] = ["road", "staff"].map(|key| hits(&descriptor(&[(key, "x")]), 0));
+    let seen = |envoy: &Envoy| {
+        let count = |status| limit(status).map(|(count, ..)| count);
+        let edge = envoy.ask("edge", &[road.clone(), staff.clone()]);
+        let moved = envoy.ask("moved", std::slice::from_ref(&staff));
+        let is_trio = |answer| !fields(answer, "ratelimit-limit").is_empty();
+        let edge = (count(&edge.statuses[0]), count(&edge.statuses[1]), is_trio(&edge));
+        (edge, (count(&moved.statuses[0]), is_trio(&moved)))
+    };
+    let edges = [(None, Some(1_000), false), (Some(2_000), Some(2_000), true)];
+    let moves = [(Some(1_000), false), (Some(2_000), true)];
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let envoy = Envoy::of(&server);
+                while !over.load(Ordering::Relaxed) {
+                    let (edge, moved) = seen(&envoy);
+                    let whole = edges.contains(&edge) && moves.contains(&moved);
+                    over.fetch_or(!whole, Ordering::Relaxed);
+                    assert!(whole, "{edge:?} {moved:?}");
+                }
+            });
+        }
+        let envoy = Envoy::of(&server);
+        for turn in 1..=100_usize {
+            replace(&config, &texts[turn % 2]);
+            server.signal("HUP");
+            eventually("the other configuration", || {
+                over.load(Ordering::Relaxed) || seen(&envoy) == (edges[turn % 2], moves[turn % 2])
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn an_invalid_file_changes_nothing_and_its_error_has_a_position() {
     let file = written("broken", EDGE);
