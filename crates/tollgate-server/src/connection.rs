@@ -23,10 +23,12 @@ use crate::http::Http;
 use crate::resp;
 use crate::tls::Tls;
 
+mod lifecycle;
 mod table;
 
-use table::ConnectionTable;
-pub(crate) use table::{Counts, Slot};
+pub(crate) use lifecycle::{Connection, Ending, Lifecycle, Phase};
+pub(crate) use table::Counts;
+use table::{ConnectionTable, Slot};
 
 /// How long to accept the connections left in the kernel's queue once the server stops.
 const QUEUE_DRAIN: Duration = Duration::from_millis(20);
@@ -36,27 +38,6 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// How long a connection is silent before the kernel probes the peer.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-
-/// The server's lifecycle, as broadcast to all connections.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lifecycle {
-    pub(crate) phase: Phase,
-    /// The number of timeout periods so far. A connection without a request between two ticks is
-    /// closed. One timer serves all connections, because a timer per request costs as much as a
-    /// check.
-    pub(crate) tick: u64,
-}
-
-/// The phase of a shutdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// The server runs.
-    Open,
-    /// Every HTTP connection closes after its next response; gRPC accepts no new calls.
-    Draining,
-    /// Idle connections are closed.
-    Closing,
-}
 
 /// The protocol of a listener.
 #[derive(Clone)]
@@ -162,18 +143,20 @@ impl Acceptor {
         evicted: oneshot::Receiver<()>,
     ) {
         let _open = Open::new(self.counts());
+        let connection = Connection::new(peer, Arc::clone(&slot), self.lifecycle.clone());
         let eviction = async {
             let _ = evicted.await;
             slot.idle().await;
         };
         tokio::select! {
             biased;
-            () = self.handshake(stream, peer, &slot) => {}
+            () = self.handshake(stream, &connection) => {}
             () = eviction => debug!(peer = self.peer(peer), "an idle connection was evicted"),
         }
     }
 
-    async fn handshake(&self, stream: TcpStream, peer: SocketAddr, slot: &Arc<Slot>) {
+    async fn handshake(&self, stream: TcpStream, connection: &Connection) {
+        let peer = connection.peer;
         let request_timeout = self.app.fixed().timeout;
         // Small responses are sent at once, and a peer that does not read them is dropped.
         let _ = stream.set_nodelay(true);
@@ -183,9 +166,9 @@ impl Acceptor {
         let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE));
         let tls = self.app.snapshot().settings.tls.as_ref().map(|tls| self.protocol.tls_config(tls));
         match tls {
-            None => self.serve_stream(stream, peer, slot).await,
+            None => self.serve_stream(stream, connection).await,
             Some(config) => match timeout(request_timeout, TlsAcceptor::from(config).accept(stream)).await {
-                Ok(Ok(stream)) => self.serve_stream(stream, peer, slot).await,
+                Ok(Ok(stream)) => self.serve_stream(stream, connection).await,
                 Ok(Err(error)) => debug!(peer = self.peer(peer), %error, "a TLS handshake failed"),
                 Err(_) => debug!(peer = self.peer(peer), "a TLS handshake took too long"),
             },
@@ -195,17 +178,15 @@ impl Acceptor {
     async fn serve_stream(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        peer: SocketAddr,
-        slot: &Arc<Slot>,
+        connection: &Connection,
     ) {
-        let lifecycle = self.lifecycle.clone();
         let ended = match &self.protocol {
-            Protocol::Http(http) => http.serve_connection(stream, peer, slot, lifecycle).await,
-            Protocol::Grpc(grpc) => grpc.serve_connection(stream, slot, lifecycle).await,
-            Protocol::Resp => resp::serve_connection(&self.app, stream, peer, slot, lifecycle).await,
+            Protocol::Http(http) => http.serve_connection(stream, connection).await,
+            Protocol::Grpc(grpc) => grpc.serve_connection(stream, connection).await,
+            Protocol::Resp => resp::serve_connection(&self.app, stream, connection).await,
         };
         if let Err(error) = ended {
-            debug!(peer = self.peer(peer), %error, "a connection ended early");
+            debug!(peer = self.peer(connection.peer), %error, "a connection ended early");
         }
     }
 

@@ -4,9 +4,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::{Request, Response};
@@ -18,7 +16,6 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tollgate::SECOND;
 use tonic::Status;
@@ -28,7 +25,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service as _;
 
 use crate::app::App;
-use crate::connection::{Lifecycle, Phase, Slot};
+use crate::connection::{Connection, Ending, Phase};
 
 mod bounded;
 mod descriptors;
@@ -55,6 +52,9 @@ const OTHER_BYTES_MAX: usize = 256 << 10;
 
 /// The most concurrent calls of a connection.
 const STREAMS_MAX: u32 = 256;
+
+/// Envoy keeps connections open; while the server drains, it has time to open others elsewhere.
+const ENDING: Ending = Ending { phase: Phase::Draining, may_idle: true };
 
 /// The timeout of a ping.
 const PING: Duration = Duration::from_secs(20);
@@ -98,46 +98,20 @@ impl Grpc {
     pub(crate) async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        slot: &Arc<Slot>,
-        mut lifecycle: watch::Receiver<Lifecycle>,
+        connection: &Connection,
     ) -> io::Result<()> {
-        let calls = Arc::new(AtomicU64::new(0));
         let service = service_fn(|request| {
-            calls.fetch_add(1, Ordering::Relaxed);
-            let busy = slot.busy();
+            connection.count();
+            let busy = connection.busy();
             self.clone().call(request).inspect(move |_| drop(busy))
         });
-        let connection = http2::Builder::new(TokioExecutor::new())
+        let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(Some(self.timeout.max(SECOND)))
             .keep_alive_timeout(PING)
             .max_concurrent_streams(STREAMS_MAX)
             .serve_connection(TokioIo::new(stream), service);
-        let mut connection = pin!(connection);
-        let (mut tick, mut silent) = (lifecycle.borrow_and_update().tick, false);
-        let ended = loop {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => break ended,
-                // A dropped sender means that the server is gone.
-                changed = lifecycle.changed() => {
-                    let now = *lifecycle.borrow_and_update();
-                    if changed.is_err() || now.phase != Phase::Open {
-                        // Refuses new calls and finishes those in flight.
-                        connection.as_mut().graceful_shutdown();
-                        break connection.await;
-                    }
-                    if std::mem::replace(&mut tick, now.tick) != now.tick {
-                        let has_called = calls.load(Ordering::Relaxed) > 0;
-                        if silent && !has_called {
-                            return Err(io::ErrorKind::TimedOut.into());
-                        }
-                        silent = !has_called;
-                    }
-                }
-            }
-        };
-        ended.map_err(io::Error::other)
+        connection.serve(ENDING, served, http2::Connection::graceful_shutdown).await
     }
 
     /// Answers a call, unless its message takes too long to arrive.

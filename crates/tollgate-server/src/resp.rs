@@ -8,17 +8,15 @@
 //! after the timeout.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::connection::{Lifecycle, Phase, Slot};
+use crate::connection::{Connection, Ending, Phase};
 
 mod command;
 mod frame;
@@ -30,6 +28,9 @@ mod throttle;
 mod transaction;
 
 use session::Session;
+
+/// Connection pools keep idle connections.
+const ENDING: Ending = Ending { phase: Phase::Closing, may_idle: true };
 
 /// The initial read size, and the most an idle connection keeps.
 const READ_BYTES: usize = 4 << 10;
@@ -46,15 +47,12 @@ const LINGER_BYTES_MAX: usize = 1 << 20;
 pub(crate) async fn serve_connection(
     app: &Arc<App>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    peer: SocketAddr,
-    slot: &Arc<Slot>,
-    lifecycle: watch::Receiver<Lifecycle>,
+    connection: &Connection,
 ) -> io::Result<()> {
     let request_timeout = app.fixed().timeout;
-    let mut session = Session::new(Arc::clone(app), peer.ip());
+    let mut session = Session::new(Arc::clone(app), connection.peer.ip());
     let mut bytes: Vec<u8> = Vec::new();
-    let (mut tick, mut stuck_at) = (lifecycle.borrow().tick, None);
-    let mut change = pin!(next(lifecycle));
+    let mut ended = pin!(connection.ended(ENDING));
     loop {
         if bytes.len() == bytes.capacity() {
             bytes.reserve(bytes.len().clamp(READ_BYTES, READ_BYTES_MAX));
@@ -62,20 +60,9 @@ pub(crate) async fn serve_connection(
         tokio::select! {
             biased;
             // First, so that a client that never stops sending is stopped too.
-            (lifecycle, gone) = change.as_mut() => {
-                let now = *lifecycle.borrow();
-                if gone || now.phase == Phase::Closing {
-                    return linger(stream).await;
-                }
-                if std::mem::replace(&mut tick, now.tick) != now.tick {
-                    let is_stuck = !bytes.is_empty() || session.commands == 0 || session.queue.is_some();
-                    let stuck_now = is_stuck.then_some(session.commands);
-                    if stuck_now.is_some() && stuck_now == stuck_at {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                    stuck_at = stuck_now;
-                }
-                change.set(next(lifecycle));
+            ended = ended.as_mut() => {
+                ended?;
+                return linger(stream).await;
             }
             read = stream.read_buf(&mut bytes) => {
                 if read? == 0 {
@@ -83,7 +70,7 @@ pub(crate) async fn serve_connection(
                 }
             }
         }
-        let busy = slot.busy();
+        let busy = connection.busy();
         // Answers as many commands as the reply buffer has room for, repeatedly.
         loop {
             let taken = session.answer(&bytes).await;
@@ -104,6 +91,7 @@ pub(crate) async fn serve_connection(
             }
         }
         drop(busy);
+        connection.progress(session.commands, !bytes.is_empty() || session.queue.is_some());
         if bytes.is_empty() {
             bytes.shrink_to(READ_BYTES);
         }
@@ -114,12 +102,6 @@ pub(crate) async fn serve_connection(
 async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
-}
-
-/// The next lifecycle change, and whether the sender is gone.
-async fn next(mut lifecycle: watch::Receiver<Lifecycle>) -> (watch::Receiver<Lifecycle>, bool) {
-    let gone = lifecycle.changed().await.is_err();
-    (lifecycle, gone)
 }
 
 /// Shuts the stream down and drains it for a moment: closing a socket with unread bytes resets it,
@@ -145,14 +127,14 @@ async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<(
 mod tests {
     use super::*;
     use crate::config::Origin;
-    use std::net::{IpAddr, Ipv4Addr};
+    use crate::connection::Lifecycle;
     use tokio::io::{BufWriter, DuplexStream, duplex};
     use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::watch;
     use tollgate::{Clock, HOUR, ManualClock, SECOND, SystemClock};
 
     const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
     const PONG: &[u8] = b"+PONG\r\n";
-    const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
     fn app() -> (Arc<App>, watch::Sender<Lifecycle>, watch::Receiver<Lifecycle>) {
         app_with(Arc::new(SystemClock))
@@ -174,7 +156,7 @@ mod tests {
         let (client, server) = duplex(capacity);
         // Buffers writes until a flush, as TLS does.
         (client, sender, async move {
-            serve_connection(&app, BufWriter::new(server), PEER, &Slot::alone(), receiver).await
+            serve_connection(&app, BufWriter::new(server), &Connection::alone(receiver)).await
         })
     }
 
@@ -196,7 +178,7 @@ mod tests {
         let clock = ManualClock::default();
         let (app, _sender, receiver) = app_with(Arc::new(clock.clone()));
         let (mut client, server) = duplex(1 << 10);
-        tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), receiver).await });
+        tokio::spawn(async move { serve_connection(&app, server, &Connection::alone(receiver)).await });
         for (command, late) in
             [("AUTH wrong", true), ("PING", false), ("HELLO 2 AUTH me wrong", true), ("HELLO x", false)]
         {
@@ -222,7 +204,7 @@ mod tests {
         client.write_all(&PING.repeat(100)).await.unwrap();
         sender.send_modify(|lifecycle| lifecycle.phase = Phase::Closing);
         let server =
-            tokio::spawn(async move { serve_connection(&app, server, PEER, &Slot::alone(), receiver).await });
+            tokio::spawn(async move { serve_connection(&app, server, &Connection::alone(receiver)).await });
         assert_eq!(client.read(&mut [0; 64]).await.unwrap(), 0, "the end, and no reset");
         drop(client);
         server.await.unwrap().unwrap();

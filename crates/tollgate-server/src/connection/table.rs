@@ -174,14 +174,6 @@ impl Slot {
     }
 }
 
-#[cfg(test)]
-impl Slot {
-    /// A slot in a table of one.
-    pub(crate) fn alone() -> Arc<Self> {
-        Arc::new(ConnectionTable::new(1, 1)).enter(None).0
-    }
-}
-
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut open = self.table.open();

@@ -3,11 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::mem;
-use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -22,7 +18,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 use tollgate::Clock as _;
 use tollgate_http::{Head, PeerAddr};
 use tower_service::Service as _;
@@ -32,8 +27,12 @@ use super::check::check_now;
 use super::cross_site::is_from_browser;
 use super::host;
 use crate::app::{App, STOPWATCH};
-use crate::connection::{Lifecycle, Phase, Slot};
+use crate::connection::{Connection, Ending, Phase};
 use crate::metrics::Route;
+
+/// Idle connections time out: HTTP clients reconnect. While the server drains, a response says that
+/// its connection closes.
+const ENDING: Ending = Ending { phase: Phase::Closing, may_idle: false };
 
 /// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 32 << 10;
@@ -64,52 +63,26 @@ impl Http {
     pub(crate) async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
-        peer: SocketAddr,
-        slot: &Arc<Slot>,
-        mut lifecycle: watch::Receiver<Lifecycle>,
+        connection: &Connection,
     ) -> io::Result<()> {
-        let (requests, phase) = (AtomicU64::new(0), lifecycle.clone());
         let service = service_fn(|request| {
-            requests.fetch_add(1, Ordering::Relaxed);
-            let busy = slot.busy();
-            self.answer(request, peer, &phase).inspect(move |_| drop(busy))
+            connection.count();
+            let busy = connection.busy();
+            self.answer(request, connection).inspect(move |_| drop(busy))
         });
         // Head and body are small: one copied write is cheaper than two.
-        let connection = http1::Builder::new()
+        let served = http1::Builder::new()
             .writev(false)
             .max_headers(HEADERS_MAX)
             .max_header_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
-        let mut connection = pin!(connection);
-        let (mut tick, mut seen) = (lifecycle.borrow_and_update().tick, None);
-        let ended = loop {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => break ended,
-                // A dropped sender means that the server is gone.
-                changed = lifecycle.changed() => {
-                    let now = *lifecycle.borrow_and_update();
-                    if changed.is_err() || now.phase == Phase::Closing {
-                        connection.as_mut().graceful_shutdown();
-                        break connection.await;
-                    }
-                    if mem::replace(&mut tick, now.tick) != now.tick {
-                        let seen_now = Some(requests.load(Ordering::Relaxed));
-                        if mem::replace(&mut seen, seen_now) == seen_now {
-                            return Err(io::ErrorKind::TimedOut.into());
-                        }
-                    }
-                }
-            }
-        };
-        ended.map_err(io::Error::other)
+        connection.serve(ENDING, served, http1::Connection::graceful_shutdown).await
     }
 
     async fn answer(
         &self,
         mut request: Request<Incoming>,
-        peer: SocketAddr,
-        lifecycle: &watch::Receiver<Lifecycle>,
+        connection: &Connection,
     ) -> Result<HttpResponse, Infallible> {
         let began = STOPWATCH.now();
         let route = Route::of(request.uri().path());
@@ -120,7 +93,7 @@ impl Http {
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
         let id = if bypass && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
         if !bypass || log {
-            request.extensions_mut().insert(PeerAddr(peer));
+            request.extensions_mut().insert(PeerAddr(connection.peer));
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
         let immediate = match host::check(request.version(), request.headers()) {
@@ -146,7 +119,7 @@ impl Http {
         if let Some(id) = id {
             response.headers_mut().insert(REQUEST_ID, id);
         }
-        if lifecycle.borrow().phase != Phase::Open {
+        if connection.is_stopping() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
