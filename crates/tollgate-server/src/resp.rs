@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::app::App;
 use crate::connection::{Connection, Ending, Phase};
 
+mod answer;
 mod command;
 mod frame;
 mod handshake;

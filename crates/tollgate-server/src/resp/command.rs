@@ -14,8 +14,29 @@ pub(super) enum Command<'a> {
     Throttle(Throttle<'a>),
     /// `TOLL.CHECK`
     Check(Check<'a>),
-    /// Any other command, by its name in lower case.
-    Other(String),
+    /// A command for administrators. Others do not learn that its arguments are wrong.
+    Admin(Result<Admin<'a>, String>),
+    /// `EXEC`
+    Exec,
+    /// Any other command.
+    Other(Other<'a>),
+}
+
+/// A command for administrators.
+#[derive(Debug)]
+pub(super) enum Admin<'a> {
+    /// `TOLL.RESET client`
+    Reset(Cow<'a, str>),
+    /// `TOLL.RULES`
+    Rules,
+}
+
+/// A command that has nothing to do with limits.
+#[derive(Debug)]
+pub(super) struct Other<'a> {
+    /// In lower case.
+    pub(super) name: String,
+    pub(super) arguments: SmallVec<[&'a [u8]; 8]>,
 }
 
 /// The error for too few arguments.
@@ -43,8 +64,21 @@ impl<'a> Command<'a> {
         if name.eq_ignore_ascii_case(b"toll.check") {
             return Check::parse(arguments).map(Self::Check);
         }
-        Ok(Self::Other(String::from_utf8_lossy(name).to_lowercase()))
+        let name = String::from_utf8_lossy(name).to_lowercase();
+        let arguments: SmallVec<[&[u8]; 8]> = arguments.collect();
+        Ok(match (name.as_str(), arguments.as_slice()) {
+            ("toll.reset", [client]) => Self::Admin(Ok(Admin::Reset(value_of(client)))),
+            ("toll.rules", []) => Self::Admin(Ok(Admin::Rules)),
+            ("toll.reset" | "toll.rules", _) => Self::Admin(Err(wrong_arity(&name))),
+            ("exec", []) => Self::Exec,
+            _ => Self::Other(Other { name, arguments }),
+        })
     }
+}
+
+/// The error for a wrong number of arguments.
+pub(super) fn wrong_arity(name: &str) -> String {
+    format!("wrong number of arguments for '{name}' command")
 }
 
 impl<'a> Check<'a> {
@@ -96,7 +130,12 @@ mod tests {
         assert!(matches!(parse(b"CL.THROTTLE k 9 1 0\r\n"), Ok(Command::Throttle(call)) if !call.is_peek()));
         assert!(matches!(parse(b"TOLL.CHECK client a PEEK\r\n"), Ok(Command::Check(check)) if check.peek));
         assert!(matches!(parse(b"toll.check client a\r\n"), Ok(Command::Check(check)) if !check.peek));
-        assert!(matches!(parse(b"PiNG\r\n"), Ok(Command::Other(name)) if name == "ping"));
+        assert!(matches!(parse(b"PiNG\r\n"), Ok(Command::Other(other)) if other.name == "ping"));
+        assert!(matches!(parse(b"EXEC\r\n"), Ok(Command::Exec)));
+        let reset = parse(b"Toll.Reset ann\r\n");
+        assert!(matches!(reset, Ok(Command::Admin(Ok(Admin::Reset(client)))) if client == "ann"));
+        assert!(matches!(parse(b"toll.rules\r\n"), Ok(Command::Admin(Ok(Admin::Rules)))));
+        assert!(matches!(parse(b"toll.rules x\r\n"), Ok(Command::Admin(Err(_)))));
         assert!(parse(b"CL.THROTTLE k 9 x 1\r\n").is_err() && parse(b"TOLL.CHECK client\r\n").is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use super::command::{Other, wrong_arity};
 use super::reply::Version;
 use super::session::Session;
 use super::throttle::integer;
@@ -42,7 +43,8 @@ pub(super) fn is_command(name: &[u8]) -> bool {
 const REDIS_VERSION: &str = "7.0.0";
 
 /// Replies to a command that has nothing to do with limits.
-pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
+pub(super) fn answer(session: &mut Session, other: &Other<'_>) {
+    let (name, arguments) = (other.name.as_str(), other.arguments.as_slice());
     let replies = &mut session.replies;
     match (name, arguments) {
         ("ping", []) => replies.simple("PONG"),
@@ -78,7 +80,7 @@ pub(super) fn answer(session: &mut Session, name: &str, arguments: &[&[u8]]) {
         ("config", [subcommand, patterns @ ..]) if lower(subcommand) == "get" => config(session, patterns),
         ("info", _) => replies.text(&server_info()),
         _ if COMMANDS.iter().any(|(known, _)| *known == name) => {
-            replies.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
+            replies.error("ERR", wrong_arity(name));
         }
         _ => unknown(session, name, arguments),
     }

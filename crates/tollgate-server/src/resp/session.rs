@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use tollgate::{Clock as _, Decision, Error, Rule};
-use tollgate_http::Numbers;
+use tollgate::{Clock as _, Error};
 use tracing::info;
 
-use super::command::Command;
+use super::answer;
+use super::command::{Admin, Command, Other};
 use super::frame::Frame;
 use super::handshake;
 use super::reply::{Replies, Version};
 use super::request::{CheckRequest, LastLimit};
-use super::throttle;
 use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
-use crate::config::policy_name;
 use crate::metrics::Route;
 use crate::secret::Secret;
 
@@ -36,8 +34,9 @@ const BATCH_USUAL: usize = 16;
 enum Single<'a> {
     /// A check that changes nothing.
     Peek(CheckRequest<'a>),
-    /// Any other command, by its name in lower case.
-    Other(String),
+    Admin(Result<Admin<'a>, String>),
+    Exec,
+    Other(Other<'a>),
 }
 
 /// One connection.
@@ -103,7 +102,7 @@ impl Session {
                         });
                         if !queued && let Some(other) = self.gather(&frame, rest, &mut batch) {
                             self.decide(&mut batch).await;
-                            self.run(other, &frame, rest).await;
+                            self.run(other).await;
                         }
                     }
                     frame.clear();
@@ -135,7 +134,9 @@ impl Session {
                 limit.map(|limit| CheckRequest::Throttle(throttle, limit))
             }
             Ok(Command::Check(check)) => Ok(CheckRequest::Check(check)),
-            Ok(Command::Other(name)) => return Some(Ok(Single::Other(name))),
+            Ok(Command::Admin(admin)) => return Some(Ok(Single::Admin(admin))),
+            Ok(Command::Exec) => return Some(Ok(Single::Exec)),
+            Ok(Command::Other(other)) => return Some(Ok(Single::Other(other))),
             Err(error) => Err(error),
         };
         match request {
@@ -169,7 +170,7 @@ impl Session {
             }
             if let Some(other) = other {
                 // Transactions do not nest, so neither does this call.
-                Box::pin(self.run(other, &frame, rest)).await;
+                Box::pin(self.run(other)).await;
             }
             frame.clear();
             rest = rest.get(length..).unwrap_or_default();
@@ -187,7 +188,7 @@ impl Session {
         let mut request = batch.iter();
         app.check_many(&requests, |decision| {
             if let Some(request) = request.next() {
-                write_decision(replies, request, &decision);
+                answer::decision(replies, request, &decision);
             }
         })
         .await;
@@ -195,26 +196,21 @@ impl Session {
         batch.clear();
     }
 
-    async fn run(&mut self, command: Result<Single<'_>, String>, frame: &Frame, bytes: &[u8]) {
+    async fn run(&mut self, command: Result<Single<'_>, String>) {
         match command {
             Err(error) => self.replies.error("ERR", error),
             Ok(Single::Peek(request)) => self.peek(&request).await,
-            Ok(Single::Other(name)) => {
-                let arguments: SmallVec<[&[u8]; 8]> = frame.arguments(bytes).skip(1).collect();
-                match (name.as_str(), arguments.as_slice()) {
-                    ("toll.reset" | "toll.rules", _) if !self.is_admin() => {
-                        self.replies
-                            .error("NOAUTH", "Authentication required; AUTH with the admin token first");
-                    }
-                    ("toll.reset", [client]) => self.reset(client).await,
-                    ("toll.rules", []) => self.rules(),
-                    ("exec", []) => self.execute().await,
-                    (name, arguments) => {
-                        handshake::answer(self, name, arguments);
-                        if std::mem::take(&mut self.wrong_token) {
-                            self.app.wrong_token(Some(self.peer), "resp").await;
-                        }
-                    }
+            Ok(Single::Admin(_)) if !self.is_admin() => {
+                self.replies.error("NOAUTH", "Authentication required; AUTH with the admin token first");
+            }
+            Ok(Single::Admin(Err(error))) => self.replies.error("ERR", error),
+            Ok(Single::Admin(Ok(Admin::Reset(client)))) => self.reset(&client).await,
+            Ok(Single::Admin(Ok(Admin::Rules))) => self.rules(),
+            Ok(Single::Exec) => self.execute().await,
+            Ok(Single::Other(other)) => {
+                handshake::answer(self, &other);
+                if std::mem::take(&mut self.wrong_token) {
+                    self.app.wrong_token(Some(self.peer), "resp").await;
                 }
             }
         }
@@ -222,15 +218,14 @@ impl Session {
 
     async fn peek(&mut self, request: &CheckRequest<'_>) {
         let decision = self.app.timed(self.app.limiter.peek(request)).await;
-        write_decision(&mut self.replies, request, &decision);
+        answer::decision(&mut self.replies, request, &decision);
     }
 
-    async fn reset(&mut self, client: &[u8]) {
-        let client = crate::value::value_of(client);
-        match self.app.reset(&client).await {
+    async fn reset(&mut self, client: &str) {
+        match self.app.reset(client).await {
             // `CL.THROTTLE`'s budget is reset all the same.
             Ok(()) | Err(Error::NotCovered) => {
-                info!(client = self.app.logged(&client), "a client was reset");
+                info!(client = self.app.logged(client), "a client was reset");
                 self.replies.simple("OK");
             }
             Err(error) => self.replies.error("ERR", error),
@@ -240,7 +235,7 @@ impl Session {
     fn rules(&mut self) {
         let rules = self.app.limiter.rules();
         self.replies.array(rules.rules().len());
-        rules.rules().iter().for_each(|rule| rule_reply(&mut self.replies, rule));
+        rules.rules().iter().for_each(|rule| answer::rule(&mut self.replies, rule));
     }
 
     fn is_admin(&self) -> bool {
@@ -267,69 +262,4 @@ impl Session {
         self.name.clear();
         self.replies.version = Version::Two;
     }
-}
-
-/// Writes a decision in the form of its command.
-fn write_decision(replies: &mut Replies, request: &CheckRequest<'_>, decision: &Result<Decision, Error>) {
-    match (request, decision) {
-        (CheckRequest::Throttle(..), Ok(decision)) => throttle::reply(replies, decision),
-        (CheckRequest::Check(_), Ok(decision)) => check_reply(replies, decision),
-        (_, Err(error)) => replies.error("ERR", error),
-    }
-}
-
-/// The reply of `TOLL.CHECK`.
-fn check_reply(replies: &mut Replies, decision: &Decision) {
-    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until } =
-        decision.into();
-    replies.map(if until.is_some() { 8 } else { 7 });
-    replies.bulk(b"allowed");
-    replies.boolean(allowed);
-    replies.bulk(b"limit");
-    replies.count_or_null(limit);
-    replies.bulk(b"remaining");
-    replies.count_or_null(remaining);
-    replies.bulk(b"reset_at_ms");
-    replies.count(reset_at);
-    replies.bulk(b"retry_after_ms");
-    replies.count_or_null(retry_after_ms);
-    replies.bulk(b"rule");
-    match rule {
-        Some(rule) => replies.bulk(rule.as_bytes()),
-        None => replies.null(),
-    }
-    replies.bulk(b"degraded");
-    replies.boolean(degraded);
-    if let Some(until) = until {
-        replies.bulk(b"blocked_until_ms");
-        replies.count(until);
-    }
-}
-
-fn rule_reply(replies: &mut Replies, rule: &Rule) {
-    replies.map(8);
-    replies.bulk(b"name");
-    replies.bulk(rule.name().as_bytes());
-    let matches: Vec<(&str, String)> = rule.matches().collect();
-    replies.bulk(b"match");
-    replies.map(matches.len());
-    for (name, value) in matches {
-        replies.bulk(name.as_bytes());
-        replies.bulk(value.as_bytes());
-    }
-    replies.bulk(b"key");
-    replies.array(rule.key_attributes().len());
-    rule.key_attributes().iter().for_each(|name| replies.bulk(name.as_bytes()));
-    replies.bulk(b"limits");
-    let limits = rule.limits();
-    replies.array(limits.len());
-    limits.iter().for_each(|limit| replies.bulk(limit.to_string().as_bytes()));
-    replies.bulk(b"cost");
-    replies.count(rule.unit_cost());
-    replies.bulk(b"shadow");
-    replies.boolean(rule.is_shadow());
-    replies.bulk(b"on_demand");
-    replies.boolean(rule.is_on_demand());
-    replies.bulk(b"on_store_error");
-    replies.bulk(policy_name(rule.failure_policy()).as_bytes());
 }
