@@ -57,10 +57,17 @@ impl App {
             Until::Date(date) => date,
             Until::After(span) => now.saturating_add(span),
         };
-        self.blocked.note(client, ends_at, now);
         let [by_rules, throttled] = inline::client_budgets(client);
         let by_rules = self.timed(self.limiter.block(by_rules, until)).await;
-        by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.block(throttled, until)).await))
+        let throttled = self.timed(self.limiter.block(throttled, until)).await;
+        // Any stored block is listed. A name is forgotten only if no block can be left.
+        let is_stored = by_rules.is_ok() || throttled.is_ok();
+        let throttled = inline::ignore_unknown_rule(throttled);
+        let has_failed = throttled.is_err() || !matches!(by_rules, Ok(()) | Err(Error::NotCovered));
+        if is_stored && (ends_at > now || !has_failed) {
+            self.blocked.note(client, ends_at, now);
+        }
+        by_rules.and(throttled)
     }
 
     /// The blocked clients, at most `most`.
@@ -96,5 +103,32 @@ impl App {
         }
         blocks.truncate(most);
         Ok(blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate::{HOUR, ManualClock, block_on};
+
+    use super::*;
+    use crate::config::Origin;
+
+    /// A table of one key has no room for a second block.
+    #[test]
+    fn c5_a_block_that_the_store_refused_is_not_noted() {
+        let environment = [("TOLLGATE_STORE_MAX_KEYS", "1"), ("TOLLGATE_SERVER_RESP", "off")];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let origin = Origin { environment, ..Origin::default() };
+        let config = origin.load().unwrap();
+        let app = App::new(origin, config, Arc::new(ManualClock::default())).unwrap();
+        let noted = || app.blocked.lock().keys().cloned().collect::<Vec<_>>();
+        block_on(app.block("ann", HOUR.into())).unwrap();
+        assert!(matches!(block_on(app.block("bob", HOUR.into())), Err(Error::StoreFull { .. })));
+        assert_eq!(noted(), ["ann"]);
+        assert_eq!(block_on(app.blocks(9)).unwrap().len(), 1);
+        block_on(app.block("ann", Until::Date(app.clock.now()))).unwrap();
+        assert!(noted().is_empty());
     }
 }
