@@ -11,6 +11,7 @@
 //! verify every page of a file that looks intact; our checksums do. A page that changed on the disk
 //! does not match its checksum, and a page that is missing or stale does not match the header.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -340,9 +341,20 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Calls the engine and turns a panic into an error: the engine asserts some of what it reads.
+thread_local!(static CATCHES_PANIC: Cell<bool> = const { Cell::new(false) });
+
+/// Whether a panic of this thread is caught and becomes an error: the storage engine asserts some
+/// of what it reads. For panic hooks, which are called before.
+pub fn catches_panic() -> bool {
+    CATCHES_PANIC.get()
+}
+
+/// Calls the engine and turns a panic into an error.
 fn catch_panic<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+    let outer = CATCHES_PANIC.replace(true);
+    let called = catch_unwind(AssertUnwindSafe(call));
+    CATCHES_PANIC.set(outer);
+    called.unwrap_or_else(|panic| {
         let reason = panic.downcast_ref::<String>().map(String::as_str);
         let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(redb::Error::Corrupted(format!("the storage engine failed: {reason}")))
@@ -360,5 +372,20 @@ fn open_error(path: &Path, error: redb::Error) -> OpenError {
             OpenError::damaged(path, format_args!("the storage engine cannot read its format {version}"))
         }
         error => OpenError::damaged(path, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_hook_can_tell_that_a_panic_becomes_an_error() {
+        let failed = catch_panic::<()>(|| {
+            assert!(catch_panic(|| Ok(catches_panic())).unwrap() && catches_panic());
+            panic!("a page is out of order");
+        });
+        assert!(failed.unwrap_err().to_string().contains("a page is out of order"));
+        assert!(!catches_panic(), "a panic elsewhere is a bug");
     }
 }

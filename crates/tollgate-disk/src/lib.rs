@@ -59,6 +59,7 @@ mod store;
 mod writer;
 
 pub use error::OpenError;
+pub use file::catches_panic;
 pub use store::{
     Builder, Change, DiskStats, DiskStore, Durability, LONGEST_INTERVAL, Progress, SHORTEST_INTERVAL,
 };

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use tollgate::{Limit, MAX_COUNT, MemoryStore, block_on};
-use tollgate_disk::DiskStore;
+use tollgate_disk::{DiskStore, catches_panic};
 
 use crate::config::{Flags, Origin, STARTER, WORKERS_MAX, is_yaml};
 use crate::serve::serve_until_signal;
@@ -257,10 +257,9 @@ fn restore(data: &Path) -> Result<String, String> {
     Ok(format!("restored {keys} keys to {}; next: tollgate serve --data {0}\n", data.display()))
 }
 
-/// Reports a panic in one line. The disk store reports panics of the storage engine itself.
+/// Reports a panic in one line, unless it becomes an error of the disk store.
 fn report(panic: &PanicHookInfo<'_>) {
-    let engine = panic.location().is_some_and(|location| location.file().contains("/redb-"));
-    if !engine {
+    if !catches_panic() {
         let message = panic.payload_as_str().unwrap_or("no message");
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(
