@@ -44,6 +44,14 @@ pub(super) struct At<T> {
     pub(super) span: Option<Range<usize>>,
 }
 
+/// Positions an error at a value.
+pub(super) fn at_value<T>(error: ConfigError, value: &At<T>) -> ConfigError {
+    match &value.span {
+        Some(span) => error.at(span.clone(), "here"),
+        None => error,
+    }
+}
+
 /// Why a value is invalid, and what to write instead. `column` is a position in the text, counted
 /// in characters from 1.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, Rule
 
 use toml::de::DeTable;
 
-use super::reader::{At, Section, Source};
+use super::reader::{At, Section, Source, at_value};
 use super::store::{Store, share};
-use super::{ConfigError, POLICIES, at_value, nearest};
+use super::{ConfigError, POLICIES, nearest};
 use crate::backend::Backend;
 use crate::envoy::Domains;
 use crate::inline;

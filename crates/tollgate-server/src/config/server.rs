@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::SECOND;
 use tollgate_http::{ForwardedBy, Identity, Proxies};
 
-use super::reader::{At, Section, Source};
+use super::reader::{At, Section, Source, at_value};
 use super::values::{Address, Delay, Filter, Network};
-use super::{ConfigError, Flags, Store, at_value};
+use super::{ConfigError, Flags, Store};
 
 /// The address of a listener that is off.
 pub(crate) const OFF: &str = "off";

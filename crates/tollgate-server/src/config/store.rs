@@ -10,10 +10,10 @@ use tollgate_disk::{DiskStore, Durability, LONGEST_INTERVAL, Progress, SHORTEST_
 use tollgate_redis::{Change, RedisStore};
 use tracing::{info, warn};
 
-use super::reader::{At, Section};
+use super::ConfigError;
+use super::reader::{At, Section, at_value};
 use super::server::at_least_one;
 use super::values::Delay;
-use super::{ConfigError, at_value};
 use crate::backend::Backend;
 use crate::secret::Secret;
 
