@@ -1,6 +1,6 @@
 //! An API with a global limit, a limit per user, and plans.
 //!
-//!     cargo run -p tollgate-http --features axum --example axum
+//!     cargo run -p tollgate-http --example axum
 //!     curl -i localhost:3000/ -H "x-user: alice"
 //!     curl -i localhost:3000/ -H "x-user: bob" -H "x-plan: gold"
 

@@ -1,6 +1,6 @@
 //! A login that is limited by failed attempts: the right password costs nothing.
 //!
-//!     cargo run -p tollgate-http --features axum --example login
+//!     cargo run -p tollgate-http --example login
 //!     curl -i -d wrong localhost:3000/login            # six times
 //!     curl -i -d "open sesame" localhost:3000/login
 

@@ -10,9 +10,15 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Response, StatusCode};
 use tollgate::{Decision, Limiter, MAX_COUNT, MemoryStore, RequestBuf, Store};
 use tower_layer::Layer;
+use tracing::warn;
 
 use crate::denied::denied;
 use crate::{Head, Headers, Identity, RateLimit, UNIDENTIFIED};
+
+/// The warning about the first request without an identity.
+const NO_IDENTITY: &str = "a request has no identity, and all such requests share one budget; in axum, \
+                           serve `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere, insert \
+                           a `PeerAddr` into each request, or choose another `Identity`";
 
 /// Puts a limiter in front of a service.
 ///
@@ -136,7 +142,7 @@ impl<S> RateLimitLayer<S> {
     }
 
     /// Requests without an identity so far. They share one budget. A growing number means that the
-    /// identity is misconfigured.
+    /// identity is misconfigured; the first one is logged as a warning.
     #[must_use]
     pub fn unidentified(&self) -> u64 {
         self.0.unidentified.load(Ordering::Relaxed)
@@ -195,7 +201,9 @@ impl<S: Store> Gate<S> {
     pub(crate) fn request<'a>(&self, head: Head<'a>) -> RequestBuf<'a> {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(head).min(MAX_COUNT));
         let client = self.identity.identify(head).unwrap_or_else(|| {
-            self.unidentified.fetch_add(1, Ordering::Relaxed);
+            if self.unidentified.fetch_add(1, Ordering::Relaxed) == 0 {
+                warn!("{NO_IDENTITY}");
+            }
             Cow::Borrowed(UNIDENTIFIED)
         });
         let custom = |name: &str| {

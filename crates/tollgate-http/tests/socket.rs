@@ -9,10 +9,11 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tollgate::{HOUR, Limit, Limiter};
 use tollgate_http::RateLimitLayer;
+use tower::ServiceExt as _;
 
 /// An application that counts the calls of its handler.
 fn app(limit: Limit) -> (Router, Arc<AtomicU64>) {
@@ -69,6 +70,53 @@ async fn f4_of_1500_concurrent_requests_over_http2_exactly_five_get_in() {
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5);
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 1_495);
     assert_eq!(ran.load(Ordering::SeqCst), 5);
+}
+
+#[tokio::test]
+async fn f3_axum_clients_are_told_apart_with_the_default_features() {
+    let layer = RateLimitLayer::new(Limiter::new(Limit::per_second(5)));
+    let server = serve(Router::new().route("/", route(async || "hello")).layer(layer.clone())).await;
+    assert_eq!(send(server, get("/", &[])).await.status, 200);
+    assert_eq!(layer.unidentified(), 0, "the peer's address is known");
+}
+
+/// A server that does not pass the peer's address on counts all clients together, and says so once.
+#[tokio::test]
+async fn f3_the_first_request_without_an_identity_is_a_warning() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let layer = RateLimitLayer::new(Limiter::new(Limit::per_second(5)));
+    let app = Router::new().route("/", route(async || "hello")).layer(layer.clone());
+    for _ in 0..3 {
+        let request = http::Request::new(axum::body::Body::empty());
+        assert_eq!(app.clone().oneshot(request).await.unwrap().status(), 200);
+    }
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!((layer.unidentified(), log.lines().count()), (3, 1), "{log}");
+    assert!(log.contains("WARN") && log.contains("into_make_service_with_connect_info"), "{log}");
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
 }
 
 /// A connection with many concurrent requests.

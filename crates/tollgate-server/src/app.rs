@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
@@ -59,6 +59,8 @@ pub struct App {
     pub(crate) decisions: Arc<DecisionCounts>,
     /// Throttles the log of wrong admin tokens.
     wrong_tokens: LogThrottle,
+    /// The warning about a proxy that is not trusted.
+    pub(crate) untrusted_proxy: Once,
     request_ids: AtomicU64,
 }
 
@@ -134,6 +136,7 @@ impl App {
             metrics: Metrics::default(),
             decisions,
             wrong_tokens: LogThrottle::new(SECOND),
+            untrusted_proxy: Once::new(),
             request_ids: AtomicU64::new(0),
         })
     }

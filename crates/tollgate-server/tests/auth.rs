@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use common::{Answer, Server, directory};
+use common::{Answer, Server, TOLLGATE, directory};
 
 mod common;
 
@@ -231,4 +232,20 @@ fn e4_a_failed_store_is_a_503_under_a_closed_rule_whatever_deny_status_is() {
     assert_eq!((answer.status, &answer.json()["degraded"]), (503, &true.into()), "{answer:?}");
     let answer = server.get("/auth?deny_status=403");
     assert_eq!((answer.status, &answer.json()["degraded"]), (503, &true.into()), "{answer:?}");
+}
+
+/// Without `trusted_proxies` all clients of a proxy share its address: the log says which setting
+/// is missing, once, and only if a proxy asks.
+#[test]
+fn f3_an_untrusted_proxy_is_a_warning() {
+    let mut command = Command::new(TOLLGATE);
+    let mut server = Server::logging(command.arg("serve"));
+    server.get("/auth");
+    server.send("GET", "/auth", &traefik("GET", "/one", "203.0.113.1"), "");
+    server.send("GET", "/auth", &nginx("GET", "/two"), "");
+    server.signal("TERM");
+    let log = server.rest_of_log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("trusted_proxies")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains("WARN") && warnings[0].contains("127.0.0.1"), "{log}");
 }

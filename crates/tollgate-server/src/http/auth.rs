@@ -17,7 +17,8 @@ use axum::http::{self, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, U
 use axum::response::Response;
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-use tollgate_http::{Head, Numbers, UNIDENTIFIED, denied, denied_as};
+use tollgate_http::{Head, Numbers, PeerAddr, UNIDENTIFIED, denied, denied_as};
+use tracing::warn;
 
 use super::check::decision_response;
 use super::document::AuthErrors;
@@ -63,6 +64,9 @@ pub(super) async fn told_by_headers(
     let (mut parts, _) = request.into_parts();
     let deny_status = deny_status(parts.uri.query().unwrap_or_default())?;
     let Original { method, target, host } = Original::of(&parts.headers)?;
+    if target.is_some() || method.is_some() {
+        warn_of_untrusted_proxy(&app, &parts);
+    }
     parts.uri = target.unwrap_or_default();
     if let Some(method) = method {
         parts.method = method;
@@ -79,11 +83,26 @@ pub(super) async fn told_by_path(
     request: http::Request<Body>,
 ) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
+    warn_of_untrusted_proxy(&app, &parts);
     let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     parts.uri = PathAndQuery::try_from(path)
         .map(Uri::from)
         .map_err(|error| ApiError::bad("invalid_uri", "path", format!("{path:?} is not a path: {error}")))?;
     Ok(decide(&app, &parts, None).await.map(Body::from))
+}
+
+/// Warns once of a proxy that is not trusted: all its clients share the budget of its address.
+fn warn_of_untrusted_proxy(app: &App, parts: &Parts) {
+    let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0.ip().to_canonical());
+    if let Some(peer) = peer.filter(|peer| app.snapshot().settings.identity.bounded_peer(*peer).is_some()) {
+        app.untrusted_proxy.call_once(|| {
+            warn!(
+                peer = app.logged(&peer.to_string()),
+                "a proxy that is not trusted asks /auth, so all its clients share one budget; list it in \
+                 `trusted_proxies` under [server], or set TOLLGATE_SERVER_TRUSTED_PROXIES"
+            );
+        });
+    }
 }
 
 /// Decides the request that the proxy received.

@@ -118,6 +118,13 @@ impl Server {
         }
     }
 
+    /// The rest of the log. Waits for the server to end.
+    pub(crate) fn rest_of_log(&mut self) -> String {
+        let mut text = String::new();
+        self.log.as_mut().expect("started with its log kept").read_to_string(&mut text).unwrap();
+        text
+    }
+
     /// Sends a request on a new connection. A body is JSON unless a header says otherwise.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
