@@ -92,7 +92,7 @@ pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
 pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request, RequestBuf};
-pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet};
+pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet, Values};
 pub use state::State;
 pub use stats::{Counts, Stats};
 pub use store::{Answer, Applied, Cause, Charge, Effect, HoldId, OnExpiry, Op, Store, StoreError, Until};

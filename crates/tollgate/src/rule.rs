@@ -9,12 +9,15 @@ use smallvec::SmallVec;
 use crate::key::push_value;
 use crate::{CLIENT, Error, Limit, MAX_COUNT, Request};
 
+mod condition;
 mod limits;
 mod name;
 mod overrides;
 mod set;
 mod tag;
 
+pub use condition::Values;
+use condition::{Condition, all_match, check_matches};
 pub use limits::Limits;
 pub use name::RuleName;
 pub use overrides::Override;
@@ -106,10 +109,11 @@ impl Rule {
         self
     }
 
-    /// Covers only requests whose `attribute` is `value`, or begins with it if `value` ends in `*`.
+    /// Covers only requests whose `attribute` is one of `values`, or begins with one that ends in
+    /// `*`: `"/login"`, `["POST", "PUT"]`.
     #[must_use]
-    pub fn matching(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Condition::new(attribute, value));
+    pub fn matching(mut self, attribute: &str, values: impl Into<Values>) -> Self {
+        self.matches.push(Condition::new(attribute, values));
         self
     }
 
@@ -161,9 +165,9 @@ impl Rule {
         &self.key
     }
 
-    /// The conditions: attributes and the values they must have, or begin with if there is a `*` at
-    /// the end.
-    pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
+    /// The conditions: attributes and the values of which they must have one, or begin with one if
+    /// there is a `*` at its end.
+    pub fn matches(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
         self.matches.iter().map(Condition::written)
     }
 
@@ -262,48 +266,10 @@ impl Rule {
     }
 }
 
-/// A condition: an attribute and the value it must have, or begin with.
-#[derive(Clone, Debug, PartialEq)]
-struct Condition {
-    attribute: String,
-    value: String,
-    prefix: bool,
-}
-
-impl Condition {
-    fn new(attribute: &str, value: &str) -> Self {
-        let (value, prefix) = value.strip_suffix('*').map_or((value, false), |stem| (stem, true));
-        Self { attribute: attribute.into(), value: value.into(), prefix }
-    }
-
-    /// The attribute, and the value as it was written.
-    fn written(&self) -> (&str, String) {
-        (&self.attribute, format!("{}{}", self.value, if self.prefix { "*" } else { "" }))
-    }
-
-    fn matches(&self, request: &Request<'_>) -> bool {
-        request.get(&self.attribute).is_some_and(|value| match self.prefix {
-            true => value.starts_with(&self.value),
-            false => value == self.value,
-        })
-    }
-}
-
-fn all_match(matches: &[Condition], request: &Request<'_>) -> bool {
-    matches.iter().all(|condition| condition.matches(request))
-}
-
 pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), String> {
     match limits.len() {
         0 => Err("it has no limit; give it one".into()),
         1..=64 => Ok(()),
         many => Err(format!("it has {many} limits; the maximum is 64")),
-    }
-}
-
-fn check_matches(matches: &[Condition]) -> Result<(), String> {
-    match matches.iter().find(|condition| condition.attribute.is_empty()) {
-        Some(nameless) => Err(format!("the attribute that must be {:?} has no name", nameless.value)),
-        None => Ok(()),
     }
 }

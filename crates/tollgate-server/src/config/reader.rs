@@ -203,14 +203,15 @@ impl<'a> Section<'a> {
         array.iter().filter_map(section).collect()
     }
 
-    /// The pairs of an inline table of strings.
-    pub(super) fn pairs(&mut self, key: &'static str) -> Vec<(&'a str, String)> {
+    /// The pairs of an inline table of strings and lists of strings.
+    pub(super) fn pairs(&mut self, key: &'static str) -> Vec<(&'a str, Vec<String>)> {
         let Some(table) = self.find(key).and_then(|value| self.table_of(key, value)) else {
             return Vec::new();
         };
         let pair = |(name, value): (&'a Spanned<_>, &'a Spanned<DeValue<'a>>)| {
             let name: &std::borrow::Cow<'a, str> = name.get_ref();
-            Some((&**name, self.read::<String>(name, value)?.value))
+            let values = self.read_list::<String>(name, value)?;
+            Some((&**name, values.into_iter().map(|at| at.value).collect()))
         };
         table.iter().filter_map(pair).collect()
     }
@@ -244,14 +245,7 @@ impl<'a> Section<'a> {
             };
             return texts.map(value).collect();
         }
-        let found = found?;
-        match found.get_ref().as_array() {
-            None => self.read(key, found).map(|only| vec![only]),
-            // All values are read, so that all errors are reported.
-            Some(array) => {
-                array.iter().map(|value| self.read(key, value)).collect::<Vec<_>>().into_iter().collect()
-            }
-        }
+        self.read_list(key, found?)
     }
 
     /// A setting with a fixed set of values.
@@ -323,6 +317,16 @@ impl<'a> Section<'a> {
         self.source.read_variables.borrow_mut().push(name.clone());
         let text = self.source.environment.get(&name)?.clone();
         Some((name, text))
+    }
+
+    fn read_list<T: Setting>(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<T>>> {
+        match value.get_ref().as_array() {
+            None => self.read(key, value).map(|only| vec![only]),
+            // All values are read, so that all errors are reported.
+            Some(array) => {
+                array.iter().map(|value| self.read(key, value)).collect::<Vec<_>>().into_iter().collect()
+            }
+        }
     }
 
     fn read<T: Setting>(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Option<At<T>> {

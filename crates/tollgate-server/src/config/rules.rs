@@ -144,8 +144,8 @@ fn rule(
         .key(key.into_iter().map(|at| at.value))
         .cost(cost)
         .on_store_error(policy);
-    for (attribute, value) in matches {
-        rule = rule.matching(attribute, &value);
+    for (attribute, values) in matches {
+        rule = rule.matching(attribute, values.as_slice());
     }
     if shadow {
         rule = rule.shadow();
@@ -186,8 +186,8 @@ fn replacement(
         return None;
     }
     let mut replacement = Override::new(&rule, limits?);
-    for (attribute, value) in matches {
-        replacement = replacement.matching(attribute, &value);
+    for (attribute, values) in matches {
+        replacement = replacement.matching(attribute, values.as_slice());
     }
     checked(source, section, heading, || {
         let rules = RuleSet::new([Rule::new(&rule, DEFAULT)])?;

@@ -72,10 +72,13 @@ fn covered(rule: &Rule) -> String {
     }
 }
 
-fn conditions<'a>(matches: impl Iterator<Item = (&'a str, String)>) -> String {
-    let condition = |(attribute, value): (&str, String)| match value.strip_suffix('*') {
-        Some(stem) => format!("{attribute} begins with {stem:?}"),
-        None => format!("{attribute} is {value:?}"),
+fn conditions<'a>(matches: impl Iterator<Item = (&'a str, Vec<String>)>) -> String {
+    let value = |value: &String| match value.strip_suffix('*') {
+        Some(stem) => format!("begins with {stem:?}"),
+        None => format!("is {value:?}"),
+    };
+    let condition = |(attribute, values): (&str, Vec<String>)| {
+        format!("{attribute} {}", values.iter().map(value).collect::<Vec<_>>().join(" or "))
     };
     matches.map(condition).collect::<Vec<_>>().join(" and whose ")
 }

@@ -30,8 +30,8 @@ pub(super) struct Rules {
 #[serde(rename_all = "camelCase")]
 struct RuleAnswer {
     name: &'static str,
-    /// The attribute values that a request must have.
-    r#match: BTreeMap<String, String>,
+    /// The attributes that a request must have, and the values of which it must have one.
+    r#match: BTreeMap<String, OneOrSeveral>,
     /// The key attributes; empty for one shared budget.
     key: Vec<String>,
     /// The limits; empty if requests carry them.
@@ -45,11 +45,19 @@ struct RuleAnswer {
     on_store_error: &'static str,
 }
 
+/// One value, or a list of them.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum OneOrSeveral {
+    One(String),
+    Several(Vec<String>),
+}
+
 /// An override of a rule's limits.
 #[derive(Debug, Serialize, ToSchema)]
 struct OverrideAnswer {
     rule: &'static str,
-    r#match: BTreeMap<String, String>,
+    r#match: BTreeMap<String, OneOrSeveral>,
     limits: Vec<String>,
 }
 
@@ -105,11 +113,19 @@ pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
     Ok(ok(&Cleared { keys }))
 }
 
+fn conditions<'a>(matches: impl Iterator<Item = (&'a str, Vec<String>)>) -> BTreeMap<String, OneOrSeveral> {
+    let values = |values: Vec<String>| match <[String; 1]>::try_from(values) {
+        Ok([one]) => OneOrSeveral::One(one),
+        Err(several) => OneOrSeveral::Several(several),
+    };
+    matches.map(|(name, listed)| (name.to_owned(), values(listed))).collect()
+}
+
 impl From<&Rule> for RuleAnswer {
     fn from(rule: &Rule) -> Self {
         Self {
             name: rule.name().as_str(),
-            r#match: rule.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
+            r#match: conditions(rule.matches()),
             key: rule.key_attributes().to_vec(),
             limits: rule.limits().iter().map(Limit::to_string).collect(),
             cost: rule.unit_cost(),
@@ -124,7 +140,7 @@ impl From<&Override> for OverrideAnswer {
     fn from(other: &Override) -> Self {
         Self {
             rule: other.rule().as_str(),
-            r#match: other.matches().map(|(name, value)| (name.to_owned(), value)).collect(),
+            r#match: conditions(other.matches()),
             limits: other.limits().iter().map(Limit::to_string).collect(),
         }
     }

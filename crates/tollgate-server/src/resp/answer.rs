@@ -53,12 +53,18 @@ pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
     replies.map(8);
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
-    let matches: Vec<(&str, String)> = rule.matches().collect();
+    let matches: Vec<(&str, Vec<String>)> = rule.matches().collect();
     replies.bulk(b"match");
     replies.map(matches.len());
-    for (name, value) in matches {
+    for (name, values) in matches {
         replies.bulk(name.as_bytes());
-        replies.bulk(value.as_bytes());
+        match values.as_slice() {
+            [only] => replies.bulk(only.as_bytes()),
+            several => {
+                replies.array(several.len());
+                several.iter().for_each(|value| replies.bulk(value.as_bytes()));
+            }
+        }
     }
     replies.bulk(b"key");
     replies.array(rule.key_attributes().len());

@@ -1,5 +1,8 @@
 //! Parses frames into commands.
 
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
 use tollgate::{MAX_COUNT, RequestBuf};
 
 use super::frame::Frame;

@@ -48,7 +48,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             let overrides = PATHS
                 .iter()
                 .zip(&limits[1..])
-                .map(|(path, limit)| Override::new("per-client", *limit).matching("path", path));
+                .map(|(path, limit)| Override::new("per-client", *limit).matching("path", *path));
             let rules = rules.expect("valid rules").with_overrides(overrides).expect("valid overrides");
             world.limiter.set_rules(rules).expect("accepted");
             let inline_limits: Vec<_> =

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::{Condition, Limits, RuleName, all_match, check_limits, check_matches};
+use super::condition::{Condition, Value, Values, all_match, check_matches};
+use super::{Limits, RuleName, check_limits};
 use crate::key::Budget;
 use crate::{Error, Request};
 
@@ -26,18 +27,18 @@ impl Override {
         Self { rule: RuleName::intern(rule), matches: Vec::new(), limits: limits.into() }
     }
 
-    /// Applies only to requests whose `attribute` is `value`, or begins with it if `value` ends in
-    /// `*`.
+    /// Applies only to requests whose `attribute` is one of `values`, or begins with one that ends
+    /// in `*`.
     #[must_use]
-    pub fn matching(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Condition::new(attribute, value));
+    pub fn matching(mut self, attribute: &str, values: impl Into<Values>) -> Self {
+        self.matches.push(Condition::new(attribute, values));
         self
     }
 
     /// Applies only to requests whose `attribute` is exactly `value`, even if that ends in `*`.
     #[must_use]
     pub fn exactly(mut self, attribute: &str, value: &str) -> Self {
-        self.matches.push(Condition { attribute: attribute.into(), value: value.into(), prefix: false });
+        self.matches.push(Condition::exactly(attribute, value));
         self
     }
 
@@ -48,7 +49,7 @@ impl Override {
     }
 
     /// The conditions, as of [`Rule::matches`](crate::Rule::matches).
-    pub fn matches(&self) -> impl Iterator<Item = (&str, String)> {
+    pub fn matches(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
         self.matches.iter().map(Condition::written)
     }
 
@@ -88,22 +89,26 @@ impl Override {
 
 /// A condition as text. Different conditions have different texts.
 fn condition_text(condition: &Condition) -> String {
+    let mut values: Vec<String> = condition.values.iter().map(value_text).collect();
+    values.sort_unstable();
+    values.dedup();
+    format!("{}={}", escaped(&condition.attribute), values.join("|"))
+}
+
+fn value_text(value: &Value) -> String {
+    format!("{}{}", escaped(&value.text), if value.prefix { "*" } else { "" })
+}
+
+/// A text in which the characters of [`condition_text`] are escaped.
+fn escaped(part: &str) -> String {
     let mut text = String::new();
-    for (part, end) in
-        [(&condition.attribute, "="), (&condition.value, if condition.prefix { "*" } else { "" })]
-    {
-        for byte in part.bytes() {
-            match byte {
-                b'%' | b',' | b'=' | b'*' | b'[' | b']' => {
-                    let _ = write!(text, "%{byte:02X}");
-                }
-                0x21..=0x7e => text.push(char::from(byte)),
-                _ => {
-                    let _ = write!(text, "%{byte:02X}");
-                }
+    for byte in part.bytes() {
+        match byte {
+            b'%' | b',' | b'=' | b'*' | b'|' | b'[' | b']' | ..=b' ' | 0x7f.. => {
+                let _ = write!(text, "%{byte:02X}");
             }
+            _ => text.push(char::from(byte)),
         }
-        text.push_str(end);
     }
     text
 }
@@ -122,8 +127,11 @@ impl Overrides {
     pub(super) fn push(&mut self, replacement: Override, key: &[String]) {
         let index = self.all.len();
         match replacement.matches.as_slice() {
-            [Condition { attribute, value, prefix: false }] => {
-                self.exact.entry(attribute.clone()).or_default().entry(value.clone()).or_insert(index);
+            [Condition { attribute, values }] if values.iter().all(|value| !value.prefix) => {
+                let exact = self.exact.entry(attribute.clone()).or_default();
+                for value in values {
+                    exact.entry(value.text.clone()).or_insert(index);
+                }
             }
             _ => self.patterns.push(index),
         }
@@ -182,8 +190,13 @@ mod tests {
         let other = new().matching("method", "POST").matching("path", "/a*").matching("client", "x");
         assert_eq!(budget(one), "client=x,method=POST,path=/a*");
         assert_eq!(budget(other), "client=x,method=POST,path=/a*", "in any order");
+        let listed = new().matching("method", ["PUT", "POST", "PUT"]);
+        assert_eq!(budget(listed), "method=POST|PUT", "in any order, and each once");
         // Similar conditions have different names.
         let alike = [
+            new().matching("path", ["/a", "/b"]),
+            new().matching("path", "/a|/b"),
+            new().matching("path", ["/a", "/b*"]),
             new().matching("path", "/a").matching("b", "c"),
             new().matching("path", "/a,b=c"),
             new().matching("path", "/a*"),
@@ -191,6 +204,6 @@ mod tests {
             new().exactly("path", "/a%2A"),
         ];
         let names: std::collections::HashSet<String> = alike.into_iter().map(budget).collect();
-        assert_eq!(names.len(), 5);
+        assert_eq!(names.len(), 8);
     }
 }

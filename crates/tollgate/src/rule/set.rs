@@ -233,6 +233,29 @@ mod tests {
     }
 
     #[test]
+    fn c2_a_condition_with_several_values_holds_if_one_of_them_does() {
+        let rules = RuleSet::new([
+            Rule::new("write", LIMIT).matching("method", ["POST", "PUT"]),
+            Rule::new("tree", LIMIT).matching("path", ["/", "/api/*"]),
+        ]);
+        let limit = |capacity| Limit::per(capacity, SECOND);
+        let rules = rules.unwrap().with_overrides([
+            Override::new("write", limit(2)).matching("client", ["a", "b"]),
+            Override::new("write", limit(3)).matching("client", ["b", "c*"]),
+        ]);
+        let rules = rules.unwrap();
+        let found = |attributes: &[(&str, &str)]| covered(&rules, attributes);
+        let named = |name: &str, capacity| vec![(name.to_owned(), capacity)];
+        assert_eq!(found(&[("method", "POST"), ("path", "/b")]), named("write", 1));
+        assert_eq!(found(&[("method", "GET"), ("path", "/api/x")]), named("tree", 1));
+        assert_eq!(found(&[("method", "GET"), ("path", "/b")]), []);
+        assert_eq!(found(&[("method", "PUT"), ("client", "b")]), named("writeclient=a|b", 2));
+        assert_eq!(found(&[("method", "PUT"), ("client", "cc")]), named("writeclient=b|c*", 3));
+        let none = RuleSet::new([Rule::new("r", LIMIT).matching("path", [])]).unwrap_err().to_string();
+        assert!(none.contains("lists no value"), "{none}");
+    }
+
+    #[test]
     fn c2_an_own_request_covers_the_budgets_keyed_by_its_attributes_alone() {
         let rules = RuleSet::new([
             Rule::new("global", LIMIT),
