@@ -217,6 +217,9 @@ fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> 
     } else if let Some(until) = blocked_until(decision.cause()) {
         let detail = format!("the client is blocked; the block ends at {until}");
         (StatusCode::TOO_MANY_REQUESTS, ABNORMAL_USAGE, detail)
+    } else if decision.cause() == Cause::Uncovered {
+        let detail = "no rule covers the request, and such requests are denied; check its attributes";
+        (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail.to_owned())
     } else {
         let reset_at = decision.reset_at().as_millis_ceil();
         let detail = format!("rate limit exceeded; window resets at {reset_at}");

@@ -344,5 +344,6 @@ fn compose(
 ) -> Result<RuleSet, Error> {
     let overrides = client_limits.iter().map(|limit| &limit.replacement).chain(file.overrides()).cloned();
     let inline = inline::rules(&fixed.addresses, settings.on_store_error, fixed.store.inline_keys());
-    RuleSet::new(file.rules().iter().cloned().chain(inline))?.with_overrides(overrides)
+    let rules = RuleSet::new(file.rules().iter().cloned().chain(inline))?.with_overrides(overrides)?;
+    Ok(if settings.deny_uncovered { rules.deny_uncovered() } else { rules })
 }

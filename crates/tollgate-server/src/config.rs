@@ -23,6 +23,7 @@ mod server;
 mod store;
 mod summary;
 mod values;
+mod warnings;
 
 pub(crate) use error::ConfigError;
 pub use error::ConfigErrors;
@@ -32,6 +33,7 @@ pub(crate) use rules::Extent;
 pub use server::{Addresses, Fixed, LogFormat};
 pub(crate) use server::{OFF, WORKERS_MAX};
 pub use store::Store;
+pub(crate) use warnings::{BUILT_IN, meant};
 
 /// Every setting, explained: the output of `tollgate init`.
 pub const STARTER: &str = include_str!("../tollgate.toml");
@@ -68,6 +70,10 @@ pub struct Settings {
     pub hash_keys_in_logs: bool,
     /// Whether gRPC descriptors may refund units.
     pub grpc_refunds: bool,
+    /// Whether a request that no rule covers is denied.
+    pub deny_uncovered: bool,
+    /// The attributes that callers send, beside those of requests to `/check` and `/auth`.
+    pub attributes: Vec<String>,
     /// TLS certificates.
     pub(crate) tls: Option<Tls>,
     /// The failure policy of rules that set none.

@@ -148,7 +148,7 @@ impl Collector for Scrape {
         )?;
         exposition.counter(
             "uncovered",
-            "Requests admitted because no rule covers them",
+            "Requests that no rule covers",
             unlabelled(read(&decisions.uncovered)),
         )?;
         exposition.counter(

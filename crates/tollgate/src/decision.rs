@@ -67,6 +67,13 @@ impl Decision {
         Self { now, cost: 0, allowed, degraded, detail: Detail::Reports(Box::new((summary, reports))) }
     }
 
+    /// The denial of a request that no rule covers.
+    pub(crate) fn uncovered(now: Timestamp) -> Self {
+        let summary = Summary { verdict: Verdict::Never, remaining: 0, deciding: None };
+        let detail = Detail::Reports(Box::new((summary, Reports::new())));
+        Self { now, cost: 0, allowed: false, degraded: Degraded::No, detail }
+    }
+
     /// Whether the request may go ahead.
     #[must_use]
     #[inline]
@@ -151,12 +158,13 @@ impl Decision {
         matches!(self.degraded, Degraded::Closed) || self.cause() == Cause::StoreFull
     }
 
-    /// The cause of a denial: the deciding limit, a block, or a full store.
+    /// The cause of a denial: the deciding limit, a block, a full store, or that no rule covers the
+    /// request.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match &self.detail {
             Detail::Reports(reports) if !self.allowed => {
-                reports.0.deciding.map_or(Cause::Limit, |report| report.cause)
+                reports.0.deciding.map_or(Cause::Uncovered, |report| report.cause)
             }
             // Packed states come from limits alone.
             _ => Cause::Limit,

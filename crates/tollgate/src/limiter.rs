@@ -310,7 +310,8 @@ impl<S: Store> Shared<S> {
                 if converted > 0 {
                     self.converted.fetch_add(converted, Ordering::Relaxed);
                 }
-                Ok(plan.decision(now, Degraded::No, &answers))
+                let denied = plan.is_empty() && self.rules.load().rules.denies_uncovered();
+                Ok(if denied { Decision::uncovered(now) } else { plan.decision(now, Degraded::No, &answers) })
             }
             Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
             Err(error) => {

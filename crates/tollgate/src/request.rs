@@ -148,6 +148,15 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The names of its attributes.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let (client, listed) = match self.attributes {
+            Attributes::Client(_) | Attributes::Number(_) => (Some(CLIENT), Default::default()),
+            Attributes::Listed(list) => (None, list),
+        };
+        client.into_iter().chain(listed.iter().map(|(name, _)| *name))
+    }
+
     /// Whether it has an attribute.
     pub(crate) fn has(&self, name: &str) -> bool {
         match self.attributes {

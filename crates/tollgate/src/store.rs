@@ -299,6 +299,8 @@ pub enum Cause {
     },
     /// The store has no room for one more busy key.
     StoreFull,
+    /// No rule covers the request, and the rule set denies such requests.
+    Uncovered,
 }
 
 /// The reason why a store could not answer. For logs and metrics; clients never see it.

@@ -1,8 +1,8 @@
 //! C and G: composition of rules, and statistics.
 
 use tollgate::{
-    Counts, Error, Limit, Limiter, MAX_COUNT, MINUTE, ManualClock, Override, Request, Rule, RuleSet, SECOND,
-    Timestamp, Verdict, block_on,
+    Cause, Counts, Error, Limit, Limiter, MAX_COUNT, MINUTE, ManualClock, Override, Request, Rule, RuleSet,
+    SECOND, Timestamp, Verdict, block_on,
 };
 
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
@@ -239,4 +239,26 @@ fn b11_a_snapshot_outlives_a_change_of_rules() {
     assert_eq!(remaining(&changing, "new"), Ok(20));
     assert!(remaining(&changing, "old").is_err());
     assert_eq!(block_on(snapshot.scope(changing.peek("a"))).unwrap().remaining(), 8);
+}
+
+#[test]
+fn c2_a_request_that_no_rule_covers_is_denied_everywhere_if_the_set_says_so() {
+    let rules = RuleSet::new([Rule::new("per-client", Limit::per_second(10)).key(["client"])]).unwrap();
+    let limiter = Limiter::builder(rules.clone().deny_uncovered()).build().unwrap();
+    let (typo, alice) = (Request::new(&[("clinet", "alice")]), Request::client("alice"));
+    let denied = limiter.check(typo).unwrap();
+    assert_eq!((denied.allowed(), denied.cause(), denied.retry_after()), (false, Cause::Uncovered, None));
+    assert_eq!((denied.limits().len(), denied.unavailable()), (0, false));
+    assert!(!block_on(limiter.peek(typo)).unwrap().allowed());
+    assert!(!block_on(limiter.check_async(typo)).unwrap().allowed());
+    assert!(!block_on(limiter.reserve(typo, SECOND)).unwrap().decision().allowed());
+    let mut batch = Vec::new();
+    limiter.check_many(&[typo, alice], |decision| batch.push(decision.unwrap().allowed()));
+    assert_eq!(batch, [false, true]);
+    let together = block_on(limiter.check_together(&[typo, typo])).unwrap();
+    assert!(!together.whole().allowed() && !together.each()[1].allowed());
+    let together = block_on(limiter.check_together(&[typo, alice])).unwrap();
+    assert!(together.whole().allowed(), "one of them is covered");
+    assert_eq!(limiter.stats().total.denied, 5, "peeks aside");
+    assert!(Limiter::builder(rules).build().unwrap().check(typo).unwrap().allowed(), "the default");
 }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{Clock as _, Decision, Observer, Request, SECOND, StoreError};
+use tollgate::{Clock as _, Decision, MINUTE, Observer, Request, SECOND, StoreError};
 use tracing::warn;
 
-use super::STOPWATCH;
 use super::log_throttle::LogThrottle;
 use super::refusals::Refusals;
+use super::{LOGGED_BYTES_MAX, STOPWATCH};
+use crate::config::{BUILT_IN, meant as meant_by};
 use crate::top::Top;
+
+/// The most names of attributes in a log line.
+const NAMES_MAX: usize = 8;
 
 /// Counters of decisions, whichever protocol asked.
 #[derive(Debug)]
@@ -17,13 +21,37 @@ pub(crate) struct DecisionCounts {
     pub(crate) top: Top,
     /// Requests that no rule covered.
     pub(crate) uncovered: AtomicU64,
+    /// Throttles the log of those requests.
+    uncovered_log: LogThrottle,
     /// Requests refused because the store was full.
     pub(crate) refusals: Refusals,
 }
 
 impl DecisionCounts {
     pub(super) fn new() -> Self {
-        Self { top: Top::new(), uncovered: AtomicU64::new(0), refusals: Refusals::new() }
+        Self {
+            top: Top::new(),
+            uncovered: AtomicU64::new(0),
+            uncovered_log: LogThrottle::new(MINUTE),
+            refusals: Refusals::new(),
+        }
+    }
+
+    /// Counts a request that no rule covers, and logs at most one a minute. Clients choose the names
+    /// of attributes, so a line has a few of them, shortened.
+    pub(crate) fn uncovered<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        self.uncovered.fetch_add(1, Ordering::Relaxed);
+        let Some(requests) = self.uncovered_log.count(STOPWATCH.now()) else { return };
+        let names: Vec<&str> = names.take(NAMES_MAX).map(shortened).collect();
+        let meant = names.iter().filter(|name| !BUILT_IN.contains(name));
+        let meant =
+            meant.filter_map(|name| Some(format!("; for {name:?}, did you mean {:?}?", meant_by(name)?)));
+        let meant = meant.collect::<String>();
+        warn!(
+            requests,
+            attributes = ?names,
+            "no rule covers a request with these attributes, and on_uncovered decides it{meant}"
+        );
     }
 }
 
@@ -44,7 +72,7 @@ impl Observer for DecisionObserver {
         self.counts.top.count(request, decision);
         self.counts.refusals.count(decision);
         if decision.limits().is_empty() {
-            self.counts.uncovered.fetch_add(1, Ordering::Relaxed);
+            self.counts.uncovered(request.names());
         }
     }
 
@@ -53,4 +81,9 @@ impl Observer for DecisionObserver {
             warn!(%error, failures, "the store failed; decisions follow on_store_error");
         }
     }
+}
+
+/// A name of at most 64 bytes.
+fn shortened(name: &str) -> &str {
+    &name[..name.floor_char_boundary(LOGGED_BYTES_MAX)]
 }

@@ -16,7 +16,7 @@ use super::reader::{At, PREFIX, Section, Source, at_value};
 use super::rules::{self, Extent};
 use super::server::{self, OFF};
 use super::values::Delay;
-use super::{Config, Flags, POLICIES, Settings, credentials, is_yaml, store};
+use super::{Config, Flags, POLICIES, Settings, credentials, is_yaml, store, warnings};
 use crate::backend::Backend;
 use crate::envoy::Domains;
 
@@ -136,6 +136,7 @@ impl Origin {
         let rules = rules::read(source, &mut root, self.flags.limit, &context);
         root.finish();
         let mut warnings = self.misspelt(source);
+        warnings.extend(warnings::of(&rules, &settings.attributes, fixed.addresses.grpc != OFF));
         if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
             warnings.push("gRPC is off, so the limits of envoy_config are unused".into());
         }
@@ -158,6 +159,15 @@ impl Origin {
             failed_auth_delay: server.get_or("failed_auth_delay", Delay(FAILED_AUTH_DELAY)).0,
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             grpc_refunds: server.get_or("grpc_refunds", false),
+            deny_uncovered: server
+                .choice("on_uncovered", &[("allow", false), ("deny", true)])
+                .is_some_and(|deny| deny.value),
+            attributes: server
+                .list::<String>("attributes")
+                .unwrap_or_default()
+                .into_iter()
+                .map(|at| at.value)
+                .collect(),
             tls: credentials::tls(self, server),
             on_store_error: FailurePolicy::default(),
             envoy_config: None,

@@ -28,6 +28,11 @@ impl fmt::Display for Config {
             Some(_) => writeln!(f, "Administration needs the configured token.")?,
             None => writeln!(f, "Administration needs a token that is generated at the start and logged.")?,
         }
+        if self.settings.deny_uncovered {
+            writeln!(f, "A request that no rule covers is denied.")?;
+        } else if !self.rules.rules().iter().any(covers_everything) {
+            writeln!(f, "A request that no rule covers is admitted; on_uncovered = \"deny\" denies it.")?;
+        }
         describe_rules(f, &self.rules)?;
         self.settings.domains.without_rule().try_for_each(|(name, verdict)| {
             let meaning = if matches!(verdict, Verdict::DenyAll(_)) { "Always denied" } else { "No limit" };
@@ -61,6 +66,10 @@ fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
     Ok(())
 }
 
+fn covers_everything(rule: &Rule) -> bool {
+    rule.key_attributes().is_empty() && rule.matches().next().is_none() && !rule.is_on_demand()
+}
+
 fn covered(rule: &Rule) -> String {
     let conditions = conditions(rule.matches());
     let key = rule.key_attributes().join(" and ");
@@ -72,7 +81,7 @@ fn covered(rule: &Rule) -> String {
     }
 }
 
-fn conditions<'a>(matches: impl Iterator<Item = (&'a str, Vec<String>)>) -> String {
+pub(super) fn conditions<'a>(matches: impl Iterator<Item = (&'a str, Vec<String>)>) -> String {
     let value = |value: &String| match value.strip_suffix('*') {
         Some(stem) => format!("begins with {stem:?}"),
         None => format!("is {value:?}"),

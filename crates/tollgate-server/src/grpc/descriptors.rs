@@ -6,7 +6,6 @@
 
 use std::collections::HashSet;
 use std::iter;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -113,7 +112,7 @@ impl<'a> ResolvedDescriptor<'a> {
             return Ok(resolved(Resolution::Limited(request.cost(charged)), None));
         };
         let Some(matched) = known.find(entries()) else {
-            app.decisions.uncovered.fetch_add(1, Ordering::Relaxed);
+            app.decisions.uncovered(keys);
             return Ok(resolved(Resolution::NoLimit, None));
         };
         let resolution = match matched.verdict {
@@ -150,6 +149,11 @@ impl<'a> ResolvedDescriptor<'a> {
             Resolution::AlwaysDenied(period) => Some((name, period)),
             _ => None,
         }
+    }
+
+    /// Whether the file of its domain has no limit for it.
+    pub(super) const fn is_uncovered(&self) -> bool {
+        matches!(self.resolution, Resolution::NoLimit) && self.matched.is_none()
     }
 
     pub(super) const fn is_unlimited(&self) -> bool {

@@ -55,6 +55,14 @@ impl<'a> ResponseBuilder<'a> {
         self.response.statuses.push(status);
     }
 
+    /// Makes every descriptor over limit.
+    pub(super) fn deny_all(&mut self) {
+        self.response.overall_code = Code::OverLimit.into();
+        for status in &mut self.response.statuses {
+            status.code = Code::OverLimit.into();
+        }
+    }
+
     /// Whether no descriptor so far is over its limit.
     pub(super) fn allowed(&self) -> bool {
         self.response.overall_code() == Code::Ok

@@ -77,6 +77,9 @@ impl RateLimits {
             let decision = if descriptor.request().is_some() { each.next() } else { None };
             response.status(descriptor, decision);
         }
+        if settings.deny_uncovered && descriptors.iter().all(ResolvedDescriptor::is_uncovered) {
+            response.deny_all();
+        }
         let allowed = response.allowed();
         let has_refund = request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
         if allowed && has_refund && !settings.grpc_refunds {

@@ -382,16 +382,25 @@ impl<S: Store> Limiter<S> {
         let now = shared.clock.now();
         let applied = shared.apply(Op::Take, &plan.charges(1), now).await;
         let decision = shared.decided(applied, Op::Take, &plan, 1, now)?;
-        let reports = decision.limits();
-        let part = |part: &Range<usize>| reports.get(part.clone()).unwrap_or_default().iter().copied();
-        let each = parts.iter().map(|range| decision.merged(part(range))).collect();
-        let duplicate = plan.planned().iter().map(super::plan::PlannedCharge::is_duplicate);
-        let distinct = reports.iter().zip(duplicate).filter(|(_, duplicate)| !duplicate);
-        let whole = decision.merged(distinct.map(|(report, _)| *report));
+        let (each, whole) = if plan.is_empty() {
+            (vec![decision.clone(); requests.len()], decision)
+        } else {
+            split(&decision, &plan, &parts)
+        };
         shared.count(&whole, &shared.rules.load());
         for request in requests {
             shared.notify(request, &whole);
         }
         Ok(Together { whole, each })
     }
+}
+
+/// The decision on each request of a plan, and on all of them.
+fn split(decision: &Decision, plan: &Plan, parts: &[Range<usize>]) -> (Vec<Decision>, Decision) {
+    let reports = decision.limits();
+    let part = |part: &Range<usize>| reports.get(part.clone()).unwrap_or_default().iter().copied();
+    let each = parts.iter().map(|range| decision.merged(part(range))).collect();
+    let duplicate = plan.planned().iter().map(super::plan::PlannedCharge::is_duplicate);
+    let distinct = reports.iter().zip(duplicate).filter(|(_, duplicate)| !duplicate);
+    (each, decision.merged(distinct.map(|(report, _)| *report)))
 }

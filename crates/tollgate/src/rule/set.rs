@@ -20,6 +20,8 @@ pub struct RuleSet {
     overrides: Vec<Overrides>,
     /// The names of all attributes that the rules and overrides read, sorted.
     attributes: Vec<String>,
+    /// Whether a request that no rule covers is denied.
+    denies_uncovered: bool,
 }
 
 /// A rule that covers a request, and the limits that apply.
@@ -62,7 +64,8 @@ impl RuleSet {
         let mut by_name: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).zip(0..).collect();
         by_name.sort_unstable();
         let overrides = vec![Overrides::default(); rules.len()];
-        let mut set = Self { rules, automatic, by_name, overrides, attributes: Vec::new() };
+        let mut set =
+            Self { rules, automatic, by_name, overrides, attributes: Vec::new(), denies_uncovered: false };
         set.collect_attributes();
         set
     }
@@ -91,6 +94,26 @@ impl RuleSet {
         }
         self.collect_attributes();
         Ok(self)
+    }
+
+    /// Denies requests that no rule covers. By default they are admitted.
+    ///
+    /// ```
+    /// use tollgate::{Cause, Limit, Limiter, Request, Rule, RuleSet};
+    ///
+    /// let rules = RuleSet::new([Rule::new("per-client", Limit::per_second(10)).key(["client"])])?;
+    /// let limiter = Limiter::builder(rules.deny_uncovered()).build()?;
+    /// assert_eq!(limiter.check(Request::new(&[("clinet", "alice")]))?.cause(), Cause::Uncovered);
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn deny_uncovered(mut self) -> Self {
+        self.denies_uncovered = true;
+        self
+    }
+
+    pub(crate) const fn denies_uncovered(&self) -> bool {
+        self.denies_uncovered
     }
 
     /// The rules, in order; those on demand last.
