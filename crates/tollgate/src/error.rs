@@ -18,8 +18,10 @@ pub enum Error {
         /// What it may be.
         reason: &'static str,
     },
-    /// A limit's notation does not parse.
+    /// The notation of a limit or a duration does not parse.
     InvalidNotation {
+        /// What the text should have been: `limit` or `duration`.
+        what: &'static str,
         /// The whole text.
         text: String,
         /// Where the error starts, counted in characters from 1.
@@ -121,8 +123,8 @@ impl fmt::Display for Error {
             Self::InvalidLimit { field, value, reason } | Self::InvalidConfig { field, value, reason } => {
                 write!(f, "{field} is {value}; it must be {reason}")
             }
-            Self::InvalidNotation { text, column, reason, hint } => {
-                write!(f, "limit {text:?}: {reason} at column {column}; {hint}")
+            Self::InvalidNotation { what, text, column, reason, hint } => {
+                write!(f, "{what} {text:?}: {reason} at column {column}; {hint}")
             }
             Self::InvalidRule { rule, field, reason } => write!(f, "rule {rule:?}: {field}: {reason}"),
             Self::InvalidKey { attribute, length } => write!(

@@ -11,7 +11,7 @@ use crate::{Error, Limit};
 mod display;
 mod parser;
 
-use parser::Parser;
+use parser::{EXAMPLES, Parser};
 
 /// Units from the longest to the shortest: nanoseconds, the short form, and the long forms.
 const UNITS: [(u64, &str, &[&str]); 8] = [
@@ -29,14 +29,14 @@ impl FromStr for Limit {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut parser = Parser::new(text)?;
+        let mut parser = Parser::new("limit", text, EXAMPLES)?;
         let limit = parser.limit()?;
         parser.finish(|parser| parser.hint_after(&limit))?;
         Ok(limit)
     }
 }
 
-/// Parses a duration: `100ms`, `30 s`, `minute`.
+/// Parses a duration: `100ms`, `30 s`, `minute`, `1h30m`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,9 +48,10 @@ impl FromStr for Limit {
 /// # Errors
 /// [`Error::InvalidNotation`] names the column.
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
-    let mut parser = Parser::new(text)?;
+    let hint = "write a number and a unit, such as 100ms or 1h30m";
+    let mut parser = Parser::new("duration", text, hint)?;
     let span = parser.span()?;
-    parser.finish(|_| "write a number and a unit".into())?;
+    parser.finish(|_| hint.into())?;
     Ok(span)
 }
 
@@ -127,6 +128,14 @@ mod tests {
         {
             assert_eq!(parsed(text), Limit::per_minute(10), "{text}");
         }
+        for text in ["10r/m", "10 requests/Minute", "10 requests per 60s", "10 r/MINUTE", "10req/1min"] {
+            assert_eq!(parsed(text), Limit::per_minute(10), "{text}");
+        }
+        for text in ["10/1h30m", "10/90m", "10 per 1hour30minutes", "10/1h29m60s"] {
+            assert_eq!(parsed(text), Limit::per(10, MINUTE * 90), "{text}");
+        }
+        assert_eq!(parsed("60 refill 1r/s"), parsed("60 refill 1 request/s"));
+        assert_eq!(parsed("10/1h30m").to_string(), "10/90m");
         assert_eq!(parsed("10k/day"), parsed("10_000 per d"));
         assert_eq!(parsed("1T/day"), Limit::per_day(1_000_000_000_000));
         assert_eq!(parsed("5/2 weeks"), Limit::per(5, 14 * crate::DAY));
@@ -156,11 +165,28 @@ mod tests {
             ("10/s, please", "unexpected \",\" at column 5"),
             ("logn", "unknown preset \"logn\" at column 1; did you mean \"login\"?"),
             ("1/week burst 999999999999999", "out of range at column 1; it must be small enough"),
+            ("10/30m1h", "a unit is not shorter than the one before at column 7; write 1h30m"),
+            ("10/1h30", "a unit is missing at column 8"),
+            ("10/1w99999999999s", "a period is out of range at column 4"),
             ("10 refill 1/s reserve 5", "\"refill\" is missing at column 24"),
         ] {
             let error_of = error_of(text);
             assert!(error_of.contains(part), "{text:?}: {error_of}");
         }
+    }
+
+    #[test]
+    fn an_error_of_a_duration_speaks_of_a_duration() {
+        let error_of = |text| parse_duration(text).unwrap_err().to_string();
+        assert!(
+            error_of("forever").starts_with("duration \"forever\": unknown unit"),
+            "{}",
+            error_of("forever")
+        );
+        assert!(
+            error_of("1h+1m").starts_with("duration \"1h+1m\": unexpected \"+\" at column 3; write a number")
+        );
+        assert_eq!(parse_duration("1h30m"), Ok(MINUTE * 90));
     }
 
     #[test]

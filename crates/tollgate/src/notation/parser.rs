@@ -5,8 +5,11 @@ use std::time::Duration;
 use super::UNITS;
 use crate::{Algorithm, Bucket, Error, Limit, MAX_COUNT, MAX_SPAN};
 
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "write it like \"10/minute\", \"100/s burst 200\", \"10/60s fixed\" or \"60 refill 1/s\"";
+
+/// Words that may follow a count: `10 requests/s`, `10r/s`.
+const REQUESTS: [&str; 5] = ["r", "req", "reqs", "request", "requests"];
 
 #[derive(Clone, Copy)]
 struct Token<'a> {
@@ -22,7 +25,8 @@ impl Token<'_> {
     }
 }
 
-fn tokenize(text: &str) -> Result<Vec<Token<'_>>, Error> {
+/// The tokens of a text, or the column of a character that is in none, and that character.
+fn tokenize(text: &str) -> Result<Vec<Token<'_>>, (usize, char)> {
     let class = |c: char| match c {
         '0'..='9' | '_' | '.' | '-' => Some(0),
         'a'..='z' | 'A'..='Z' | 'µ' | 'μ' => Some(1),
@@ -38,10 +42,7 @@ fn tokenize(text: &str) -> Result<Vec<Token<'_>>, Error> {
             joined = false;
             continue;
         }
-        let Some(kind) = class(c) else {
-            let reason = format!("unexpected {:?}", c.to_string());
-            return Err(Error::InvalidNotation { text: text.into(), column, reason, hint: EXAMPLES.into() });
-        };
+        let Some(kind) = class(c) else { return Err((column, c)) };
         let mut end = start.saturating_add(c.len_utf8());
         while let Some((_, (at, c))) = chars.next_if(|(_, (_, c))| kind != 2 && class(*c) == Some(kind)) {
             end = at.saturating_add(c.len_utf8());
@@ -52,8 +53,10 @@ fn tokenize(text: &str) -> Result<Vec<Token<'_>>, Error> {
     Ok(tokens)
 }
 
-/// A recursive-descent parser for limits.
+/// A recursive-descent parser for limits and durations.
 pub(super) struct Parser<'a> {
+    /// What the text should be: `limit` or `duration`.
+    what: &'static str,
     text: &'a str,
     tokens: Vec<Token<'a>>,
     next: usize,
@@ -62,8 +65,14 @@ pub(super) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn new(text: &'a str) -> Result<Self, Error> {
-        Ok(Self { text, tokens: tokenize(text)?, next: 0, plain: false })
+    /// A parser of `text`, which should be a `limit` or a `duration`. `hint` says what to write
+    /// instead of a character that is in neither.
+    pub(super) fn new(what: &'static str, text: &'a str, hint: &str) -> Result<Self, Error> {
+        let parser = Self { what, text, tokens: Vec::new(), next: 0, plain: false };
+        match tokenize(text) {
+            Ok(tokens) => Ok(Self { tokens, ..parser }),
+            Err((column, c)) => Err(parser.error(column, format!("unexpected {:?}", c.to_string()), hint)),
+        }
     }
 
     /// Returns an error with a hint if any token is left.
@@ -162,15 +171,36 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A span of time: `60s`, `60 s`, `minute`.
+    /// A span of time: `60s`, `60 s`, `minute`, `1h30m`.
     pub(super) fn span(&mut self) -> Result<Duration, Error> {
         let range = "write a period from 1ns to 100 years, such as 60s, 100ms or minute";
         let Some(first) = self.peek() else { return Err(self.error_at_end("a period is missing", range)) };
-        let count = if first.is_number() { self.digits(range)? } else { 1 };
-        let Some(word) = self.peek() else { return Err(self.error_at_end("a unit is missing", range)) };
+        let (mut sum, mut longer) = (Some(0_u64), u64::MAX);
+        loop {
+            let part = self.peek().unwrap_or(first);
+            let count = if part.is_number() { self.digits(range)? } else { 1 };
+            let unit = self.unit(range)?;
+            if unit >= longer {
+                return Err(self.error_at(part, "a unit is not shorter than the one before", "write 1h30m"));
+            }
+            longer = unit;
+            sum = sum.zip(count.checked_mul(unit)).and_then(|(sum, part)| sum.checked_add(part));
+            if !self.peek().is_some_and(|next| next.joined && next.is_number()) {
+                break;
+            }
+        }
+        match sum.map(Duration::from_nanos) {
+            Some(span) if !span.is_zero() && span <= MAX_SPAN => Ok(span),
+            _ => Err(self.error_at(first, "a period is out of range", range)),
+        }
+    }
+
+    /// A unit of time, in nanoseconds: `s`, `minutes`, `Hour`.
+    fn unit(&mut self, hint: &str) -> Result<u64, Error> {
+        let Some(word) = self.peek() else { return Err(self.error_at_end("a unit is missing", hint)) };
         let unit = UNITS.iter().find(|(_, short, words)| {
             *short == word.text
-                || words.contains(&word.text)
+                || words.iter().any(|long| long.eq_ignore_ascii_case(word.text))
                 || (*short == "us" && matches!(word.text, "µs" | "μs"))
         });
         let Some((nanos, ..)) = unit else {
@@ -179,10 +209,7 @@ impl<'a> Parser<'a> {
             return Err(self.error_at(word, format!("unknown unit {:?}", word.text), hint));
         };
         self.next = self.next.saturating_add(1);
-        match count.checked_mul(*nanos).map(Duration::from_nanos) {
-            Some(span) if !span.is_zero() && span <= MAX_SPAN => Ok(span),
-            _ => Err(self.error_at(first, "a period is out of range", range)),
-        }
+        Ok(*nanos)
     }
 
     fn digits(&mut self, hint: &str) -> Result<u64, Error> {
@@ -201,8 +228,9 @@ impl<'a> Parser<'a> {
         Err(self.error_at(token, reason, hint))
     }
 
-    /// `/` or `per`.
+    /// `/` or `per`, perhaps after `requests`.
     fn per(&mut self) -> Result<(), Error> {
+        let _ = REQUESTS.iter().any(|word| self.word(word));
         if self.word("/") || self.word("per") {
             return Ok(());
         }
@@ -233,12 +261,9 @@ impl<'a> Parser<'a> {
 
     fn checked(&self, algorithm: Algorithm) -> Result<Limit, Error> {
         Limit::new(algorithm).map_err(|error| match error {
-            Error::InvalidLimit { field, value, reason } => Error::InvalidNotation {
-                text: self.text.into(),
-                column: 1,
-                reason: format!("{field} {value} is out of range"),
-                hint: format!("it must be {reason}"),
-            },
+            Error::InvalidLimit { field, value, reason } => {
+                self.error(1, format!("{field} {value} is out of range"), format!("it must be {reason}"))
+            }
             other => other,
         })
     }
@@ -266,13 +291,16 @@ impl<'a> Parser<'a> {
     }
 
     fn error_at(&self, token: Token<'_>, reason: impl Into<String>, hint: impl Into<String>) -> Error {
-        let (text, column) = (self.text.into(), token.column);
-        Error::InvalidNotation { text, column, reason: reason.into(), hint: hint.into() }
+        self.error(token.column, reason, hint)
     }
 
     fn error_at_end(&self, reason: impl Into<String>, hint: impl Into<String>) -> Error {
-        let column = self.text.chars().count().saturating_add(1);
-        Error::InvalidNotation { text: self.text.into(), column, reason: reason.into(), hint: hint.into() }
+        self.error(self.text.chars().count().saturating_add(1), reason, hint)
+    }
+
+    fn error(&self, column: usize, reason: impl Into<String>, hint: impl Into<String>) -> Error {
+        let (what, text) = (self.what, self.text.into());
+        Error::InvalidNotation { what, text, column, reason: reason.into(), hint: hint.into() }
     }
 }
 
