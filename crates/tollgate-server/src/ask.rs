@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use tollgate::{Clock as _, SystemClock, Timestamp};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::moment::Moment;
 
 /// The timeout of the request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,6 +25,8 @@ pub(crate) struct CheckResult {
     pub(crate) allowed: bool,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
+    #[serde(default)]
+    reset_at: u64,
     /// Whether the decision was made without the store.
     #[serde(default)]
     degraded: bool,
@@ -37,8 +42,13 @@ impl fmt::Display for CheckResult {
             },
             (false, Some(wait)) => write!(f, "denied, try again in {:?}", Duration::from_millis(wait)),
             (false, None) if self.degraded => f.write_str("denied"),
+            (false, None) if self.remaining.is_none() => f.write_str("denied, no rule covers it"),
             (false, None) => f.write_str("denied, the cost is more than the whole limit"),
         }?;
+        let (reset, now) = (Timestamp::from_millis(self.reset_at), SystemClock.now());
+        if reset > now && self.remaining.is_some() {
+            write!(f, "; the limit is whole again at {}", Moment::new(reset, now))?;
+        }
         if self.degraded { f.write_str(", without the store: it does not answer") } else { Ok(()) }
     }
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use tollgate::{Limit, MAX_COUNT, MemoryStore, block_on};
+use tollgate::{Limit, MAX_COUNT, MemoryStore, RuleSet, block_on};
 use tollgate_disk::{DiskStore, catches_panic};
 
 use crate::config::{Flags, Origin, STARTER, WORKERS_MAX, is_yaml};
@@ -231,8 +231,13 @@ fn validate(file: PathBuf) -> Result<String, String> {
         true => Origin::of_process(None, Flags { envoy_config: Some(file), ..Flags::default() }),
         false => Origin::of_process(Some(file), Flags::default()),
     };
-    let config = origin.load();
-    let config = config.map_err(|errors| errors.render(colour()))?;
+    let is_envoy = origin.file.is_none();
+    let mut config = origin.load().map_err(|errors| errors.render(colour()))?;
+    if is_envoy {
+        // The default rule decides other domains, and is not in the file.
+        let in_file = config.rules.rules().iter().filter(|rule| rule.is_on_demand()).cloned();
+        config.rules = RuleSet::new(in_file).map_err(|error| error.to_string())?;
+    }
     let warnings: String = config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     Ok(format!("{name} is valid.\n{warnings}\n{config}"))
 }

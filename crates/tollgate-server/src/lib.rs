@@ -19,6 +19,7 @@ mod latency;
 mod loading;
 mod log;
 mod metrics;
+mod moment;
 mod reload;
 mod resp;
 mod secret;

@@ -1,8 +1,9 @@
-//! Ambiguous requests, batches with an invalid check, and reports of blocks.
+//! Ambiguous requests, batches with an invalid check, reports of blocks, and what messages say.
 
 use std::fs;
+use std::process::Command;
 
-use common::{Server, directory};
+use common::{Server, TOLLGATE, directory, tollgate};
 use serde_json::{Value, json};
 use wire::Wire;
 
@@ -115,4 +116,55 @@ fn a_block_is_reported_with_its_end() {
     let full = server.get("/check/a").json();
     assert_eq!(full["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(full.get("blocked"), None);
+}
+
+#[test]
+fn d3_an_attribute_by_path_names_the_request_that_takes_it() {
+    let answer = Server::start(&[]).get("/check/bob?plan=gold");
+    assert_eq!((answer.status, &answer.json()["field"]), (400, &json!("plan")));
+    assert!(answer.json()["detail"].as_str().unwrap().contains("POST /v1/check"), "{answer:?}");
+}
+
+#[test]
+fn d3_a_port_alone_is_one_on_loopback() {
+    let mut command = Command::new(TOLLGATE);
+    let server = Server::with_log(command.args(["serve", "--http", "0", "--grpc", "off", "--resp", "off"]));
+    assert!(server.address.starts_with("127.0.0.1:"), "{}", server.address);
+    let refused = tollgate(&["serve", "--http", "localhost"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("--http localhost: ") && said.contains("such as \"127.0.0.1:8080\""), "{said}");
+}
+
+#[test]
+fn d3_a_duration_is_called_a_duration() {
+    let server = Server::start(&[]);
+    let refused = server.admin("PUT", "/v1/clients/a/block", Some(&json!({"for": "forever"})));
+    let detail = refused.json()["detail"].clone();
+    assert!(detail.as_str().unwrap().starts_with("duration \"forever\": unknown unit"), "{detail}");
+}
+
+#[test]
+fn d3_validating_yaml_prints_only_its_own_limits() {
+    let file = directory("mistakes-yaml").join("edge.yaml");
+    let yaml =
+        "domain: edge\ndescriptors:\n  - key: path\n    rate_limit: {unit: hour, requests_per_unit: 9}\n";
+    fs::write(&file, yaml).unwrap();
+    let said = String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stdout).unwrap();
+    assert!(said.contains("edge.path") && !said.contains("per-client"), "{said}");
+}
+
+/// Times are numbers for programs, and dates and distances for people.
+#[test]
+fn d2_administrators_read_dates() {
+    let server = Server::start(&["--limit", "10/hour fixed"]);
+    server.get("/check/a");
+    let read = |moment: &Value, seconds: std::ops::RangeInclusive<u64>| {
+        let time = moment["time"].as_str().unwrap();
+        assert!(time.len() == 20 && time.starts_with('2') && time.ends_with('Z'), "{moment}");
+        assert!(seconds.contains(&moment["inSeconds"].as_u64().unwrap()), "{moment}");
+    };
+    read(&server.admin("GET", "/v1/clients/a", None).json()["limits"][0]["reset"], 3_000..=3_600);
+    let block = json!({"for": "10m"});
+    read(&server.admin("PUT", "/v1/clients/a/block", Some(&block)).json()["end"], 600..=600);
+    read(&server.admin("GET", "/v1/blocks", None).json()["blocks"][0]["end"], 1..=600);
 }

@@ -65,6 +65,11 @@ impl ParseError {
     pub(super) fn new(reason: impl Into<String>, help: impl Into<String>) -> Self {
         Self { reason: reason.into(), help: help.into(), column: None }
     }
+
+    /// The error of a flag's value.
+    pub(super) fn of_flag(self, flag: &str, text: &str) -> ConfigError {
+        ConfigError::new(format!("--{flag} {text}: {}", self.reason), self.help)
+    }
 }
 
 impl From<Error> for ParseError {

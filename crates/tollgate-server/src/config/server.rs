@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::SECOND;
 use tollgate_http::{ForwardedBy, Identity, Proxies};
 
-use super::reader::{At, Section, Source, at_value};
+use super::reader::{At, Section, Setting as _, Source, at_value};
 use super::values::{Address, Delay, Filter, Network};
 use super::{ConfigError, Flags, Store};
 
@@ -86,7 +86,12 @@ pub enum LogFormat {
 fn addresses(source: &Source<'_>, server: &mut Section<'_>, flags: &Flags) -> Addresses {
     let mut address = |key, flag: &Option<String>, port| {
         let address = server.get_or::<Address>(key, Address(format!("127.0.0.1:{port}"))).0;
-        flag.clone().unwrap_or(address)
+        let Some(flag) = flag else { return address };
+        let read = Address::from_text(flag).map(|address| address.0);
+        read.unwrap_or_else(|error| {
+            source.report(error.of_flag(key, flag));
+            address
+        })
     };
     let addresses = Addresses {
         http: address("http", &flags.http, 8080),

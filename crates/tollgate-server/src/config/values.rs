@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::reader::{ParseError, Setting};
 
-/// A listen address, or `off`.
+/// A listen address, or `off`. A port alone is one on loopback.
 pub(super) struct Address(pub(super) String);
 
 impl Setting for Address {
@@ -17,6 +17,9 @@ impl Setting for Address {
     fn from_text(text: &str) -> Result<Self, ParseError> {
         let port =
             text.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then_some(port.parse::<u16>()));
+        if text.parse::<u16>().is_ok() {
+            return Ok(Self(format!("127.0.0.1:{text}")));
+        }
         if text == "off" || matches!(port, Some(Ok(_))) {
             return Ok(Self(text.into()));
         }

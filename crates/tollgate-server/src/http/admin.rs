@@ -9,7 +9,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use tollgate::{CLIENT, Error, Limit, Limits, Request, Store as _, Timestamp, parse_duration};
+use tollgate::{CLIENT, Error, Limit, Limits, Report, Request, Store as _, Timestamp, parse_duration};
 use tollgate_http::Head;
 use tracing::info;
 use utoipa::ToSchema;
@@ -19,6 +19,7 @@ use super::document::AdminErrors;
 use super::ok;
 use super::problem::{ApiError, Client, Json, duplicate, parameters, whole};
 use crate::app::App;
+use crate::moment::Moment;
 
 /// Admits requests with the admin token.
 pub(super) async fn guard(
@@ -47,7 +48,16 @@ pub(super) struct ClientAnswer {
     /// The client's name.
     client: String,
     /// Every limit of every rule keyed by client alone, as a request of cost 1 would find it.
-    limits: Vec<LimitAnswer>,
+    limits: Vec<ClientLimit>,
+}
+
+/// The numbers of a limit, and its reset for people.
+#[derive(Debug, Serialize, ToSchema)]
+struct ClientLimit {
+    #[serde(flatten)]
+    numbers: LimitAnswer,
+    /// When the limit is whole again.
+    reset: Moment,
 }
 
 /// How long to block a client.
@@ -68,6 +78,8 @@ pub(super) struct Block {
 pub(super) struct Blocked {
     /// In milliseconds since the Unix epoch.
     until: u64,
+    /// The same moment for people.
+    end: Moment,
 }
 
 /// Limits of one client.
@@ -138,7 +150,11 @@ pub(super) async fn show(
     if decision.degraded() {
         return Err(api_error(Error::StoreUnavailable));
     }
-    Ok(ok(&ClientAnswer { client, limits: decision.limits().iter().map(LimitAnswer::from).collect() }))
+    let limit = |report: &Report| ClientLimit {
+        numbers: LimitAnswer::from(report),
+        reset: Moment::new(report.outcome.reset_at, decision.now()),
+    };
+    Ok(ok(&ClientAnswer { client, limits: decision.limits().iter().map(limit).collect() }))
 }
 
 /// Reset a client
@@ -182,10 +198,11 @@ pub(super) async fn block(
 ) -> Result<Response, ApiError> {
     let span: Duration =
         parse_duration(&span).map_err(|error| ApiError::bad("invalid_duration", "for", error.to_string()))?;
-    let until = app.clock.now().saturating_add(span);
+    let now = app.clock.now();
+    let until = now.saturating_add(span);
     app.block(&client, span.into()).await.map_err(api_error)?;
     info!(client = app.logged(&client), duration = ?span, "a client was blocked");
-    Ok(ok(&Blocked { until: until.as_millis_ceil() }))
+    Ok(ok(&Blocked { until: until.as_millis_ceil(), end: Moment::new(until, now) }))
 }
 
 /// Unblock a client

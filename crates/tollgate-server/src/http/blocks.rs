@@ -11,6 +11,7 @@ use super::document::AdminErrors;
 use super::ok;
 use super::problem::{ApiError, count};
 use crate::app::App;
+use crate::moment::Moment;
 
 /// The default number of blocks.
 const USUAL: usize = 100;
@@ -35,6 +36,8 @@ struct BlockAnswer {
     rule: String,
     /// In milliseconds since the Unix epoch.
     until: u64,
+    /// The same moment for people.
+    end: Moment,
 }
 
 /// The blocked clients
@@ -59,10 +62,12 @@ pub(super) async fn blocks(
     let most = count(&query.unwrap_or_default(), USUAL, MOST)?;
     let blocks = app.blocks(most).await.map_err(|error| ApiError::of(&error))?;
     let more = blocks.len() >= most;
+    let now = app.clock.now();
     let answer = |block: crate::app::Blocked| BlockAnswer {
         client: block.client,
         rule: block.rule,
         until: block.until.as_millis_ceil(),
+        end: Moment::new(block.until, now),
     };
     Ok(ok(&Blocks { blocks: blocks.into_iter().map(answer).collect(), more }))
 }

@@ -368,7 +368,10 @@ pub(super) fn answer(app: &App, decision: &Decision, numbers: impl Serialize) ->
 fn cost(query: &str) -> Result<u64, ApiError> {
     let pairs = || form_urlencoded::parse(query.as_bytes());
     if let Some((unknown, _)) = pairs().find(|(name, _)| name != "cost") {
-        let detail = format!("the parameter {unknown:?} is unknown; the only one is `cost`");
+        let detail = format!(
+            "the parameter {unknown:?} is unknown, the only one is `cost`; send other attributes with POST \
+             /v1/check, as {{\"attributes\": {{\"client\": …, {unknown:?}: …}}}}"
+        );
         return Err(ApiError::bad("unknown_parameter", unknown.into_owned(), detail));
     }
     let Some((name, cost)) = pairs().next() else { return Ok(1) };
