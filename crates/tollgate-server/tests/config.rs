@@ -321,7 +321,7 @@ fn validate_explains_a_configuration() {
         "  Each client has a budget of its own:",
         "    up to 5 at once, 1 more per 10s (1/10s burst 5)",
         "    100 per day, in windows that start on the clock, and attempts count even when they are denied (100/day fixed aligned counting denied)",
-        "  Where client is \"partner-7\", instead:",
+        "  Where client is \"partner-7\", instead of all 2 limits:",
         "    up to 100 at once, 10 more every 100ms; beyond that a reserve: up to 50 at once, 5 more per second (100 refill 10 every 100ms reserve 50 refill 5/second)",
         "  A request costs 2 times as much as it says.",
         "  Shadow rule: it is charged and counted, and never denies.",

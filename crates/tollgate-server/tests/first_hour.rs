@@ -164,3 +164,45 @@ fn c2_the_log_names_the_attributes_that_no_rule_covers_once() {
     assert!(lines.len() == 1 && lines[0].contains("did you mean"), "{log}");
     assert!(lines[0].len() < 900 && !log.contains('\u{1b}'), "{log}");
 }
+
+const TWO_LIMITS: &str = r#"
+    [[rule]]
+    name = "r"
+    key = ["client"]
+    limit = ["1/s", "2/day fixed"]
+    [[override]]
+    rule = "r"
+    match = { client = "gold" }
+"#;
+
+/// An override of a burst must not lift the daily cap by accident.
+#[test]
+fn c4_an_override_replaces_all_limits_or_those_that_it_names() {
+    let all = warnings("all-limits", &format!("{TWO_LIMITS}limit = \"9/s\""));
+    assert!(all.len() == 1 && all[0].contains("replaces all 2 limits of the rule by 1"), "{all:?}");
+    let named = format!("{TWO_LIMITS}limit = {{ \"1 per second\" = \"9/s\" }}");
+    assert_eq!(warnings("named-limit", &named), [""; 0]);
+    let server = server("named-limit", &named);
+    let gold: Vec<u16> = (0..4).map(|_| server.get("/check/gold").status).collect();
+    assert_eq!(gold, [200, 200, 429, 429], "the daily cap stays");
+    let shown = server.admin("GET", "/v1/rules", None).json();
+    assert_eq!(shown["overrides"][0]["limits"], json!(["9/second", "2/day fixed"]));
+    for (limit, part) in [
+        ("{ \"3/s\" = \"9/s\" }", "it has \"1/second\" and \"2/day fixed\""),
+        ("{ \"1/s\" = \"9/z\" }", "unknown unit"),
+    ] {
+        let file = written("no-such-limit", &format!("{TWO_LIMITS}limit = {limit}"));
+        let said = tollgate(&["validate", file.to_str().unwrap()]).stderr;
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.contains("tollgate.toml:9:9") && said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn d3_limits_as_people_write_them() {
+    for limit in ["10r/h", "10 requests/h", "10/Hour", "10/59m60s"] {
+        let server = Server::start(&["--limit", limit]);
+        let rules = server.admin("GET", "/v1/rules", None).json();
+        assert_eq!(rules["rules"][0]["limits"], json!(["10/hour"]), "{limit}");
+    }
+}

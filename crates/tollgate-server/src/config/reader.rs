@@ -277,6 +277,11 @@ impl<'a> Section<'a> {
         self.table?.get(key).map(Spanned::span)
     }
 
+    /// Whether the value of a key is a table.
+    pub(super) fn is_table(&self, key: &str) -> bool {
+        self.table.and_then(|table| table.get(key)).is_some_and(|value| value.get_ref().is_table())
+    }
+
     /// Whether the table is in the file and empty.
     pub(super) fn is_bare(&self) -> bool {
         self.table.is_some_and(DeTable::is_empty)

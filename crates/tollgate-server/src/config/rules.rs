@@ -96,7 +96,7 @@ pub(super) fn read(
         named.push(("per-client".into(), 0..0));
     }
     let overrides = root.sections("override").into_iter().filter_map(|(mut section, heading)| {
-        let replacement = replacement(source, &mut section, &heading, &named, store);
+        let replacement = replacement(source, &mut section, &heading, (&named, &rules), store);
         section.finish();
         replacement
     });
@@ -160,11 +160,18 @@ fn replacement(
     source: &Source<'_>,
     section: &mut Section<'_>,
     heading: &Range<usize>,
-    named: &[(String, Range<usize>)],
+    (named, rules): (&[(String, Range<usize>)], &[Rule]),
     store: &Backend,
 ) -> Option<Override> {
     let rule = section.get::<String>("rule");
-    let limits = limits(section, heading, store);
+    let limits = match section.is_table("limit") {
+        true => {
+            let named =
+                rules.iter().find(|known| rule.as_ref().is_some_and(|rule| *known.name() == *rule.value));
+            replaced_limits(section, heading, named, store)
+        }
+        false => limits(section, heading, store),
+    };
     let matches = section.pairs("match");
     let Some(At { value: rule, span }) = rule else {
         if section.span("rule").is_none() {
@@ -211,6 +218,47 @@ fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) ->
         }
     }
     Some(limits?.into_iter().map(|limit| limit.value).collect())
+}
+
+/// The limits of a rule, of which a table replaces some: `{ "100/day" = "1000/day" }`.
+fn replaced_limits(
+    section: &mut Section<'_>,
+    heading: &Range<usize>,
+    rule: Option<&Rule>,
+    store: &Backend,
+) -> Option<Vec<Limit>> {
+    let pairs = section.pairs("limit");
+    let rule = rule?;
+    let span = section.span("limit").unwrap_or(heading.clone());
+    let invalid = |message: String, help: String| {
+        section.report(ConfigError::new(message, help).at(span.clone(), "here"));
+    };
+    let of_rule = rule.limits();
+    let (mut limits, mut valid) = (of_rule.as_slice().to_vec(), true);
+    for (before, after) in pairs {
+        let read = (before.parse::<Limit>(), after.join(" ").parse::<Limit>());
+        let index = read.0.as_ref().ok().and_then(|before| of_rule.iter().position(|limit| limit == before));
+        match (index.and_then(|index| limits.get_mut(index)), read) {
+            (_, (Err(error), _) | (_, Err(error))) => invalid("a limit is invalid".into(), error.to_string()),
+            (None, (Ok(before), _)) => {
+                let has: Vec<String> = of_rule.iter().map(|limit| format!("\"{limit}\"")).collect();
+                let help = format!("it has {}", has.join(" and "));
+                invalid(
+                    format!("the rule {:?} has no limit \"{before}\" to replace", rule.name().as_str()),
+                    help,
+                );
+            }
+            (Some(limit), (_, Ok(after))) => match store.accepts(&after) {
+                Ok(()) => {
+                    *limit = after;
+                    continue;
+                }
+                Err(error) => invalid(format!("the store cannot keep {after}"), error.to_string()),
+            },
+        }
+        valid = false;
+    }
+    valid.then_some(limits)
 }
 
 /// The result of `build`; its error is reported at the field it names.

@@ -53,7 +53,11 @@ fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
         }
         rule.limits().iter().try_for_each(|limit| writeln!(f, "    {}", limit_in_words(limit)))?;
         for other in rules.overrides().filter(|other| other.rule() == rule.name()) {
-            writeln!(f, "  Where {}, instead:", conditions(other.matches()))?;
+            let replaced = match rule.limits().len() {
+                ..=1 => String::new(),
+                several => format!(" of all {several} limits"),
+            };
+            writeln!(f, "  Where {}, instead{replaced}:", conditions(other.matches()))?;
             other.limits().iter().try_for_each(|limit| writeln!(f, "    {}", limit_in_words(limit)))?;
         }
         if rule.unit_cost() > 1 {

@@ -112,6 +112,15 @@ fn of_overrides(rule: &Rule, overrides: &[&Override]) -> Vec<String> {
                 name.as_str()
             ));
         }
+        let (before, after) = (rule.limits().len(), other.limits().len());
+        if after < before {
+            warnings.push(format!(
+                "rule {:?}: the override where {written} replaces all {before} limits of the rule by {after}; to \
+                 replace one and keep the others, write limit = {{ \"{}\" = \"…\" }}",
+                name.as_str(),
+                rule.limits().first().map(ToString::to_string).unwrap_or_default()
+            ));
+        }
         if conditions_of.iter().take(index).any(|earlier| follows(earlier, conditions)) {
             warnings.push(format!(
                 "rule {:?}: the override where {written} never applies, because an earlier one matches the same \
