@@ -24,12 +24,15 @@ use crate::secret::Secret;
 mod authentication;
 mod blocks;
 mod client_limits;
+mod denials;
+mod log_names;
 mod log_throttle;
 mod observer;
 mod refusals;
 
 pub(crate) use blocks::Blocked;
 use client_limits::{ClientLimit, is_per_client};
+pub(crate) use denials::PROTOCOL;
 use log_throttle::LogThrottle;
 use observer::{DecisionCounts, DecisionObserver};
 
@@ -50,8 +53,6 @@ pub struct App {
     reloadable: Reloadable,
     /// The admin token while none is configured.
     generated_token: Secret,
-    /// The key of the hash that masks names in logs.
-    mask: Secret,
     /// Clients that administrators blocked.
     blocked: blocks::Names,
     ready: AtomicBool,
@@ -106,7 +107,7 @@ impl App {
     /// A sentence that says what to do.
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let Config { fixed, settings, rules, warnings: _, text, extent } = config;
-        let decisions = Arc::new(DecisionCounts::new());
+        let decisions = Arc::new(DecisionCounts::new(settings.hash_keys_in_logs)?);
         let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
             .store(fixed.store.open(loading::progress_reporter())?)
@@ -130,7 +131,6 @@ impl App {
                 text: Mutex::new(text),
             },
             generated_token: Secret::random()?,
-            mask: Secret::random()?,
             blocked: blocks::Names::default(),
             ready: AtomicBool::new(true),
             metrics: Metrics::default(),
@@ -211,14 +211,7 @@ impl App {
 
     /// A client's name for a log line: masked or shortened.
     pub(crate) fn logged(&self, client: &str) -> String {
-        if self.snapshot().settings.hash_keys_in_logs {
-            return self.mask.mask(client);
-        }
-        // `floor_char_boundary` is a boundary within the text.
-        match client.len() {
-            ..=LOGGED_BYTES_MAX => client.to_owned(),
-            _ => format!("{}…", &client[..client.floor_char_boundary(LOGGED_BYTES_MAX)]),
-        }
+        self.decisions.names.logged(client)
     }
 
     /// An id for a request without one: the start time and a number.
@@ -305,6 +298,7 @@ impl App {
         })?;
         let had_token = replaced.settings.admin_token.is_some();
         *rules = Rules { file, client_limits, extent };
+        self.decisions.names.set_masked(self.snapshot().settings.hash_keys_in_logs);
         drop(rules);
         if had_token && let Some(token) = self.generated_token() {
             info!(token, "the admin token was removed; this generated one is valid until the server stops");

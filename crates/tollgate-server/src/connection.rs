@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tollgate::Clock as _;
 use tracing::{debug, warn};
 
-use crate::app::{App, STOPWATCH};
+use crate::app::{App, PROTOCOL, STOPWATCH};
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::resp;
@@ -181,9 +181,12 @@ impl Acceptor {
         connection: &Connection,
     ) {
         let ended = match &self.protocol {
-            Protocol::Http(http) => http.serve_connection(stream, connection).await,
+            Protocol::Http(http) => PROTOCOL.scope("http", http.serve_connection(stream, connection)).await,
+            // Each call is a task of its own, which sets its protocol.
             Protocol::Grpc(grpc) => grpc.serve_connection(stream, connection).await,
-            Protocol::Resp => resp::serve_connection(&self.app, stream, connection).await,
+            Protocol::Resp => {
+                PROTOCOL.scope("resp", resp::serve_connection(&self.app, stream, connection)).await
+            }
         };
         if let Err(error) = ended {
             debug!(peer = self.peer(connection.peer), %error, "a connection ended early");

@@ -24,7 +24,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service as _;
 
-use crate::app::App;
+use crate::app::{App, PROTOCOL};
 use crate::connection::{Connection, Ending, Phase};
 
 mod bounded;
@@ -117,7 +117,8 @@ impl Grpc {
     /// Answers a call, unless its message takes too long to arrive.
     async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let late = || Ok(Status::unavailable("the message took too long to arrive").into_http());
-        timeout(self.timeout, self.dispatch(request)).await.unwrap_or_else(|_| late())
+        let answered = timeout(self.timeout, PROTOCOL.scope("grpc", self.dispatch(request)));
+        answered.await.unwrap_or_else(|_| late())
     }
 
     /// Dispatches a call. The rate limit method bypasses the router, because it is the most

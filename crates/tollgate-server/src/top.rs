@@ -36,6 +36,8 @@ pub(crate) struct Top {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopClient {
     pub(crate) client: String,
+    /// The rule that denied it.
+    pub(crate) rule: Option<&'static str>,
     pub(crate) at_least: u64,
     pub(crate) at_most: u64,
 }
@@ -59,6 +61,7 @@ struct Table {
 struct Count {
     /// Inline if short: a flood of names must not load the allocator.
     name: SmallVec<[u8; 40]>,
+    rule: Option<&'static str>,
     units: u64,
 }
 
@@ -87,20 +90,30 @@ impl Top {
     pub(crate) fn count(&self, request: &Request<'_>, decision: &Decision) {
         if let Some(client) = request.get(CLIENT) {
             let units = decision.allowed().then_some(request.units());
-            self.count_as(client, units, decision.now());
+            let rule = if units.is_none() { decision.rule().map(|rule| rule.as_str()) } else { None };
+            self.count_as(client, units, rule, decision.now());
         }
     }
 
-    /// Counts any other name: its admitted units, or one denial if `admitted` is `None`.
-    pub(crate) fn count_as(&self, name: &str, admitted: Option<u64>, now: Timestamp) {
+    /// Counts any other name: its admitted units, or one denial by `rule` if `admitted` is `None`.
+    pub(crate) fn count_as(
+        &self,
+        name: &str,
+        admitted: Option<u64>,
+        rule: Option<&'static str>,
+        now: Timestamp,
+    ) {
         // `floor_char_boundary` is a boundary within the text.
         let name = &name[..name.floor_char_boundary(MAX_VALUE_BYTES)];
         let (shards, units) = admitted.map_or((&self.denied, 1), |units| (&self.admitted, units));
-        let hash = self.hasher.hash_one(name);
+        let hash = match rule {
+            None => self.hasher.hash_one(name),
+            Some(rule) => self.hasher.hash_one((name, rule)),
+        };
         // The highest bits: the table's map uses the lowest.
         let shard = usize::try_from(hash >> (u64::BITS - SHARDS.ilog2())).unwrap_or(0);
         if let (Some(recent), 1..) = (shards.get(shard), units) {
-            recent.lock().unwrap_or_else(PoisonError::into_inner).add(hash, name, units, now);
+            recent.lock().unwrap_or_else(PoisonError::into_inner).add(hash, (name, rule), units, now);
         }
     }
 
@@ -124,9 +137,9 @@ fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<TopClient> 
 }
 
 impl Recent {
-    fn add(&mut self, hash: u64, name: &str, units: u64, now: Timestamp) {
+    fn add(&mut self, hash: u64, of: (&str, Option<&'static str>), units: u64, now: Timestamp) {
         self.rotate(now);
-        self.current.add(hash, name, units);
+        self.current.add(hash, of, units);
     }
 
     fn rotate(&mut self, now: Timestamp) {
@@ -141,13 +154,14 @@ impl Recent {
     fn all(&mut self, now: Timestamp) -> Vec<TopClient> {
         self.rotate(now);
         let uncertainty = self.current.subtracted.saturating_add(self.previous.subtracted);
-        let mut counts: HashMap<&[u8], u64> = HashMap::new();
-        for Count { name, units } in self.previous.counts.values().chain(self.current.counts.values()) {
-            let sum = counts.entry(name).or_default();
+        let mut counts: HashMap<(&[u8], Option<&'static str>), u64> = HashMap::new();
+        for Count { name, rule, units } in self.previous.counts.values().chain(self.current.counts.values()) {
+            let sum = counts.entry((name, *rule)).or_default();
             *sum = sum.saturating_add(*units);
         }
-        let heavy = |(name, count): (&[u8], u64)| TopClient {
+        let heavy = |((name, rule), count): ((&[u8], Option<&'static str>), u64)| TopClient {
             client: String::from_utf8_lossy(name).into_owned(),
+            rule,
             at_least: count,
             at_most: count.saturating_add(uncertainty),
         };
@@ -156,7 +170,7 @@ impl Recent {
 }
 
 impl Table {
-    fn add(&mut self, hash: u64, name: &str, units: u64) {
+    fn add(&mut self, hash: u64, (name, rule): (&str, Option<&'static str>), units: u64) {
         if let Some(count) = self.counts.get_mut(&hash) {
             count.units = count.units.saturating_add(units);
             return;
@@ -164,7 +178,7 @@ impl Table {
         if self.counts.len() >= COUNTS_MAX {
             self.halve();
         }
-        self.counts.insert(hash, Count { name: name.as_bytes().into(), units });
+        self.counts.insert(hash, Count { name: name.as_bytes().into(), rule, units });
     }
 
     fn halve(&mut self) {

@@ -308,7 +308,10 @@ fn g1_g2_statistics_and_top_clients() {
     assert!(stats["liveKeys"].as_u64().unwrap() >= 2, "{stats}");
     let top = server.admin("GET", "/v1/top?count=1", None).json();
     assert_eq!(top["heaviest"], json!([{"client": "heavy", "atLeast": 9, "atMost": 9}]));
-    assert_eq!(top["mostDenied"], json!([{"client": "heavy", "atLeast": 3, "atMost": 3}]));
+    assert_eq!(
+        top["mostDenied"],
+        json!([{"client": "heavy", "rule": "per-client", "atLeast": 3, "atMost": 3}])
+    );
     assert_eq!(server.metric(r#"tollgate_decisions_total{outcome="denied"}"#), 3.0);
     assert_eq!(server.metric(r#"tollgate_rule_decisions_total{rule="per-client",outcome="allowed"}"#), 2.0);
     assert_eq!(server.metric(r#"tollgate_http_responses_total{status="429"}"#), 3.0);

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::{Clock as _, Decision, MINUTE, Observer, Request, SECOND, StoreError};
 use tracing::warn;
 
+use super::denials::Denials;
+use super::log_names::LogNames;
 use super::log_throttle::LogThrottle;
 use super::refusals::Refusals;
 use super::{LOGGED_BYTES_MAX, STOPWATCH};
@@ -25,20 +27,27 @@ pub(crate) struct DecisionCounts {
     uncovered_log: LogThrottle,
     /// Requests refused because the store was full.
     pub(crate) refusals: Refusals,
+    /// The log of denials.
+    denials: Denials,
+    pub(crate) names: LogNames,
 }
 
 impl DecisionCounts {
-    pub(super) fn new() -> Self {
-        Self {
+    /// # Errors
+    /// As [`LogNames::new`].
+    pub(super) fn new(mask_names: bool) -> Result<Self, String> {
+        Ok(Self {
             top: Top::new(),
             uncovered: AtomicU64::new(0),
             uncovered_log: LogThrottle::new(MINUTE),
             refusals: Refusals::new(),
-        }
+            denials: Denials::new(),
+            names: LogNames::new(mask_names)?,
+        })
     }
 
-    /// Counts a request that no rule covers, and logs at most one a minute. Clients choose the names
-    /// of attributes, so a line has a few of them, shortened.
+    /// Counts a request that no rule covers, and logs at most one a minute. Clients choose the
+    /// names of attributes, so a line has a few of them, shortened.
     pub(crate) fn uncovered<'a>(&self, names: impl Iterator<Item = &'a str>) {
         self.uncovered.fetch_add(1, Ordering::Relaxed);
         let Some(requests) = self.uncovered_log.count(STOPWATCH.now()) else { return };
@@ -71,6 +80,9 @@ impl Observer for DecisionObserver {
     fn decided(&self, request: &Request<'_>, decision: &Decision) {
         self.counts.top.count(request, decision);
         self.counts.refusals.count(decision);
+        if !decision.allowed() {
+            self.counts.denials.count(request, decision, &self.counts.names);
+        }
         if decision.limits().is_empty() {
             self.counts.uncovered(request.names());
         }

@@ -88,7 +88,7 @@ impl RateLimits {
             return Err(Status::invalid_argument(sentence));
         }
         for (name, cost) in descriptors.iter().filter_map(ResolvedDescriptor::detailed) {
-            self.app.decisions.top.count_as(name, allowed.then_some(cost), self.app.clock.now());
+            self.app.decisions.top.count_as(name, allowed.then_some(cost), None, self.app.clock.now());
         }
         Ok(response.finish())
     }

@@ -51,7 +51,7 @@ pub(super) struct Stats {
     rules: Vec<RuleStats>,
     /// The store: memory, disk or redis.
     store: &'static str,
-    /// Keys in use, unless they are in Redis.
+    /// Keys in use, unless they are in Redis. A client has one key for each rule that counts it.
     live_keys: Option<u64>,
     /// Idle keys reclaimed from memory.
     reclaimed_keys: Option<u64>,
@@ -92,7 +92,7 @@ struct CountsAnswer {
 pub(super) struct TopAnswer {
     /// The clients with the most admitted units.
     heaviest: Vec<HeavyAnswer>,
-    /// The clients with the most denials.
+    /// The clients with the most denials, by rule.
     most_denied: Vec<HeavyAnswer>,
 }
 
@@ -101,6 +101,9 @@ pub(super) struct TopAnswer {
 #[serde(rename_all = "camelCase")]
 struct HeavyAnswer {
     client: String,
+    /// The rule that denied it. Absent where units are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'static str>,
     at_least: u64,
     at_most: u64,
 }
@@ -213,7 +216,7 @@ impl From<&Counts> for CountsAnswer {
 }
 
 impl From<TopClient> for HeavyAnswer {
-    fn from(TopClient { client, at_least, at_most }: TopClient) -> Self {
-        Self { client, at_least, at_most }
+    fn from(TopClient { client, rule, at_least, at_most }: TopClient) -> Self {
+        Self { client, rule, at_least, at_most }
     }
 }
