@@ -236,7 +236,7 @@ impl Exposition<'_> {
     }
 
     fn memory(&mut self, memory: &MemoryStats) -> fmt::Result {
-        self.gauge("live_keys", "Keys in use", unlabelled(memory.live))?;
+        self.gauge("live_keys", "Keys in use: one for each client of each rule", unlabelled(memory.live))?;
         let help = "Idle keys reclaimed";
         self.counter("keys_reclaimed", help, unlabelled(memory.reclaimed))?;
         let help = "Requests for new keys denied because the table is full";

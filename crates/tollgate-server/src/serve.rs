@@ -42,11 +42,23 @@ pub struct Listeners {
 
 impl Listeners {
     async fn bind(addresses: &Addresses) -> Result<Self, String> {
-        Ok(Self {
-            http: bind("http", &addresses.http).await?,
-            grpc: bind("grpc", &addresses.grpc).await?,
-            resp: bind("resp", &addresses.resp).await?,
-        })
+        let bound = [
+            bind("http", &addresses.http).await,
+            bind("grpc", &addresses.grpc).await,
+            bind("resp", &addresses.resp).await,
+        ];
+        let failed: Vec<&(String, &str)> = bound.iter().filter_map(|bound| bound.as_ref().err()).collect();
+        if !failed.is_empty() {
+            let errors: Vec<&str> = failed.iter().map(|(error, _)| error.as_str()).collect();
+            let flags: String = failed.iter().map(|(_, name)| format!(" --{name} 127.0.0.1:0")).collect();
+            return Err(format!(
+                "cannot listen on {}; choose other addresses, or free ports with{flags}, or turn a listener \
+                 off",
+                errors.join(", ")
+            ));
+        }
+        let [http, grpc, resp] = bound.map(|bound| bound.ok().flatten());
+        Ok(Self { http, grpc, resp })
     }
 
     /// The ready line: the address of each listener.
@@ -60,14 +72,12 @@ impl Listeners {
     }
 }
 
-async fn bind(name: &str, address: &str) -> Result<Option<TcpListener>, String> {
+/// Binds a listener. The error has the address and the reason, and the listener's name.
+async fn bind<'a>(name: &'a str, address: &str) -> Result<Option<TcpListener>, (String, &'a str)> {
     if address == OFF {
         return Ok(None);
     }
-    let cannot = |error| {
-        format!("cannot listen on {address}: {error}; choose another address with --{name}, or --{name} off")
-    };
-    TcpListener::bind(address).await.map(Some).map_err(cannot)
+    TcpListener::bind(address).await.map(Some).map_err(|error| (format!("{address}: {error}"), name))
 }
 
 /// Serves on `listeners` until `stop` completes, then drains.

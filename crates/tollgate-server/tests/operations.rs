@@ -57,3 +57,19 @@ fn every_command_has_help_with_examples_and_every_shell_completions() {
         assert!(script.contains("validate") && script.contains("config"), "{shell}: {script}");
     }
 }
+
+/// A second server on one machine learns of all its ports at once.
+#[test]
+fn every_port_that_is_taken_is_reported_at_once() {
+    let first = Server::everywhere(&[]);
+    let [http, grpc, resp] = ["http", "grpc", "resp"].map(|protocol| first.listens(protocol));
+    let second = tollgate(&["serve", "--http", http, "--grpc", grpc, "--resp", resp]);
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    for part in [http, grpc, resp, "--http 127.0.0.1:0 --grpc 127.0.0.1:0 --resp 127.0.0.1:0"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let second = tollgate(&["serve", "--http", http, "--grpc", "off", "--resp", "127.0.0.1:0"]);
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("--http 127.0.0.1:0") && !said.contains("--grpc"), "{said}");
+}

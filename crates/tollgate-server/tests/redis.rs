@@ -149,3 +149,27 @@ fn validate_shows_the_store_without_the_password() {
     let said = String::from_utf8(tollgate(&["validate", file.to_str().unwrap()]).stderr).unwrap();
     assert!(said.contains("one host") && !said.contains("hunter2"), "{said}");
 }
+
+/// The table of docs/operating.md has every metric of every store, and no other.
+#[test]
+fn g1_every_metric_is_documented() {
+    let redis = Redis::start(&[]);
+    let data = directory("redis-metrics").join("data");
+    let servers = [
+        Server::start(&[]),
+        Server::start(&["--data", data.to_str().unwrap()]),
+        Server::start(&["--redis", &redis.url()]),
+    ];
+    let mut exposed = std::collections::BTreeSet::new();
+    for page in servers.iter().map(|server| server.get("/metrics").body) {
+        for described in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, kind) = described.split_once(' ').unwrap();
+            exposed.insert(format!("{name}{}", if kind == "counter" { "_total" } else { "" }));
+        }
+    }
+    let table = include_str!("../../../docs/operating.md").lines().filter_map(|line| {
+        let name = line.strip_prefix("| `tollgate_")?.split(['`', '{']).next()?;
+        Some(format!("tollgate_{name}"))
+    });
+    assert_eq!(exposed, table.collect());
+}
