@@ -1,7 +1,8 @@
 //! Connections to one server or to a Cluster, and how they are dialled.
 //!
-//! A command is sent at most once. A command without an answer may have been executed, and a take
-//! that is executed twice draws too much, so it is not retried. A command that a Cluster node
+//! A command is sent at most once on a connection. A command without an answer may have been
+//! executed, and a take that is executed twice draws too much, so it is not retried, except on a
+//! connection that broke while it was idle: see `link.rs`. A command that a Cluster node
 //! *answered* with a redirect (the key has moved, or is moving) was not executed, and is retried.
 
 use std::time::Duration;

@@ -11,6 +11,9 @@
 //! closes the breaker. A breaker that relapses waits longer before the first probe. There is no
 //! half-open state: the prober, not a request, tests whether Redis is back.
 //!
+//! A connection that was idle may be stale: Redis restarted, or closed it. A request that finds it
+//! broken is sent once more, on a new connection, and the breaker does not count it.
+//!
 //! A Cluster has one breaker per range of slots, so that a dead master does not fail the requests
 //! of the others.
 
@@ -28,6 +31,10 @@ use crate::connection::{Connection, Dialer, error_text, is_persistent, with_time
 use crate::key::{SLOTS, probe_key};
 use crate::script::probe_command;
 
+mod in_flight;
+
+use in_flight::InFlight;
+
 /// Interval between probes while the breaker is open. Recovery is noticed within this and the
 /// timeouts of a probe and a dial.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
@@ -41,6 +48,8 @@ const BACKOFF_DOUBLINGS_MAX: u32 = 2;
 const MISS_TIME_MIN: Duration = Duration::from_millis(1);
 /// Requests in a row without an answer that open the breaker. One alone may be a caller that left.
 const MISSES_MAX: u32 = 3;
+/// A connection without a request in flight for this long is idle.
+const IDLE_MIN: Duration = Duration::from_millis(10);
 /// Ranges of slots, and so breakers, of a Cluster.
 const SLOT_RANGES: u16 = 32;
 /// A Cluster client reconnects by itself; every so many probes a new one is dialled nevertheless.
@@ -107,6 +116,12 @@ pub(crate) struct Link {
     dial_lock: tokio::sync::Mutex<()>,
     /// Dials attempted so far.
     dials: AtomicU64,
+    /// Requests in flight.
+    in_flight: AtomicU32,
+    /// When the last request ended, in nanoseconds.
+    ended_at: AtomicU64,
+    /// Whether the connection was idle and has not answered since.
+    maybe_stale: AtomicBool,
     breakers: Box<[Breaker]>,
     /// How many breakers are open.
     open_breakers: AtomicU32,
@@ -135,6 +150,9 @@ impl Link {
             connection: watch::Sender::new(None),
             dial_lock: tokio::sync::Mutex::new(()),
             dials: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            ended_at: AtomicU64::new(0),
+            maybe_stale: AtomicBool::new(false),
             breakers: (0..breakers).map(|_| Breaker::default()).collect(),
             open_breakers: AtomicU32::new(0),
             trips: AtomicU64::new(0),
@@ -164,9 +182,10 @@ impl Link {
     /// Sends a command to the node of `slot`, and waits for the answer.
     pub(crate) async fn send(self: &Arc<Self>, slot: u16, command: &Cmd) -> Result<Value, SendError> {
         let breaker = self.breaker(slot);
-        let mut in_flight = InFlight { link: self, slot, sent_at: TokioClock.now(), ended: false };
+        let dials = self.dials.load(Ordering::Acquire);
+        let mut in_flight = InFlight::new(self, slot);
         let answer = match self.connection(breaker, slot).await {
-            Ok(connection) => connection.send(command).await,
+            Ok(connection) => self.send_on(connection, dials, command).await,
             Err(error) => {
                 in_flight.ended = true;
                 return Err(error);
@@ -180,7 +199,7 @@ impl Link {
                 }
                 Ok(value)
             }
-            Err(error) if error.kind() == ServerErrorKind::NoScript.into() => Err(SendError::NoScript),
+            Err(error) if is_no_script(&error) => Err(SendError::NoScript),
             Err(error) => {
                 let reason = error_text(&error);
                 if is_persistent(&error) {
@@ -189,6 +208,21 @@ impl Link {
                 Err(SendError::Store(StoreError::Unavailable { reason }))
             }
         }
+    }
+
+    /// Sends a command on a connection; once more on a new one if the connection was idle and is
+    /// broken. The requests that find it so share one dial. A Cluster client reconnects by itself.
+    async fn send_on(&self, connection: Connection, dials: u64, command: &Cmd) -> RedisResult<Value> {
+        let is_server = matches!(connection, Connection::Server(_));
+        let maybe_stale = is_server && self.maybe_stale.load(Ordering::Acquire);
+        let answer = match connection.send(command).await {
+            Err(error) if maybe_stale && error.is_io_error() => self.send_on_new(dials, command).await,
+            answer => answer,
+        };
+        if maybe_stale && answer.is_ok() {
+            self.maybe_stale.store(false, Ordering::Release);
+        }
+        answer
     }
 
     /// Runs the script once, as a probe does.
@@ -276,7 +310,12 @@ impl Link {
                 return outcome.map(drop);
             }
         }
-        // One dial at a time: a prober that waited for another's dial uses its connection.
+        self.send_on_new(dials, command).await.map(drop)
+    }
+
+    /// Sends a command on a new connection, which becomes the link's if it can be used. One task
+    /// dials at a time. If another has dialled since `dials` were counted, its connection is used.
+    async fn send_on_new(&self, dials: u64, command: &Cmd) -> RedisResult<Value> {
         let _dialling = self.dial_lock.lock().await;
         let dialled = if self.dials.load(Ordering::Acquire) == dials {
             let dialled = self.dialer.dial().await;
@@ -285,10 +324,17 @@ impl Link {
         } else {
             self.connection.borrow().clone().ok_or_else(no_connection)?
         };
-        with_timeout(self.probe_timeout, dialled.clone().send(command)).await?;
-        self.connection.send_replace(Some(dialled));
-        Ok(())
+        let answer = with_timeout(self.probe_timeout, dialled.clone().send(command)).await;
+        // A server that restarted has no script yet.
+        if answer.as_ref().map_or_else(is_no_script, |_| true) {
+            self.connection.send_replace(Some(dialled));
+        }
+        answer
     }
+}
+
+fn is_no_script(error: &redis::RedisError) -> bool {
+    error.kind() == ServerErrorKind::NoScript.into()
 }
 
 fn no_connection() -> redis::RedisError {
@@ -333,24 +379,4 @@ async fn probe_until_closed(prober: Prober) {
 
 async fn sleep(span: Duration) {
     TokioClock.sleep_until(TokioClock.now().saturating_add(span)).await;
-}
-
-/// A request in flight. Dropped before it has ended, it counts as a miss.
-struct InFlight<'a> {
-    link: &'a Arc<Link>,
-    slot: u16,
-    sent_at: Timestamp,
-    ended: bool,
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if self.ended || TokioClock.now().since(self.sent_at) < MISS_TIME_MIN {
-            return;
-        }
-        let misses = self.link.breaker(self.slot).misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if misses >= MISSES_MAX {
-            self.link.open(self.slot, format!("{misses} requests in a row had no answer in time"));
-        }
-    }
 }

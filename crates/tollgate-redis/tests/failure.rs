@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Redis, Sentinels, cli, until};
+use futures_util::future::join_all;
 use node::{LIMIT, Node};
 use tollgate::{Clock as _, HOUR, Limit, Limiter, ManualClock, Request, RuleSet, SystemClock};
 use tollgate_redis::RedisStore;
@@ -40,6 +41,27 @@ fn e4_redis_killed_and_started_again() {
     assert!(redis.run());
     node.until_back();
     node.assert_exact();
+}
+
+/// The node was idle while Redis restarted. Its connection is stale, no answer is degraded, and each
+/// check is taken once.
+#[test]
+fn e4_the_first_checks_after_a_restart_of_redis_are_not_degraded() {
+    let mut redis = Redis::start(&[]);
+    let node = Node::new(&redis.url());
+    for client in ["a", "b", "c"] {
+        node.assert_exact();
+        redis.kill();
+        assert!(redis.run());
+        let attributes = [("policy", "closed"), ("client", client)];
+        let checks = (0..LIMIT).map(|_| node.limiter.check_async(Request::new(&attributes)));
+        for decision in run(join_all(checks)) {
+            let decision = decision.unwrap();
+            assert!(decision.allowed() && !decision.degraded(), "{decision:?}");
+        }
+        assert!(!node.check("closed", client).allowed());
+    }
+    assert_eq!((node.limiter.store().status().trips, node.changes().len()), (0, 0));
 }
 
 #[test]
