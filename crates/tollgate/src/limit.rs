@@ -58,6 +58,9 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// 10/60s fixed counting denied  attempts count (fixed and sliding only)
 /// api | login | websocket | background                presets
 /// ```
+///
+/// Units are `ns us ms s m h d w` and their words, in any case. `10r/m` and `10 requests/Minute`
+/// are `10/minute` too, and `1h30m` is a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit(pub(crate) Kind);
 

@@ -4,6 +4,7 @@
 //! has the number of denials since the last one. Memory is bounded: two clients that share a slot
 //! take turns, and a line more is logged. Lines are bounded too: a flood of names is counted.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,12 +107,12 @@ impl Denials {
 }
 
 /// The client of a request or, if it has none, all its attributes.
-fn denied_client(request: &Request<'_>) -> String {
+fn denied_client<'a>(request: &Request<'a>) -> Cow<'a, str> {
     if let Some(client) = request.get(CLIENT) {
-        return client.to_owned();
+        return Cow::Borrowed(client);
     }
     let attribute = |name| format!("{name}={}", request.get(name).unwrap_or_default());
-    request.names().map(attribute).collect::<Vec<_>>().join(",")
+    Cow::Owned(request.names().map(attribute).collect::<Vec<_>>().join(","))
 }
 
 /// Why a request was denied, in a word.
