@@ -20,8 +20,10 @@ mod origin;
 mod reader;
 mod rules;
 mod server;
+mod source;
 mod store;
 mod summary;
+mod tree;
 mod values;
 mod warnings;
 
@@ -29,10 +31,13 @@ pub(crate) use error::ConfigError;
 pub use error::ConfigErrors;
 pub(crate) use error::nearest;
 pub use origin::Origin;
+pub(crate) use reader::{At, ParseError, Section, Setting};
 pub(crate) use rules::Extent;
 pub use server::{Addresses, Fixed, LogFormat};
 pub(crate) use server::{OFF, WORKERS_MAX};
+pub(crate) use source::{Format, Source};
 pub use store::Store;
+pub(crate) use tree::{Node, Scalar, ScalarKind, Value};
 pub(crate) use warnings::{BUILT_IN, meant};
 
 /// Every setting, explained: the output of `tollgate init`.

@@ -17,20 +17,19 @@ use std::time::Duration;
 use tollgate::{Rule, RuleName};
 
 use crate::backend::Backend;
-use crate::config::{ConfigError, ConfigErrors};
+use crate::config::{ConfigError, ConfigErrors, Source};
 
 mod amount;
 mod descriptors;
-mod fields;
 mod files;
 mod names;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod values;
 mod yaml;
 
 use descriptors::Draft;
-use fields::ErrorList;
 pub(crate) use files::files;
 use names::Names;
 pub(crate) use names::attribute_names;
@@ -91,8 +90,10 @@ impl Domains {
                     continue;
                 }
             };
-            let errors = ErrorList::default();
-            let draft = draft(&errors, &file, &text, store);
+            // No variable overrides a setting of these files.
+            let environment = HashMap::new();
+            let source = Source::new(values::FORMAT, &text, &environment);
+            let draft = draft(&source, &file, &text, store);
             if let Some(draft) = &draft
                 && let Some((other, _)) =
                     drafts.iter().find(|(_, known)| known.domain.value == draft.domain.value)
@@ -100,10 +101,10 @@ impl Domains {
                 let help = format!("merge them into one file; the other is {other}");
                 let error =
                     ConfigError::new(format!("another file has the domain {:?}", draft.domain.value), help);
-                errors.report(error.at(draft.domain.span.clone(), "again"));
+                source.report(error.at(draft.domain.span.clone(), "again"));
             }
             drafts.extend(draft.map(|draft| (file.clone(), draft)));
-            let errors = errors.errors.take();
+            let errors = source.errors.take();
             if !errors.is_empty() {
                 invalid.push(ConfigErrors { file, text, errors, elsewhere: Vec::new() }.sorted());
             }
@@ -170,16 +171,16 @@ impl Domain {
 }
 
 /// Parses a file, and reports its errors.
-fn draft(errors: &ErrorList, file: &str, text: &str, store: &Backend) -> Option<Draft> {
+fn draft(source: &Source<'_>, file: &str, text: &str, store: &Backend) -> Option<Draft> {
     match yaml::parse(text) {
-        Ok(Some(root)) => descriptors::read(errors, &root, store),
+        Ok(Some(root)) => descriptors::read(source, &root, store),
         Ok(None) => {
-            errors
+            source
                 .report(ConfigError::new(format!("{file} is empty"), "write `domain: …` and `descriptors:`"));
             None
         }
         Err(error) => {
-            errors.report(*error);
+            source.report(*error);
             None
         }
     }

@@ -2,7 +2,8 @@
 
 use super::error::ConfigError;
 use super::origin::Origin;
-use super::reader::{At, Section, Source, at_value};
+use super::reader::{At, Section};
+use super::source::Source;
 use crate::secret::Secret;
 use crate::tls::{self, Tls};
 
@@ -23,7 +24,7 @@ pub(super) fn admin_token(origin: &Origin, source: &Source<'_>, server: &mut Sec
         let token = origin.read_file(server, &file)?;
         (
             String::from_utf8(token).unwrap_or_default(),
-            at_value(ConfigError::new("the admin token is too short", ""), &file),
+            ConfigError::new("the admin token is too short", "").at(file.span.clone(), "here"),
         )
     };
     let token = token.trim();
@@ -44,7 +45,7 @@ pub(super) fn tls(origin: &Origin, server: &mut Section<'_>) -> Option<Tls> {
     let (cert, key) = (section.get::<String>("cert"), section.get::<String>("key"));
     let client_ca = section.get::<String>("client_ca");
     let heading = server
-        .span("tls")
+        .span_of("tls")
         .filter(|_| section.is_bare())
         .map(|span| At { value: String::new(), span: Some(span) });
     let incomplete = match (&cert, &key, &client_ca) {
@@ -57,7 +58,7 @@ pub(super) fn tls(origin: &Origin, server: &mut Section<'_>) -> Option<Tls> {
         _ => None,
     };
     if let Some((at, message, help)) = incomplete {
-        section.report(at_value(ConfigError::new(message, help), at));
+        section.report(ConfigError::new(message, help).at(at.span.clone(), "here"));
     }
     let built = cert.zip(key).and_then(|(cert, key)| {
         let certificate = origin.read_file(&section, &cert);
@@ -74,7 +75,7 @@ pub(super) fn tls(origin: &Origin, server: &mut Section<'_>) -> Option<Tls> {
                     tls::File::Key => &key,
                     tls::File::ClientAuthority => client_ca.as_ref().unwrap_or(&cert),
                 };
-                section.report(at_value(ConfigError::new(error.reason, error.help), at));
+                section.report(ConfigError::new(error.reason, error.help).at(at.span.clone(), "here"));
             })
             .ok()
     });

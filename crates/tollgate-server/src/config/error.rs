@@ -27,13 +27,14 @@ impl ConfigError {
         self
     }
 
-    pub(crate) fn at(mut self, span: Range<usize>, label: impl Into<String>) -> Self {
-        self.at = Some((span, label.into()));
+    /// Positions the error, if its span is in the file.
+    pub(crate) fn at(mut self, span: impl Into<Option<Range<usize>>>, label: impl Into<String>) -> Self {
+        self.at = span.into().map(|span| (span, label.into()));
         self
     }
 
-    pub(crate) fn beside(mut self, span: Range<usize>, label: impl Into<String>) -> Self {
-        self.beside = Some((span, label.into()));
+    pub(crate) fn beside(mut self, span: impl Into<Option<Range<usize>>>, label: impl Into<String>) -> Self {
+        self.beside = span.into().map(|span| (span, label.into()));
         self
     }
 }

@@ -12,9 +12,11 @@ use tollgate_http::{HeaderStyle, Headers};
 use toml::de::DeTable;
 
 use super::error::{ConfigError, ConfigErrors, nearest};
-use super::reader::{At, PREFIX, Section, Source, at_value};
+use super::reader::{At, Section};
 use super::rules::{self, Extent};
 use super::server::{self, OFF};
+use super::source::{Format, PREFIX, Source};
+use super::tree::Node;
 use super::values::Delay;
 use super::{Config, Flags, POLICIES, Settings, credentials, is_yaml, store, warnings};
 use crate::backend::Backend;
@@ -69,16 +71,10 @@ impl Origin {
             Some(Ok(text)) => text,
             Some(Err(error)) => return failed(String::new(), vec![unreadable(&name, &error)], Vec::new()),
         };
-        let source = Source {
-            text: &text,
-            environment: &self.environment,
-            errors: Default::default(),
-            elsewhere: Default::default(),
-            read_variables: Default::default(),
-        };
+        let source = Source::new(Format::Toml, &text, &self.environment);
         let (table, errors) = DeTable::parse_recoverable(&text);
         let config = if errors.is_empty() {
-            Some(self.read(&source, table.get_ref()))
+            Some(self.read(&source, &Node::of_toml(table.get_ref())))
         } else {
             let span = |error: &toml::de::Error| error.span().unwrap_or(0..0);
             let error = |error: &toml::de::Error| {
@@ -106,8 +102,8 @@ impl Origin {
         file.unwrap_or_default() + &envoy_config.map(Domains::text).unwrap_or_default()
     }
 
-    fn read(&self, source: &Source<'_>, table: &DeTable<'_>) -> Config {
-        let mut root = Section::root(source, table);
+    fn read(&self, source: &Source<'_>, file: &Node) -> Config {
+        let mut root = Section::root(source, file);
         let mut server = root.section("server");
         let mut settings = self.settings(source, &mut server);
         settings.envoy_config = self.envoy_config(&mut server);
@@ -140,7 +136,7 @@ impl Origin {
         if settings.envoy_config.is_some() && fixed.addresses.grpc == OFF {
             warnings.push("gRPC is off, so the limits of envoy_config are unused".into());
         }
-        Config { warnings, fixed, settings, rules, text, extent: Extent::of(table) }
+        Config { warnings, fixed, settings, rules, text, extent: Extent::of(file) }
     }
 
     fn settings(&self, source: &Source<'_>, server: &mut Section<'_>) -> Settings {
@@ -191,7 +187,9 @@ impl Origin {
     pub(super) fn read_file(&self, section: &Section<'_>, named: &At<String>) -> Option<Vec<u8>> {
         let path = self.directory().join(&named.value);
         fs::read(&path)
-            .map_err(|error| section.report(at_value(unreadable(&path.display().to_string(), &error), named)))
+            .map_err(|error| {
+                section.report(unreadable(&path.display().to_string(), &error).at(named.span.clone(), "here"))
+            })
             .ok()
     }
 

@@ -1,68 +1,40 @@
-//! Reads settings from a section of the file, or from the environment, which takes precedence.
+//! Reads settings from a section of a file, or from the environment, which takes precedence.
 //!
 //! An error is recorded and reading goes on, so that all errors are reported at once. A setting
 //! that is never read is unknown: [`Section::finish`] reports it, with the most similar known name.
+//! A null of YAML, `name:` or `name: ~`, counts as absent, as in Envoy's reference service.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::Range;
-use std::time::Duration;
+use std::rc::Rc;
 
-use tollgate::{Error, Limit, parse_duration};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use tollgate::Error;
 
-use super::error::{ConfigError, ConfigErrors, nearest};
+use super::error::{ConfigError, nearest};
+use super::source::{Format, PREFIX, Source};
+use super::tree::{Node, Scalar, ScalarKind, Value};
 
-/// The prefix of all variables.
-pub(super) const PREFIX: &str = "TOLLGATE_";
-
-/// The sources, and the errors found in them.
-#[derive(Debug)]
-pub(super) struct Source<'a> {
-    /// The file's text.
-    pub(super) text: &'a str,
-    /// The environment's variables that begin with [`PREFIX`].
-    pub(super) environment: &'a HashMap<String, String>,
-    pub(super) errors: RefCell<Vec<ConfigError>>,
-    /// The errors of other files.
-    pub(super) elsewhere: RefCell<Vec<ConfigErrors>>,
-    /// The names of all variables that were read.
-    pub(super) read_variables: RefCell<Vec<String>>,
-}
-
-impl Source<'_> {
-    pub(super) fn report(&self, error: ConfigError) {
-        self.errors.borrow_mut().push(error);
-    }
-}
+/// The most settings of a mapping in YAML. There are fewer known ones, so an unknown one is
+/// reported.
+const FIELDS_MAX: usize = 64;
 
 /// A value and its span in the file; `None` if it came from the environment.
 #[derive(Clone, Debug)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) span: Option<Range<usize>>,
-}
-
-/// Positions an error at a value.
-pub(super) fn at_value<T>(error: ConfigError, value: &At<T>) -> ConfigError {
-    match &value.span {
-        Some(span) => error.at(span.clone(), "here"),
-        None => error,
-    }
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) span: Option<Range<usize>>,
 }
 
 /// Why a value is invalid, and what to write instead. `column` is a position in the text, counted
 /// in characters from 1.
 #[derive(Debug)]
-pub(super) struct ParseError {
+pub(crate) struct ParseError {
     reason: String,
     help: String,
     column: Option<usize>,
 }
 
 impl ParseError {
-    pub(super) fn new(reason: impl Into<String>, help: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: impl Into<String>, help: impl Into<String>) -> Self {
         Self { reason: reason.into(), help: help.into(), column: None }
     }
 
@@ -87,153 +59,168 @@ impl From<Error> for ParseError {
 }
 
 /// A type of setting.
-pub(super) trait Setting: Sized {
+pub(crate) trait Setting: Sized {
     /// The expected syntax, in a few words.
     const EXPECTED: &'static str;
 
     fn from_text(text: &str) -> Result<Self, ParseError>;
 
     /// Parses a value that is not a string: only integers, floats and booleans.
-    fn from_other(_: &DeValue<'_>) -> Option<Self> {
+    fn from_other(_: &Scalar) -> Option<Self> {
         None
     }
 }
 
-impl Setting for String {
-    const EXPECTED: &'static str = "a text in quotes";
-
-    fn from_text(text: &str) -> Result<Self, ParseError> {
-        if text.is_empty() {
-            Err(ParseError::new("it is empty", "write something, or leave it out"))
-        } else {
-            Ok(text.into())
-        }
-    }
-}
-
-impl Setting for u64 {
-    const EXPECTED: &'static str = "a whole number";
-
-    fn from_text(text: &str) -> Result<Self, ParseError> {
-        let digits = text.replace('_', "");
-        digits
-            .parse()
-            .map_err(|_| ParseError::new("this is not a whole number", "write digits, such as 1000"))
-    }
-
-    fn from_other(value: &DeValue<'_>) -> Option<Self> {
-        let integer = value.as_integer()?;
-        Self::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok()
-    }
-}
-
-impl Setting for f64 {
-    const EXPECTED: &'static str = "a number";
-
-    fn from_text(text: &str) -> Result<Self, ParseError> {
-        text.parse().map_err(|_| ParseError::new("this is not a number", "write one such as 0.25"))
-    }
-
-    fn from_other(value: &DeValue<'_>) -> Option<Self> {
-        let text =
-            value.as_float().map(|float| float.as_str()).or(value.as_integer().map(|whole| whole.as_str()));
-        text?.replace('_', "").parse().ok()
-    }
-}
-
-impl Setting for bool {
-    const EXPECTED: &'static str = "true or false";
-
-    fn from_text(text: &str) -> Result<Self, ParseError> {
-        text.parse().map_err(|_| ParseError::new("this is neither true nor false", "write true or false"))
-    }
-
-    fn from_other(value: &DeValue<'_>) -> Option<Self> {
-        value.as_bool()
-    }
-}
-
-impl Setting for Duration {
-    const EXPECTED: &'static str = "a duration in quotes, such as \"100ms\"";
-
-    fn from_text(text: &str) -> Result<Self, ParseError> {
-        Ok(parse_duration(text)?)
-    }
-}
-
-impl Setting for Limit {
-    const EXPECTED: &'static str = "a limit in quotes, such as \"100/s burst 200\"";
-
-    fn from_text(text: &str) -> Result<Self, ParseError> {
-        Ok(text.parse()?)
-    }
-}
-
-/// A table of the file, and its variables.
+/// A mapping of the file, and its variables.
 #[derive(Debug)]
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     source: &'a Source<'a>,
     /// The prefix of its variables; `None` if it has none.
     variables: Option<String>,
-    table: Option<&'a DeTable<'a>>,
+    /// The span of its first key; `None` if the file does not have the section.
+    pub(crate) span: Option<Range<usize>>,
+    fields: Vec<Field<'a>>,
     known: Vec<&'static str>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Field<'a> {
+    name: &'a str,
+    key: &'a Node,
+    value: &'a Node,
+}
+
 impl<'a> Section<'a> {
-    pub(super) fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Self {
-        Self { source, variables: Some(PREFIX.into()), table: Some(table), known: Vec::new() }
+    pub(super) fn root(source: &'a Source<'a>, root: &'a Node) -> Self {
+        let section = Self::of(source, root, "the file", "settings, such as [server]");
+        Self { variables: Some(PREFIX.into()), ..section.unwrap_or_else(|| Self::empty(source)) }
     }
 
-    /// A subtable: empty if the file has none.
+    const fn empty(source: &'a Source<'a>) -> Self {
+        Self { source, variables: None, span: None, fields: Vec::new(), known: Vec::new() }
+    }
+
+    /// The settings of a node. If it is not a mapping, the error names `what` it is and an
+    /// `example`.
+    pub(crate) fn of(source: &'a Source<'a>, node: &'a Node, what: &str, example: &str) -> Option<Self> {
+        let Value::Map(pairs) = &node.value else {
+            let mapping = if matches!(source.format, Format::Toml) { "table" } else { "mapping" };
+            let error = ConfigError::new(format!("{what} is a {mapping}"), format!("write {example}"));
+            source.report(error.at(node.span.clone(), format!("this is {}", source.describe(node))));
+            return None;
+        };
+        let span = pairs.first().map_or(&node.span, |(key, _)| &key.span).clone();
+        let mut section = Self { span: Some(span), ..Self::empty(source) };
+        section.add(pairs, false);
+        Some(section)
+    }
+
+    /// Adds settings; those of a merged mapping of YAML, `<<: *other`, have lower precedence.
+    fn add(&mut self, pairs: &'a [(Rc<Node>, Rc<Node>)], merged: bool) {
+        let mut merges = Vec::new();
+        for (key, value) in pairs {
+            let Value::Scalar(Scalar { text: name, kind }) = &key.value else {
+                let error =
+                    ConfigError::new("the name of a setting is a plain word", "write it like `key: …`");
+                let found = format!("this is {}", self.source.describe(key));
+                self.report(error.at(key.span.clone(), found));
+                continue;
+            };
+            let field = Field { name, key, value };
+            if matches!(self.source.format, Format::Toml) {
+                self.fields.push(field);
+            } else if *kind == ScalarKind::Plain && name == "<<" {
+                merges.push(&**value);
+            } else if let Some(first) = self.fields.iter().find(|field| field.name == name) {
+                if !merged {
+                    let error = ConfigError::new(format!("`{name}` occurs twice"), "remove one");
+                    let error = error.at(key.span.clone(), "again");
+                    self.report(error.beside(first.key.span.clone(), "first here"));
+                }
+            } else if self.fields.len() < FIELDS_MAX {
+                self.fields.push(field);
+            }
+        }
+        for other in merges {
+            let others = match &other.value {
+                Value::List(others) => others.iter().map(|other| &**other).collect(),
+                _ => vec![other],
+            };
+            for other in others {
+                if let Value::Map(pairs) = &other.value {
+                    self.add(pairs, true);
+                } else {
+                    let error = ConfigError::new("only a mapping can be merged in", "write `<<: *name`");
+                    let found = format!("this is {}", self.source.describe(other));
+                    self.report(error.at(other.span.clone(), found));
+                }
+            }
+        }
+    }
+
+    /// A subtable of TOML: empty if the file has none.
     pub(super) fn section(&mut self, key: &'static str) -> Self {
-        let table = self.find(key).and_then(|value| self.table_of(key, value));
+        let section = self.find(key).and_then(|field| self.table_of(key, field.value));
         let variables = self.variables.as_ref().map(|prefix| format!("{prefix}{}_", key.to_uppercase()));
-        Self { source: self.source, variables, table, known: Vec::new() }
+        Self { variables, ..section.unwrap_or_else(|| Self::empty(self.source)) }
     }
 
-    /// All tables of an array, `[[key]]`, each with the span of its heading.
+    /// The settings of a nested mapping of YAML, and the span of its key.
+    pub(crate) fn nested(&mut self, key: &'static str, example: &str) -> Option<(Self, Range<usize>)> {
+        let field = self.find(key)?;
+        let section = Self::of(self.source, field.value, &format!("`{key}`"), example)?;
+        Some((section, field.key.span.clone()))
+    }
+
+    /// All tables of an array of TOML, `[[key]]`, each with the span of its heading.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(Self, Range<usize>)> {
-        let Some(value) = self.find(key) else { return Vec::new() };
-        let Some(array) = value.get_ref().as_array() else {
+        let Some(field) = self.find(key) else { return Vec::new() };
+        let Value::List(items) = &field.value.value else {
             let help = format!("write [[{key}]], with two brackets on each side");
             let single = ConfigError::new(format!("`{key}` is a list of tables"), help);
-            self.source.report(single.at(value.span(), "this is not one"));
+            self.report(single.at(field.value.span.clone(), "this is not one"));
             return Vec::new();
         };
-        let section = |value: &'a Spanned<DeValue<'a>>| {
-            let table = Some(self.table_of(key, value)?);
-            let section = Self { source: self.source, variables: None, table, known: Vec::new() };
-            Some((section, value.span()))
+        items.iter().filter_map(|item| Some((self.table_of(key, item)?, item.span.clone()))).collect()
+    }
+
+    /// The items of a list of YAML; empty if absent.
+    pub(crate) fn items(&mut self, key: &'static str) -> &'a [Rc<Node>] {
+        let Some(field) = self.find(key) else { return &[] };
+        let Value::List(items) = &field.value.value else {
+            let expected = "a list, with a dash before each item";
+            let error = ConfigError::new(format!("`{key}` is {expected}"), format!("write {expected}"));
+            let found = format!("this is {}", self.source.describe(field.value));
+            self.report(error.at(field.span(self.source.format), found));
+            return &[];
         };
-        array.iter().filter_map(section).collect()
+        items
     }
 
     /// The pairs of an inline table of strings and lists of strings.
     pub(super) fn pairs(&mut self, key: &'static str) -> Vec<(&'a str, Vec<String>)> {
-        let Some(table) = self.find(key).and_then(|value| self.table_of(key, value)) else {
-            return Vec::new();
-        };
-        let pair = |(name, value): (&'a Spanned<_>, &'a Spanned<DeValue<'a>>)| {
-            let name: &std::borrow::Cow<'a, str> = name.get_ref();
+        let section = self.find(key).and_then(|field| self.table_of(key, field.value));
+        let pair = |Field { name, value, .. }: Field<'a>| {
             let values = self.read_list::<String>(name, value)?;
-            Some((&**name, values.into_iter().map(|at| at.value).collect()))
+            Some((name, values.into_iter().map(|at| at.value).collect()))
         };
-        table.iter().filter_map(pair).collect()
+        section.into_iter().flat_map(|section| section.fields).filter_map(pair).collect()
     }
 
     /// A setting, if it is set and valid.
-    pub(super) fn get<T: Setting>(&mut self, key: &'static str) -> Option<At<T>> {
+    pub(crate) fn get<T: Setting>(&mut self, key: &'static str) -> Option<At<T>> {
         let found = self.find(key);
         if let Some((variable, text)) = self.variable(key) {
             let value = T::from_text(&text)
                 .map_err(|error| self.source.report(in_environment(&variable, &text, error)));
             return Some(At { value: value.ok()?, span: None });
         }
-        self.read(key, found?)
+        let found = found?;
+        self.read(key, found.value, found.span(self.source.format))
     }
 
     /// A setting, or its default.
-    pub(super) fn get_or<T: Setting>(&mut self, key: &'static str, default: T) -> T {
+    pub(crate) fn get_or<T: Setting>(&mut self, key: &'static str, default: T) -> T {
         self.get(key).map_or(default, |found| found.value)
     }
 
@@ -250,7 +237,7 @@ impl<'a> Section<'a> {
             };
             return texts.map(value).collect();
         }
-        self.read_list(key, found?)
+        self.read_list(key, found?.value)
     }
 
     /// A setting with a fixed set of values.
@@ -265,60 +252,58 @@ impl<'a> Section<'a> {
             None => format!("write one of {}", names.join(", ")),
         };
         let error = ConfigError::new(format!("`{key}` cannot be {value:?}"), help);
-        self.source.report(match span {
-            Some(span) => error.at(span, format!("expected one of {}", names.join(", "))),
-            None => error,
-        });
+        self.report(error.at(span, format!("expected one of {}", names.join(", "))));
         None
     }
 
-    /// The span of a key's value.
-    pub(super) fn span(&self, key: &str) -> Option<Range<usize>> {
-        self.table?.get(key).map(Spanned::span)
+    /// The span of a setting, if it is present.
+    pub(crate) fn span_of(&self, key: &str) -> Option<Range<usize>> {
+        self.fields.iter().find(|field| field.name == key).map(|field| field.span(self.source.format))
     }
 
     /// Whether the value of a key is a table.
     pub(super) fn is_table(&self, key: &str) -> bool {
-        self.table.and_then(|table| table.get(key)).is_some_and(|value| value.get_ref().is_table())
+        let is_map = |field: &Field<'_>| matches!(field.value.value, Value::Map(_));
+        self.fields.iter().any(|field| field.name == key && is_map(field))
     }
 
     /// Whether the table is in the file and empty.
-    pub(super) fn is_bare(&self) -> bool {
-        self.table.is_some_and(DeTable::is_empty)
+    pub(super) const fn is_bare(&self) -> bool {
+        self.span.is_some() && self.fields.is_empty()
     }
 
-    pub(super) fn report(&self, error: ConfigError) {
+    pub(crate) fn report(&self, error: ConfigError) {
         self.source.report(error);
     }
 
-    /// Reports settings that were not read.
-    pub(super) fn finish(self) {
-        let Some(table) = self.table else { return };
-        for (name, _) in table.iter().filter(|(name, _)| !self.known.contains(&name.get_ref().as_ref())) {
-            let written: &str = name.get_ref();
-            let help = match nearest(written, self.known.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known settings: {}", self.known.join(", ")),
-            };
-            let error = ConfigError::new(format!("there is no setting `{written}` here"), help);
-            self.source.report(error.at(name.span(), "unknown"));
-        }
-    }
-
-    fn find(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+    /// Accepts a setting without using it.
+    pub(crate) fn ignore(&mut self, key: &'static str) {
         self.known.push(key);
-        self.table?.get(key)
     }
 
-    fn table_of(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Option<&'a DeTable<'a>> {
-        let table = value.get_ref().as_table();
-        if table.is_none() {
-            let found = format!("this is {}", with_article(value.get_ref().type_str()));
-            let error =
-                ConfigError::new(format!("`{key}` is a table"), format!("write [{key}], or {key} = {{ … }}"));
-            self.source.report(error.at(value.span(), found));
+    /// Reports settings that were not read.
+    pub(crate) fn finish(self) {
+        let places = if let Format::Yaml(places) = self.source.format { places } else { &[] };
+        for Field { name, key, .. } in self.fields.iter().filter(|field| !self.known.contains(&field.name)) {
+            let place = places.iter().find(|(names, _)| names.contains(name));
+            let help = match (place, nearest(name, self.known.iter().copied())) {
+                (Some((_, place)), _) => format!("it belongs {place}"),
+                (None, Some(near)) => format!("did you mean `{near}`?"),
+                (None, None) => format!("known settings: {}", self.known.join(", ")),
+            };
+            let error = ConfigError::new(format!("there is no setting `{name}` here"), help);
+            self.source.report(error.at(key.span.clone(), "unknown"));
         }
-        table
+    }
+
+    fn find(&mut self, key: &'static str) -> Option<Field<'a>> {
+        self.known.push(key);
+        let found = self.fields.iter().find(|field| field.name == key)?;
+        (!found.value.is_null()).then_some(*found)
+    }
+
+    fn table_of(&self, key: &str, value: &'a Node) -> Option<Self> {
+        Self::of(self.source, value, &format!("`{key}`"), &format!("[{key}], or {key} = {{ … }}"))
     }
 
     /// The variable that sets `key`, and its text; `None` if it is unset.
@@ -329,24 +314,30 @@ impl<'a> Section<'a> {
         Some((name, text))
     }
 
-    fn read_list<T: Setting>(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<T>>> {
-        match value.get_ref().as_array() {
-            None => self.read(key, value).map(|only| vec![only]),
+    fn read_list<T: Setting>(&self, key: &str, node: &Node) -> Option<Vec<At<T>>> {
+        match &node.value {
             // All values are read, so that all errors are reported.
-            Some(array) => {
-                array.iter().map(|value| self.read(key, value)).collect::<Vec<_>>().into_iter().collect()
-            }
+            Value::List(items) => items
+                .iter()
+                .map(|item| self.read(key, item, item.span.clone()))
+                .collect::<Vec<_>>()
+                .into_iter()
+                .collect(),
+            _ => self.read(key, node, node.span.clone()).map(|only| vec![only]),
         }
     }
 
-    fn read<T: Setting>(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Option<At<T>> {
-        let span = value.span();
-        let read = match value.get_ref() {
-            DeValue::String(text) => T::from_text(text),
-            other => T::from_other(other).ok_or_else(|| {
-                let found = with_article(other.type_str());
-                ParseError::new(format!("this is {found}"), format!("write {}", T::EXPECTED))
-            }),
+    fn read<T: Setting>(&self, key: &str, node: &Node, span: Range<usize>) -> Option<At<T>> {
+        let other_type = || {
+            let found = self.source.describe(node);
+            ParseError::new(format!("this is {found}"), format!("write {}", T::EXPECTED))
+        };
+        let read = match &node.value {
+            Value::Scalar(Scalar { text, kind: ScalarKind::String | ScalarKind::Plain }) => {
+                T::from_text(text)
+            }
+            Value::Scalar(scalar) => T::from_other(scalar).ok_or_else(other_type),
+            Value::List(_) | Value::Map(_) => Err(other_type()),
         };
         match read {
             Ok(value) => Some(At { value, span: Some(span) }),
@@ -359,10 +350,20 @@ impl<'a> Section<'a> {
                         span.start.saturating_add(inside.start)..span.start.saturating_add(inside.end)
                     });
                 let message = format!("`{key}` does not work as it is written");
-                self.source.report(ConfigError::new(message, error.help).at(at, error.reason));
+                self.report(ConfigError::new(message, error.help).at(at, error.reason));
                 None
             }
         }
+    }
+}
+
+impl Field<'_> {
+    /// The span of the value; in YAML of the key if the value is null or nested, whose own span is
+    /// only its beginning.
+    fn span(&self, format: Format) -> Range<usize> {
+        let is_whole = matches!(self.value.value, Value::Scalar(_)) && !self.value.is_null();
+        let at = if is_whole || matches!(format, Format::Toml) { self.value } else { self.key };
+        at.span.clone()
     }
 }
 
@@ -387,7 +388,20 @@ fn in_environment(variable: &str, text: &str, error: ParseError) -> ConfigError 
     ConfigError::new(format!("{variable}={text}: {}{position}", error.reason), error.help)
 }
 
-fn with_article(kind: &str) -> String {
-    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    format!("{article} {kind}")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Merging and the bound on settings are YAML's.
+    #[test]
+    fn a_table_of_toml_has_any_number_of_pairs_and_merges_none() {
+        let pairs: String = (0..FIELDS_MAX).map(|number| format!("k{number} = \"v\"\n")).collect();
+        let text = format!("[match]\n{pairs}\"<<\" = \"w\"\n");
+        let table = toml::de::DeTable::parse(&text).unwrap();
+        let (root, environment) = (Node::of_toml(table.get_ref()), std::collections::HashMap::new());
+        let source = Source::new(Format::Toml, &text, &environment);
+        let read = Section::root(&source, &root).pairs("match");
+        assert_eq!(read.len(), FIELDS_MAX + 1);
+        assert!(read.contains(&("<<", "w".into())) && source.errors.take().is_empty());
+    }
 }

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use tollgate::{CLIENT, Error, FailurePolicy, Limit, MINUTE, Override, Rule, RuleSet, Store as _};
 
-use toml::de::DeTable;
-
-use super::reader::{At, Section, Source, at_value};
+use super::reader::{At, Section};
+use super::source::Source;
 use super::store::{Store, share};
+use super::tree::{Node, Value};
 use super::{ConfigError, POLICIES, nearest};
 use crate::backend::Backend;
 use crate::envoy::Domains;
@@ -28,12 +28,16 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
-    pub(super) fn of(table: &DeTable<'_>) -> Self {
-        let rules = table.get("rule").and_then(|rules| rules.get_ref().as_array());
-        match rules {
-            Some(rules) if !rules.is_empty() => Self::Rules,
-            _ if table.is_empty() => Self::Empty,
-            _ => Self::Settings,
+    pub(super) fn of(root: &Node) -> Self {
+        let Value::Map(pairs) = &root.value else { return Self::Empty };
+        let is_rule = |key: &Node| matches!(&key.value, Value::Scalar(key) if key.text == "rule");
+        let has_items = |node: &Node| matches!(&node.value, Value::List(items) if !items.is_empty());
+        if pairs.iter().any(|(key, value)| is_rule(key) && has_items(value)) {
+            Self::Rules
+        } else if pairs.is_empty() {
+            Self::Empty
+        } else {
+            Self::Settings
         }
     }
 }
@@ -133,7 +137,7 @@ fn rule(
     let shadow = section.get_or("shadow", false);
     let share = share(section, "share").filter(|share| *share < 1.0);
     let policy = section.choice("on_store_error", &POLICIES).map_or(context.policy, |at| at.value);
-    if name.is_none() && section.span("name").is_none() {
+    if name.is_none() && section.span_of("name").is_none() {
         let error = ConfigError::new(
             "a rule has no name",
             "add `name = \"…\"`, which identifies its counts and metrics",
@@ -174,7 +178,7 @@ fn replacement(
     };
     let matches = section.pairs("match");
     let Some(At { value: rule, span }) = rule else {
-        if section.span("rule").is_none() {
+        if section.span_of("rule").is_none() {
             let error = ConfigError::new(
                 "an override names no rule",
                 "add `rule = \"…\"`: the rule whose limit it replaces",
@@ -205,16 +209,16 @@ fn replacement(
 /// The limits of a rule or an override, each accepted by the store.
 fn limits(section: &mut Section<'_>, heading: &Range<usize>, store: &Backend) -> Option<Vec<Limit>> {
     let limits = section.list::<Limit>("limit");
-    if section.span("limit").is_none() {
+    if section.span_of("limit").is_none() {
         let error = ConfigError::new("there is no limit", "add a limit, such as `limit = \"100/s\"`");
         section.report(error.at(heading.clone(), "here"));
     }
     for limit in limits.iter().flatten() {
         if let Err(error) = store.accepts(&limit.value) {
-            section.report(at_value(
-                ConfigError::new(format!("the store cannot keep {}", limit.value), error.to_string()),
-                limit,
-            ));
+            section.report(
+                ConfigError::new(format!("the store cannot keep {}", limit.value), error.to_string())
+                    .at(limit.span.clone(), "here"),
+            );
         }
     }
     Some(limits?.into_iter().map(|limit| limit.value).collect())
@@ -229,7 +233,7 @@ fn replaced_limits(
 ) -> Option<Vec<Limit>> {
     let pairs = section.pairs("limit");
     let rule = rule?;
-    let span = section.span("limit").unwrap_or(heading.clone());
+    let span = section.span_of("limit").unwrap_or(heading.clone());
     let invalid = |message: String, help: String| {
         section.report(ConfigError::new(message, help).at(span.clone(), "here"));
     };
@@ -275,7 +279,7 @@ fn checked<T>(
                 other => ("limit", other.to_string()),
             };
             let field = if field == "override" { "match" } else { field };
-            let span = section.span(field).unwrap_or(heading.clone());
+            let span = section.span_of(field).unwrap_or(heading.clone());
             let error = ConfigError::new(format!("this {field} is invalid"), reason);
             source.report(if span.is_empty() { error } else { error.at(span, "here") });
         })

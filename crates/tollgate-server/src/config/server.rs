@@ -5,7 +5,8 @@ use std::time::Duration;
 use tollgate::SECOND;
 use tollgate_http::{ForwardedBy, Identity, Proxies};
 
-use super::reader::{At, Section, Setting as _, Source, at_value};
+use super::reader::{At, Section, Setting as _};
+use super::source::Source;
 use super::values::{Address, Delay, Filter, Network};
 use super::{ConfigError, Flags, Store};
 
@@ -100,7 +101,7 @@ fn addresses(source: &Source<'_>, server: &mut Section<'_>, flags: &Flags) -> Ad
     };
     if [&addresses.http, &addresses.grpc, &addresses.resp].iter().all(|address| *address == OFF) {
         let error = ConfigError::new("every listener is off", "give one of http, grpc and resp an address");
-        source.report(server.span("http").map_or(error.clone(), |span| error.at(span, OFF)));
+        source.report(server.span_of("http").map_or(error.clone(), |span| error.at(span, OFF)));
     }
     addresses
 }
@@ -110,16 +111,16 @@ pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags,
     let addresses = addresses(source, &mut server, flags);
     let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
     if timeout.value < Duration::from_millis(100) {
-        server.report(at_value(
-            ConfigError::new("`timeout` is too short for any request", "30s is usual"),
-            &timeout,
-        ));
+        server.report(
+            ConfigError::new("`timeout` is too short for any request", "30s is usual")
+                .at(timeout.span.clone(), "here"),
+        );
     }
     let workers = server.get::<u64>("workers");
     if let Some(workers) = workers.as_ref().filter(|workers| !(1..=WORKERS_MAX).contains(&workers.value)) {
         let help = "remove it for one per processor";
         let error = ConfigError::new(format!("`workers` is from 1 to {WORKERS_MAX}"), help);
-        server.report(at_value(error, workers));
+        server.report(error.at(workers.span.clone(), "here"));
     }
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
     let fixed = Fixed {
@@ -143,10 +144,10 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     let hops = server.get::<u64>("trusted_hops");
     if let (Some(_), Some(hops)) = (&networks, &hops) {
         let help = "remove `trusted_proxies` if the proxies' addresses change, `trusted_hops` otherwise";
-        server.report(at_value(
-            ConfigError::new("proxies are trusted by network or by number, not both", help),
-            hops,
-        ));
+        server.report(
+            ConfigError::new("proxies are trusted by network or by number, not both", help)
+                .at(hops.span.clone(), "here"),
+        );
     }
     let headers = [
         ("x-forwarded-for", ForwardedBy::XForwardedFor),
@@ -157,8 +158,10 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     let bits = server.get("ipv6_prefix").unwrap_or(At { value: 64, span: None });
     let prefix = u8::try_from(bits.value).ok().filter(|bits| (1..=128).contains(bits));
     if prefix.is_none() {
-        server
-            .report(at_value(ConfigError::new("`ipv6_prefix` is from 1 to 128 bits", "64 is usual"), &bits));
+        server.report(
+            ConfigError::new("`ipv6_prefix` is from 1 to 128 bits", "64 is usual")
+                .at(bits.span.clone(), "here"),
+        );
     }
     let proxies = match (networks, hops) {
         (Some(networks), _) => Some(Proxies::networks(networks.into_iter().map(|network| network.value.0))),
@@ -176,10 +179,10 @@ fn connections(server: &mut Section<'_>, key: &'static str, default: usize) -> u
 pub(super) fn at_least_one(section: &mut Section<'_>, key: &'static str) -> Option<u64> {
     let number = section.get::<u64>(key)?;
     if number.value == 0 {
-        section.report(at_value(
-            ConfigError::new(format!("`{key}` is at least 1"), "write a larger number"),
-            &number,
-        ));
+        section.report(
+            ConfigError::new(format!("`{key}` is at least 1"), "write a larger number")
+                .at(number.span.clone(), "here"),
+        );
     }
     Some(number.value)
 }

@@ -11,7 +11,7 @@ use tollgate_redis::{Change, RedisStore};
 use tracing::{info, warn};
 
 use super::ConfigError;
-use super::reader::{At, Section, at_value};
+use super::reader::{At, Section};
 use super::server::at_least_one;
 use super::values::Delay;
 use crate::backend::Backend;
@@ -122,7 +122,7 @@ pub(super) fn share(section: &mut Section<'_>, key: &'static str) -> Option<f64>
     let share = section.get::<f64>(key)?;
     if !(share.value > 0.0 && share.value <= 1.0) {
         let error = ConfigError::new(format!("`{key}` is more than 0 and at most 1"), "0.25 is usual");
-        section.report(at_value(error, &share));
+        section.report(error.at(share.span.clone(), "here"));
     }
     Some(share.value)
 }
@@ -131,7 +131,7 @@ fn longest_inline_refill(store: &mut Section<'_>) -> Duration {
     let longest = store.get("longest_inline_refill").unwrap_or(At { value: 366 * DAY, span: None });
     if longest.value > MAX_SPAN {
         let error = ConfigError::new("`longest_inline_refill` is at most 100 years", "366d is usual");
-        store.report(at_value(error, &longest));
+        store.report(error.at(longest.span.clone(), "here"));
     }
     longest.value
 }
@@ -152,7 +152,7 @@ fn misplaced(store: &mut Section<'_>, kind: &str, settings: &[(&str, Option<Opti
                 None => (format!("`{key}`"), "set that kind, or remove this setting".into()),
             };
             let error = ConfigError::new(format!("{name} is for kind = \"{kind}\""), help);
-            store.report(at_value(error, &At { value: (), span: span.clone() }));
+            store.report(error.at(span.clone(), "here"));
         }
     }
 }
@@ -184,15 +184,15 @@ fn disk(
             "kind = \"disk\" needs `data`",
             "add a directory, such as data = \"/var/lib/tollgate\"",
         );
-        store.report(kind.map_or(error.clone(), |kind| at_value(error, kind)));
+        store.report(error.at(kind.and_then(|kind| kind.span.clone()), "here"));
         return None;
     };
     let flush_interval = flush_interval.unwrap_or(At { value: Duration::from_millis(100), span: None });
     if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&flush_interval.value) {
-        store.report(at_value(
-            ConfigError::new("`flush_interval` is from 1ms to 60s", "100ms is usual"),
-            &flush_interval,
-        ));
+        store.report(
+            ConfigError::new("`flush_interval` is from 1ms to 60s", "100ms is usual")
+                .at(flush_interval.span.clone(), "here"),
+        );
     }
     let flush_interval = flush_interval.value;
     Some(Disk {
@@ -222,7 +222,7 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<StoreKind>>, flags: Flags<'_>
     let Some(address) = flag.or(url.as_ref().map(|url| url.value.as_str())) else {
         let help = "add the URL of Redis, such as url = \"redis://127.0.0.1:6379\"";
         let error = ConfigError::new("kind = \"redis\" needs a `url`", help);
-        store.report(kind.map_or(error.clone(), |kind| at_value(error, kind)));
+        store.report(error.at(kind.and_then(|kind| kind.span.clone()), "here"));
         return None;
     };
     let redis = Redis {
@@ -244,7 +244,7 @@ fn redis(store: &mut Section<'_>, kind: Option<&At<StoreKind>>, flags: Flags<'_>
             // An excerpt must not show a password.
             let at =
                 if of_prefix { prefix } else { url.filter(|url| flag.is_none() && !url.value.contains('@')) };
-            store.report(at.map_or(error.clone(), |at| at_value(error, &at)));
+            store.report(error.at(at.and_then(|at| at.span), "here"));
             None
         }
     }

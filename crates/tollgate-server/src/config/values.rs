@@ -1,12 +1,83 @@
-//! Settings with a syntax of their own.
+//! The types of settings.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use tollgate::{Limit, parse_duration};
 use tracing_subscriber::EnvFilter;
 
 use super::reader::{ParseError, Setting};
+use super::tree::{Scalar, ScalarKind};
+
+impl Setting for String {
+    const EXPECTED: &'static str = "a text in quotes";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        if text.is_empty() {
+            Err(ParseError::new("it is empty", "write something, or leave it out"))
+        } else {
+            Ok(text.into())
+        }
+    }
+}
+
+impl Setting for u64 {
+    const EXPECTED: &'static str = "a whole number";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        let digits = text.replace('_', "");
+        digits
+            .parse()
+            .map_err(|_| ParseError::new("this is not a whole number", "write digits, such as 1000"))
+    }
+
+    fn from_other(scalar: &Scalar) -> Option<Self> {
+        let ScalarKind::Integer { radix } = scalar.kind else { return None };
+        Self::from_str_radix(&scalar.text.replace('_', ""), radix).ok()
+    }
+}
+
+impl Setting for f64 {
+    const EXPECTED: &'static str = "a number";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        text.parse().map_err(|_| ParseError::new("this is not a number", "write one such as 0.25"))
+    }
+
+    fn from_other(scalar: &Scalar) -> Option<Self> {
+        let is_number = matches!(scalar.kind, ScalarKind::Float | ScalarKind::Integer { .. });
+        is_number.then(|| scalar.text.replace('_', "").parse().ok()).flatten()
+    }
+}
+
+impl Setting for bool {
+    const EXPECTED: &'static str = "true or false";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        text.parse().map_err(|_| ParseError::new("this is neither true nor false", "write true or false"))
+    }
+
+    fn from_other(scalar: &Scalar) -> Option<Self> {
+        (scalar.kind == ScalarKind::Boolean).then(|| scalar.text.parse().ok()).flatten()
+    }
+}
+
+impl Setting for Duration {
+    const EXPECTED: &'static str = "a duration in quotes, such as \"100ms\"";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        Ok(parse_duration(text)?)
+    }
+}
+
+impl Setting for Limit {
+    const EXPECTED: &'static str = "a limit in quotes, such as \"100/s burst 200\"";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        Ok(text.parse()?)
+    }
+}
 
 /// A listen address, or `off`. A port alone is one on loopback.
 pub(super) struct Address(pub(super) String);

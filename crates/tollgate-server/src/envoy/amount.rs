@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Bucket, DAY, Error, HOUR, Limit, MINUTE, SECOND, Store as _, parse_duration};
 
-use super::fields::{At, Fields};
+use super::values::{Count, Flag, Text};
 use crate::backend::Backend;
-use crate::config::{ConfigError, nearest};
+use crate::config::{At, ConfigError, Section, nearest};
 
 /// The amount of a `rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,12 +48,12 @@ const fn fixed(limit: u64, period: Duration, aligned: bool) -> Algorithm {
 }
 
 /// Reads the settings of a `rate_limit`; `heading` is the span of that key.
-pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Backend) -> Option<Amount> {
-    let unlimited = fields.flag("unlimited");
-    let unit = fields.text("unit").filter(|unit| !unit.value.is_empty());
-    let requests = fields.count("requests_per_unit");
-    let multiplier = fields.count("unit_multiplier");
-    let algorithm = fields.text("algorithm");
+pub(super) fn read(fields: &mut Section<'_>, heading: &Range<usize>, store: &Backend) -> Option<Amount> {
+    let unlimited = fields.get_or("unlimited", Flag(false)).0;
+    let unit = fields.get::<Text>("unit").filter(|unit| !unit.value.0.is_empty());
+    let requests = fields.get::<Count>("requests_per_unit");
+    let multiplier = fields.get::<Count>("unit_multiplier");
+    let algorithm = fields.get::<Text>("algorithm");
     if unlimited {
         let Some((name, At { span, .. })) =
             unit.map(|unit| ("unit", unit)).or(algorithm.map(|word| ("algorithm", word)))
@@ -73,11 +73,12 @@ pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Back
         fields.report(ConfigError::new("there is no limit", help).at(heading.clone(), "here"));
     }
     let (requests, period, build) = (requests?, period?, build?);
-    if requests.value == 0 {
+    if requests.value.0 == 0 {
         return Some(Amount::DenyAll(period));
     }
     let spans = LimitSpans { requests: &requests, unit: multiplier.map_or(unit?.span, |times| times.span) };
-    let limit = Limit::new(build(requests.value, period)).map_err(|error| fields.report(spans.error(error)));
+    let limit =
+        Limit::new(build(requests.value.0, period)).map_err(|error| fields.report(spans.error(error)));
     let limit = limit.ok()?;
     if let Err(error) = store.accepts(&limit) {
         let span = algorithm.map_or(requests.span, |word| word.span);
@@ -89,8 +90,8 @@ pub(super) fn read(fields: &mut Fields<'_>, heading: &Range<usize>, store: &Back
 }
 
 /// The configured algorithm, or the reference's: a fixed window.
-fn chosen(fields: &Fields<'_>, word: Option<&At<&str>>) -> Option<Build> {
-    let Some(At { value, span }) = word else { return Some(ALGORITHMS[0].1) };
+fn chosen(fields: &Section<'_>, word: Option<&At<Text>>) -> Option<Build> {
+    let Some(At { value: Text(value), span }) = word else { return Some(ALGORITHMS[0].1) };
     if let Some((_, build)) = ALGORITHMS.iter().find(|(name, _)| name == value) {
         return Some(*build);
     }
@@ -105,12 +106,12 @@ fn chosen(fields: &Fields<'_>, word: Option<&At<&str>>) -> Option<Build> {
 }
 
 fn period(
-    fields: &Fields<'_>,
+    fields: &Section<'_>,
     heading: &Range<usize>,
-    unit: Option<&At<&str>>,
-    multiplier: Option<&At<u64>>,
+    unit: Option<&At<Text>>,
+    multiplier: Option<&At<Count>>,
 ) -> Option<Duration> {
-    let Some(At { value, span }) = unit else {
+    let Some(At { value: Text(value), span }) = unit else {
         let error = ConfigError::new("there is no unit", "add a unit, such as `unit: minute`");
         fields.report(error.at(fields.span_of("unit").unwrap_or(heading.clone()), "here"));
         return None;
@@ -129,7 +130,7 @@ fn period(
         fields.report(ConfigError::new(format!("`unit` cannot be {value:?}"), help).at(span.clone(), reason));
     });
     let times =
-        multiplier.map_or(Some(1), |times| u32::try_from(times.value).ok().filter(|times| *times > 0));
+        multiplier.map_or(Some(1), |times| u32::try_from(times.value.0).ok().filter(|times| *times > 0));
     if let (None, Some(At { span, .. })) = (times, multiplier) {
         let help = "write a number in this range, or remove it";
         let error = ConfigError::new(format!("`unit_multiplier` is from 1 to {}", u32::MAX), help);
@@ -141,8 +142,8 @@ fn period(
 
 /// The spans of a limit's numbers.
 struct LimitSpans<'a> {
-    requests: &'a At<u64>,
-    unit: Range<usize>,
+    requests: &'a At<Count>,
+    unit: Option<Range<usize>>,
 }
 
 impl LimitSpans<'_> {

@@ -10,57 +10,13 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Node, Scalar, ScalarKind, Value};
 
 /// The deepest nesting, aliases expanded.
 const DEPTH_MAX: usize = 100;
 
 /// The most nodes of a file, aliases expanded.
 const NODES_MAX: usize = 1_000_000;
-
-/// A node of the document.
-#[derive(Debug)]
-pub(super) struct Node {
-    /// The span in bytes; for a list or a mapping, of its beginning.
-    pub(super) span: Range<usize>,
-    pub(super) value: Value,
-    /// The number of nodes and the nesting depth, aliases expanded.
-    size: usize,
-    depth: usize,
-}
-
-/// The content of a node.
-#[derive(Debug)]
-pub(super) enum Value {
-    /// A scalar. Only a plain one, without quotes, can be null.
-    Scalar {
-        text: String,
-        plain: bool,
-    },
-    List(Vec<Rc<Node>>),
-    Map(Vec<(Rc<Node>, Rc<Node>)>),
-}
-
-impl Node {
-    /// Whether the node is null.
-    pub(super) fn is_null(&self) -> bool {
-        match &self.value {
-            Value::Scalar { text, plain } => {
-                *plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
-            }
-            Value::List(_) | Value::Map(_) => false,
-        }
-    }
-
-    /// The node's type, in words.
-    pub(super) const fn kind(&self) -> &'static str {
-        match self.value {
-            Value::Scalar { .. } => "a plain value",
-            Value::List(_) => "a list",
-            Value::Map(_) => "a mapping",
-        }
-    }
-}
 
 /// Parses the single document of a file; `None` if it is empty.
 pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<ConfigError>> {
@@ -70,7 +26,8 @@ pub(super) fn parse(text: &str) -> Result<Option<Rc<Node>>, Box<ConfigError>> {
         let (event, span) = event.map_err(|error| Box::new(builder.offsets.error(&error)))?;
         builder.take(event, span)?;
     }
-    let mut documents = builder.documents.into_iter().filter(|document| !document.is_null());
+    let documents = builder.documents.into_iter().map(|document| document.node);
+    let mut documents = documents.filter(|document| !document.is_null());
     let first = documents.next();
     match documents.next() {
         Some(second) => {
@@ -87,8 +44,8 @@ struct Builder<'t> {
     offsets: Offsets<'t>,
     /// The lists and mappings that are not closed yet.
     open: Vec<Open>,
-    anchors: HashMap<usize, Rc<Node>>,
-    documents: Vec<Rc<Node>>,
+    anchors: HashMap<usize, Measured>,
+    documents: Vec<Measured>,
     /// The number of nodes so far, aliases expanded.
     size: usize,
 }
@@ -96,7 +53,15 @@ struct Builder<'t> {
 struct Open {
     span: Range<usize>,
     anchor: usize,
-    children: Vec<Rc<Node>>,
+    children: Vec<Measured>,
+}
+
+/// A node, with the number of its nodes and its nesting depth, aliases expanded.
+#[derive(Clone)]
+struct Measured {
+    node: Rc<Node>,
+    size: usize,
+    depth: usize,
 }
 
 impl<'t> Builder<'t> {
@@ -114,9 +79,10 @@ impl<'t> Builder<'t> {
         let span = self.offsets.range(span);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain && tag.is_none();
-                let value = Value::Scalar { text: text.into_owned(), plain };
-                self.put(Rc::new(Node { span, value, size: 1, depth: 1 }), anchor)
+                let is_plain = style == ScalarStyle::Plain && tag.is_none();
+                let kind = if is_plain { ScalarKind::Plain } else { ScalarKind::String };
+                let value = Value::Scalar(Scalar { text: text.into_owned(), kind });
+                self.put(Measured { node: Rc::new(Node { span, value }), size: 1, depth: 1 }, anchor)
             }
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 if self.open.len() >= DEPTH_MAX {
@@ -154,22 +120,23 @@ impl<'t> Builder<'t> {
         let depth = children.iter().map(|child| child.depth).max().unwrap_or(0).saturating_add(1);
         // The children have been counted.
         self.size = self.size.saturating_sub(size.saturating_sub(1));
-        self.put(Rc::new(Node { span, value: value(children), size, depth }), anchor)
+        let value = value(children.into_iter().map(|child| child.node).collect());
+        self.put(Measured { node: Rc::new(Node { span, value }), size, depth }, anchor)
     }
 
-    fn put(&mut self, node: Rc<Node>, anchor: usize) -> Result<(), Box<ConfigError>> {
-        self.size = self.size.saturating_add(node.size);
+    fn put(&mut self, measured: Measured, anchor: usize) -> Result<(), Box<ConfigError>> {
+        self.size = self.size.saturating_add(measured.size);
         if self.size > NODES_MAX {
             let help = format!("at most {NODES_MAX} values are allowed, aliases expanded");
             let error = ConfigError::new("this file is too large", help);
-            return Err(Box::new(error.at(node.span.clone(), "up to here")));
+            return Err(Box::new(error.at(measured.node.span.clone(), "up to here")));
         }
         if anchor > 0 {
-            self.anchors.insert(anchor, Rc::clone(&node));
+            self.anchors.insert(anchor, measured.clone());
         }
         match self.open.last_mut() {
-            Some(open) => open.children.push(node),
-            None => self.documents.push(node),
+            Some(open) => open.children.push(measured),
+            None => self.documents.push(measured),
         }
         Ok(())
     }
