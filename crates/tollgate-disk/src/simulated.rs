@@ -314,7 +314,7 @@ fn a_panic_of_the_writer_thread_is_reported() {
         .unwrap();
     let limiter = Limiter::builder(RuleSet::per_client(Limit::per_hour(10))).store(store).build().unwrap();
     disk.image().full = true;
-    assert!(limiter.check_now("alice").unwrap().unwrap().allowed());
+    assert!(limiter.in_memory().unwrap().check("alice").unwrap().allowed());
     assert!(block_on(limiter.store().flush()).is_err());
     assert!(block_on(limiter.store().close()).is_err());
     assert_eq!(limiter.store().failure().as_deref(), Some("the writer thread panicked"));

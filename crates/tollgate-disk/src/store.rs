@@ -359,7 +359,7 @@ impl Store for DiskStore {
         self.shared.memory.live_keys()
     }
 
-    fn as_memory(&self) -> Option<&MemoryStore> {
+    fn decides_in(&self) -> Option<&MemoryStore> {
         (self.durability == Durability::Relaxed).then_some(&self.shared.memory)
     }
 }

@@ -27,7 +27,7 @@ fn remaining(limiter: &Limiter<DiskStore>, client: &str) -> u64 {
 }
 
 fn take(limiter: &Limiter<DiskStore>, client: &str, cost: u64) -> bool {
-    limiter.check_now(Request::client(client).cost(cost)).unwrap().unwrap().allowed()
+    limiter.in_memory().unwrap().check(Request::client(client).cost(cost)).unwrap().allowed()
 }
 
 type Pages<'a> = redb::Table<'a, &'static [u8], &'static [u8]>;

@@ -40,8 +40,8 @@ impl Store for Temporary {
         self.store.live_keys()
     }
 
-    fn as_memory(&self) -> Option<&MemoryStore> {
-        self.store.as_memory()
+    fn decides_in(&self) -> Option<&MemoryStore> {
+        self.store.decides_in()
     }
 }
 

@@ -46,7 +46,7 @@ where
         let gate = &self.gate;
         if gate.by_response.is_none() {
             let head = Head::from(&request);
-            let decided = gate.limiter.check_now(&gate.request(head));
+            let decided = gate.limiter.in_memory().map(|limiter| limiter.check(&gate.request(head)));
             if let Some(decided) = decided {
                 return match gate.verdict(head, decided) {
                     Passage::Open(decision) => {

@@ -141,13 +141,13 @@ impl App {
         })
     }
 
-    /// Decides a request, if the store answers without waiting.
+    /// Decides a request, if the store decides in memory.
     ///
     /// # Errors
     /// As [`Limiter::check_async`].
-    pub(crate) fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
+    pub(crate) fn check_in_memory(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
         let began = STOPWATCH.now();
-        let decision = self.limiter.check_now(request)?;
+        let decision = self.limiter.in_memory()?.check(request);
         self.metrics.store.observe(STOPWATCH.now().since(began), 1);
         Some(decision)
     }
@@ -157,7 +157,7 @@ impl App {
     /// # Errors
     /// As [`Limiter::check_async`].
     pub(crate) async fn check(&self, request: impl AsRequest + Copy) -> Result<Decision, Error> {
-        match self.check_now(request) {
+        match self.check_in_memory(request) {
             Some(decision) => decision,
             None => self.timed(self.limiter.check_async(request)).await,
         }
@@ -168,10 +168,11 @@ impl App {
     pub(crate) async fn check_many<R: AsRequest + Copy>(
         &self,
         requests: &[R],
-        mut each: impl FnMut(Result<Decision, Error>),
+        each: impl FnMut(Result<Decision, Error>),
     ) {
         let began = STOPWATCH.now();
-        if self.limiter.check_many_now(requests, &mut each) {
+        if let Some(limiter) = self.limiter.in_memory() {
+            limiter.check_many(requests, each);
             self.metrics.store.observe(STOPWATCH.now().since(began), requests.len());
             return;
         }

@@ -117,10 +117,10 @@ impl Store for Backend {
         }
     }
 
-    fn as_memory(&self) -> Option<&MemoryStore> {
+    fn decides_in(&self) -> Option<&MemoryStore> {
         match self {
             Self::Memory(memory) => Some(memory),
-            Self::Disk(disk) => disk.as_memory(),
+            Self::Disk(disk) => disk.decides_in(),
             Self::Redis(_) => None,
         }
     }

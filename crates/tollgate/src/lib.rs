@@ -87,7 +87,9 @@ pub use decision::{Decision, Report, Reports, Summary};
 pub use error::Error;
 pub use key::{Budget, Key, MAX_VALUE_BYTES};
 pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
-pub use limiter::{Limiter, LimiterBuilder, Observer, Reservation, RulesSnapshot, Settlement, Together};
+pub use limiter::{
+    AllOrNothing, InMemory, Limiter, LimiterBuilder, Observer, Reservation, RulesSnapshot, Settlement,
+};
 pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};

@@ -239,7 +239,7 @@ impl Store for MemoryStore {
     }
 
     #[inline]
-    fn as_memory(&self) -> Option<&MemoryStore> {
+    fn decides_in(&self) -> Option<&MemoryStore> {
         Some(self)
     }
 }

@@ -71,9 +71,10 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// This store as a memory store, if it is one: a limiter then answers synchronously
-    /// ([`Limiter::check_now`](crate::Limiter::check_now)).
-    fn as_memory(&self) -> Option<&MemoryStore> {
+    /// The memory store in which this store decides, if it does: a limiter then checks without
+    /// [`apply`](Self::apply) and without waiting
+    /// ([`Limiter::in_memory`](crate::Limiter::in_memory)).
+    fn decides_in(&self) -> Option<&MemoryStore> {
         None
     }
 }
@@ -100,8 +101,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).live_keys()
     }
 
-    fn as_memory(&self) -> Option<&MemoryStore> {
-        (**self).as_memory()
+    fn decides_in(&self) -> Option<&MemoryStore> {
+        (**self).decides_in()
     }
 }
 

@@ -231,7 +231,7 @@ fn b11_a_snapshot_outlives_a_change_of_rules() {
         changing.set_rules(RuleSet::new([one_rule("new", 20)]).unwrap()).unwrap();
         assert_eq!(changing.check_async(only("old")).await.unwrap().remaining(), 8);
         assert_eq!(other.peek("a").await.unwrap().remaining(), 30, "another limiter has its own rules");
-        assert_eq!(changing.check_together(&[only("old")]).await.unwrap().whole().remaining(), 7);
+        assert_eq!(changing.check_all(&[only("old")]).await.unwrap().whole().remaining(), 7);
         assert_eq!(nested.scope(changing.refund(only("old"))).await, Ok(1));
         assert!(changing.peek(only("new")).await.is_err());
         assert_eq!(changing.rules().rules()[0].name().as_str(), "old");
@@ -255,9 +255,9 @@ fn c2_a_request_that_no_rule_covers_is_denied_everywhere_if_the_set_says_so() {
     let mut batch = Vec::new();
     limiter.check_many(&[typo, alice], |decision| batch.push(decision.unwrap().allowed()));
     assert_eq!(batch, [false, true]);
-    let together = block_on(limiter.check_together(&[typo, typo])).unwrap();
+    let together = block_on(limiter.check_all(&[typo, typo])).unwrap();
     assert!(!together.whole().allowed() && !together.each()[1].allowed());
-    let together = block_on(limiter.check_together(&[typo, alice])).unwrap();
+    let together = block_on(limiter.check_all(&[typo, alice])).unwrap();
     assert!(together.whole().allowed(), "one of them is covered");
     assert_eq!(limiter.stats().total.denied, 5, "peeks aside");
     assert!(Limiter::builder(rules).build().unwrap().check(typo).unwrap().allowed(), "the default");

@@ -402,6 +402,6 @@ mod tests {
         let source = Source::new(Format::Toml, &text, &environment);
         let read = Section::root(&source, &root).pairs("match");
         assert_eq!(read.len(), FIELDS_MAX + 1);
-        assert!(read.contains(&("<<", "w".into())) && source.errors.take().is_empty());
+        assert!(read.contains(&("<<", vec!["w".into()])) && source.errors.take().is_empty());
     }
 }

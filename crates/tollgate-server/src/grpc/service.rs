@@ -66,7 +66,7 @@ impl RateLimits {
                 vec![decision]
             }
             several => {
-                let together = self.app.timed(self.app.limiter.check_together(several)).await;
+                let together = self.app.timed(self.app.limiter.check_all(several)).await;
                 let together = together.map_err(refused)?;
                 response.headers(together.whole());
                 together.into_each()

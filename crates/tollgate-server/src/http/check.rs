@@ -234,10 +234,10 @@ pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
 }
 
 /// `GET /check/{client}` without the router, if the store answers without waiting.
-pub(crate) fn check_now(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
+pub(crate) fn check_in_memory(app: &App, uri: &Uri) -> Option<http::Response<Bytes>> {
     Some(match parse_uri(uri) {
         Ok((client, cost)) => {
-            decision_response(app, app.check_now(Request::client(&client).cost(cost))?, denied)
+            decision_response(app, app.check_in_memory(Request::client(&client).cost(cost))?, denied)
         }
         Err(error) => error.into_bytes(),
     })

@@ -23,7 +23,7 @@ use tollgate_http::{Head, PeerAddr};
 use tower_service::Service as _;
 use tracing::{Instrument as _, debug, enabled, info_span};
 
-use super::check::check_now;
+use super::check::check_in_memory;
 use super::cross_site::is_from_browser;
 use super::host;
 use crate::app::{App, STOPWATCH};
@@ -98,7 +98,7 @@ impl Http {
         let entry = log.then(|| Entry::new(&self.app, &request));
         let immediate = match host::check(request.version(), request.headers()) {
             Err(error) => Some(error.into_bytes()),
-            Ok(()) if bypass => check_now(&self.app, request.uri()),
+            Ok(()) if bypass => check_in_memory(&self.app, request.uri()),
             Ok(()) => None,
         };
         let mut response = if let Some(response) = immediate {

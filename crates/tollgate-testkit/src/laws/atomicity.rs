@@ -47,7 +47,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         let inline = Rule::inline("inline").key(["client"]);
         let world = self.world([per_client(Limit::fixed_window(10, MINUTE)), inline]);
         let twice = [Request::client("a").cost(3), Request::client("a").cost(4)];
-        let together = run(world.limiter.check_together(&twice)).expect("valid requests");
+        let together = run(world.limiter.check_all(&twice)).expect("valid requests");
         assert!(together.whole().allowed());
         assert_eq!(together.whole().remaining(), 6, "charged four, the larger cost, once");
         let limits = [50, 5].map(|limit| {
@@ -55,13 +55,13 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         });
         let under = |limit, cost| Request::client("a").under("inline", limit).cost(cost);
         let both = [under(&limits[0], 2), under(&limits[1], 3)];
-        let together = run(world.limiter.check_together(&both)).expect("valid requests");
+        let together = run(world.limiter.check_all(&both)).expect("valid requests");
         assert_eq!(
             (together.whole().limit(), together.whole().remaining()),
             (5, 2),
             "charged once, against the smaller limit"
         );
-        let denied = run(world.limiter.check_together(&both)).expect("valid requests");
+        let denied = run(world.limiter.check_all(&both)).expect("valid requests");
         assert!(!denied.whole().allowed());
     }
 

@@ -133,7 +133,7 @@ impl<S: Store> LimiterBuilder<S> {
         let Self { rules, store, clock, observer, deadline, longest_inline_refill, local_share } = self;
         let local_share = Share::from_fraction(local_share);
         let shared = Shared {
-            rules: ActiveRules::new(rules, store.as_memory()),
+            rules: ActiveRules::new(rules, store.decides_in()),
             store,
             clock,
             observer,

@@ -2,13 +2,12 @@
 //! locate the states of their budgets, read the clock, and take.
 
 use std::cell::OnceCell;
-use std::ops::Range;
+use std::fmt;
 
 use smallvec::SmallVec;
 
-use super::plan::Plan;
+use super::Shared;
 use super::prepared::{PlainRule, PlainRules, Prepared, RulesGuard};
-use super::{Limiter, Shared};
 use crate::decision::{States, TAGS_MAX, WORDS_MAX};
 use crate::key::checked_value;
 use crate::memory::{Subject, Taken, Target};
@@ -23,66 +22,39 @@ const BATCH: usize = 64;
 
 type Targets<'a> = SmallVec<[Target<'a>; TAGS_MAX]>;
 
-impl Limiter {
-    /// Takes the request's cost if every rule that covers it admits it. Synchronous, without an
-    /// async runtime.
+/// The synchronous checks of a limiter whose store decides in memory. Made by
+/// [`Limiter::in_memory`](crate::Limiter::in_memory).
+pub struct InMemory<'a, S> {
+    pub(super) shared: &'a Shared<S>,
+    pub(super) memory: &'a MemoryStore,
+}
+
+impl<S: Store> InMemory<'_, S> {
+    /// Checks a request, as [`Limiter::check`](crate::Limiter::check) does.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
-    /// is not an error.
+    /// As [`Limiter::check`](crate::Limiter::check).
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        self.shared.check(&self.shared.store, &request)
+        self.shared.check(self.memory, &request)
     }
 
-    /// Checks requests one after the other and calls `each` with each decision, in order. The
-    /// decisions are those of [`check`](Self::check), with one reading of the clock per 64
-    /// requests. The memory that a request needs is prefetched while others are decided, so with
-    /// millions of clients this is several times as fast.
-    ///
-    /// ```
-    /// use tollgate::{Limit, Limiter};
-    ///
-    /// let limiter = Limiter::new(Limit::per_minute(2));
-    /// let mut allowed = Vec::new();
-    /// limiter.check_many(&["alice", "bob", "alice", "alice"], |decision| {
-    ///     allowed.push(decision.is_ok_and(|decision| decision.allowed()));
-    /// });
-    /// assert_eq!(allowed, [true, true, true, false]);
-    /// ```
+    /// Checks requests one after the other, as [`Limiter::check_many`](crate::Limiter::check_many)
+    /// does.
     pub fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
-        self.shared.check_batches(&self.shared.store, requests, each);
+        self.shared.check_many(self.memory, requests, each);
     }
 }
 
-impl<S: Store> Limiter<S> {
-    /// [`check_async`](Self::check_async) without awaiting, on a memory store. `None` on any other
-    /// store.
-    ///
-    /// # Errors
-    /// As [`check_async`](Self::check_async).
-    #[inline]
-    pub fn check_now(&self, request: impl AsRequest) -> Option<Result<Decision, Error>> {
-        let memory = self.shared.store.as_memory()?;
-        Some(self.shared.check(memory, &request))
-    }
-
-    /// [`check_many`](Limiter::check_many) on a memory store. On any other store it does nothing
-    /// and returns `false`.
-    pub fn check_many_now<R: AsRequest>(
-        &self,
-        requests: &[R],
-        each: impl FnMut(Result<Decision, Error>),
-    ) -> bool {
-        let Some(memory) = self.shared.store.as_memory() else { return false };
-        self.shared.check_batches(memory, requests, each);
-        true
+impl<S> fmt::Debug for InMemory<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InMemory").finish_non_exhaustive()
     }
 }
 
 impl<S: Store> Shared<S> {
     #[inline(always)]
-    fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
+    pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
         let only = self.rules.plain().filter(|plain| plain.others.is_empty()).map(|plain| &plain.first);
         let Some(target) = request.with_request(|request| only?.locate(memory, &request)) else {
             return request.with_request(|request| self.check_several(memory, &request));
@@ -187,7 +159,7 @@ impl<S: Store> Shared<S> {
         Ok(decision)
     }
 
-    fn check_batches<R: AsRequest>(
+    pub(super) fn check_many<R: AsRequest>(
         &self,
         memory: &MemoryStore,
         requests: &[R],
@@ -314,93 +286,4 @@ fn is_valid(client: &Client<'_>) -> bool {
         Client::Named(name) => checked_value(CLIENT, name).is_ok(),
         Client::Numbered(_) => true,
     }
-}
-
-/// The decision on several requests as one: all admitted, or nothing taken.
-#[derive(Clone, Debug, PartialEq)]
-#[must_use = "an unread decision limits nothing"]
-pub struct Together {
-    whole: Decision,
-    each: Vec<Decision>,
-}
-
-impl Together {
-    /// The decision on all requests, with the reports of every limit. A budget that several
-    /// requests draw on is reported once.
-    pub const fn whole(&self) -> &Decision {
-        &self.whole
-    }
-
-    /// The decision each request would have got alone, in order. An allowed one was still not
-    /// admitted if the whole was denied.
-    pub fn each(&self) -> &[Decision] {
-        &self.each
-    }
-
-    /// The decision each request would have got alone, by value.
-    pub fn into_each(self) -> Vec<Decision> {
-        self.each
-    }
-}
-
-impl<S: Store> Limiter<S> {
-    /// Decides several requests as one: all costs are taken if every rule that covers any of them
-    /// admits, and nothing otherwise. Each request has its own attributes and cost. A budget that
-    /// several requests draw on is charged once, with the largest cost. Of two inline limits for
-    /// the same budget, the smaller applies.
-    ///
-    /// ```
-    /// use tollgate::{Limit, Limiter, Request, block_on};
-    ///
-    /// let limiter = Limiter::new(Limit::per_minute(2));
-    /// let both = |cost| block_on(limiter.check_together(&[
-    ///     Request::client("sender"),
-    ///     Request::client("receiver").cost(cost),
-    /// ]));
-    /// let denied = both(3)?;
-    /// assert!(!denied.whole().allowed());
-    /// assert!(denied.each()[0].allowed(), "it was the other");
-    /// assert_eq!(both(1)?.each()[0].remaining(), 1, "nothing had been taken");
-    /// # Ok::<(), tollgate::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`check_async`](Self::check_async), if any request cannot be counted.
-    pub async fn check_together<R: AsRequest>(&self, requests: &[R]) -> Result<Together, Error> {
-        let shared = &*self.shared;
-        let (mut plan, mut parts) = (Plan::empty(), Vec::<Range<usize>>::with_capacity(requests.len()));
-        {
-            let prepared = shared.rules.load();
-            for request in requests {
-                let start = plan.planned().len();
-                request.with_request(|request| {
-                    shared.add(&mut plan, &prepared, &request, request.checked_cost()?)
-                })?;
-                parts.push(start..plan.planned().len());
-            }
-        }
-        let now = shared.clock.now();
-        let applied = shared.apply(Op::Take, &plan.charges(1), now).await;
-        let decision = shared.decided(applied, Op::Take, &plan, 1, now)?;
-        let (each, whole) = if plan.is_empty() {
-            (vec![decision.clone(); requests.len()], decision)
-        } else {
-            split(&decision, &plan, &parts)
-        };
-        shared.count(&whole, &shared.rules.load());
-        for request in requests {
-            shared.notify(request, &whole);
-        }
-        Ok(Together { whole, each })
-    }
-}
-
-/// The decision on each request of a plan, and on all of them.
-fn split(decision: &Decision, plan: &Plan, parts: &[Range<usize>]) -> (Vec<Decision>, Decision) {
-    let reports = decision.limits();
-    let part = |part: &Range<usize>| reports.get(part.clone()).unwrap_or_default().iter().copied();
-    let each = parts.iter().map(|range| decision.merged(part(range))).collect();
-    let duplicate = plan.planned().iter().map(super::plan::PlannedCharge::is_duplicate);
-    let distinct = reports.iter().zip(duplicate).filter(|(_, duplicate)| !duplicate);
-    (each, decision.merged(distinct.map(|(report, _)| *report)))
 }

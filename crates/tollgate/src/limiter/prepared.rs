@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(holders(), 2, "the limiter and this thread");
         assert!(matches!(limiter.check(""), Err(Error::InvalidKey { .. })));
         assert!(crate::block_on(limiter.check_async("alice")).unwrap().allowed());
-        assert!(crate::block_on(limiter.check_together(&["alice", "bob"])).unwrap().whole().allowed());
+        assert!(crate::block_on(limiter.check_all(&["alice", "bob"])).unwrap().whole().allowed());
         assert_eq!(holders(), 2);
     }
 }

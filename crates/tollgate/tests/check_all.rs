@@ -73,9 +73,9 @@ fn d3_a_limit_that_cannot_be_inline_is_refused() {
     assert_eq!(check("asked").unwrap().limits()[0].limit, window(1), "as it was passed");
 }
 
-fn transfer<S: Store>(limiter: &Limiter<S>, costs: [u64; 2]) -> tollgate::Together {
+fn transfer<S: Store>(limiter: &Limiter<S>, costs: [u64; 2]) -> tollgate::AllOrNothing {
     let both = [Request::client("a").cost(costs[0]), Request::client("b").cost(costs[1])];
-    block_on(limiter.check_together(&both)).unwrap()
+    block_on(limiter.check_all(&both)).unwrap()
 }
 
 #[test]
@@ -114,9 +114,7 @@ fn b8_requests_in_opposite_orders_on_two_threads_never_take_too_much() {
             let limiter = limiter.clone();
             scope.spawn(move || {
                 let both = clients.map(Request::client);
-                (0..2_000)
-                    .filter(|_| block_on(limiter.check_together(&both)).unwrap().whole().allowed())
-                    .count()
+                (0..2_000).filter(|_| block_on(limiter.check_all(&both)).unwrap().whole().allowed()).count()
             })
         };
         let threads = [go(["a", "b"]), go(["b", "a"])];
@@ -134,7 +132,7 @@ fn e4_requests_decided_together_follow_the_failure_policies() {
     let limiter = Limiter::builder(rules.unwrap()).store(Arc::clone(&store)).clock(clock).build().unwrap();
     let check = |attributes: &[[(&str, &str); 1]]| {
         let requests: Vec<Request<'_>> = attributes.iter().map(|pairs| Request::new(pairs)).collect();
-        block_on(limiter.check_together(&requests)).unwrap()
+        block_on(limiter.check_all(&requests)).unwrap()
     };
     store.set(Fault::Fail);
     let open = check(&[[("open", "1")], [("open", "2")]]);
@@ -153,7 +151,7 @@ fn e5_new_keys_that_share_a_pool_are_charged_once() {
     let limiter = Limiter::builder(rules).store(store).clock(clock).build().unwrap();
     assert!(limiter.check("first").unwrap().allowed());
     let check = |clients: [&'static str; 3]| {
-        let together = block_on(limiter.check_together(&clients.map(Request::client))).unwrap();
+        let together = block_on(limiter.check_all(&clients.map(Request::client))).unwrap();
         (together.whole().allowed(), together.each()[2].remaining())
     };
     assert_eq!(check(["b", "first", "c"]), (true, 1), "b and c draw on one pool, once");

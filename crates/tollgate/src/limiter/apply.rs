@@ -1,0 +1,163 @@
+//! Operations on any store: plan the charges, call the store under the deadline, and turn its answer
+//! or its failure into a decision.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use super::Shared;
+use super::plan::Plan;
+use super::prepared::Prepared;
+use crate::decision::Degraded;
+use crate::store::{Applied, Charge, Op, Store, StoreError};
+use crate::{AsRequest, Decision, Error, Request, Rule, Timestamp};
+
+const NO_LIMIT: &str = "it is an inline rule; pass a limit with Request::under";
+const NOT_INLINE: &str = "it is not an inline rule; pass limits only to a rule made by Rule::inline";
+
+impl<S: Store> Shared<S> {
+    /// The charges of a request, and its cost.
+    pub(super) fn plan(&self, prepared: &Prepared, request: &Request<'_>) -> Result<(Plan, u64), Error> {
+        let mut plan = Plan::empty();
+        self.add(&mut plan, prepared, request, 1)?;
+        Ok((plan, request.checked_cost()?))
+    }
+
+    /// Adds the charges of a request.
+    pub(super) fn add(
+        &self,
+        plan: &mut Plan,
+        prepared: &Prepared,
+        request: &Request<'_>,
+        multiplier: u64,
+    ) -> Result<(), Error> {
+        if let Some(only) = request.only_rule().filter(|only| prepared.rules.index(only).is_none()) {
+            return Err(Error::UnknownRule { rule: only.into() });
+        }
+        let rule = request.only_rule().and_then(|only| prepared.rules.index(only));
+        let is_inline = rule.and_then(|index| prepared.rules.rules().get(index)).map(Rule::is_inline);
+        match (is_inline, request.inline_limit()) {
+            (Some(true), None) if !request.is_own() => {
+                let (rule, reason) = (request.only_rule().unwrap_or_default().into(), NO_LIMIT.into());
+                return Err(Error::InvalidRule { rule, field: "limit", reason });
+            }
+            (Some(false), Some(_)) => {
+                let (rule, reason) = (request.only_rule().unwrap_or_default().into(), NOT_INLINE.into());
+                return Err(Error::InvalidRule { rule, field: "limit", reason });
+            }
+            _ => {}
+        }
+        plan.add(prepared, request, multiplier)
+    }
+
+    /// Decides a request; if the store fails, by the rules' failure policies.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the store does not support the operation: that is not a temporary
+    /// failure.
+    pub(super) async fn decide(
+        &self,
+        op: Op,
+        plan: &Plan,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        let applied = self.apply(op, &plan.charges(cost), now).await;
+        self.decided(applied, op, plan, cost, now)
+    }
+
+    /// The decision that follows from the store's result.
+    pub(super) fn decided(
+        &self,
+        applied: Result<Applied, StoreError>,
+        op: Op,
+        plan: &Plan,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        match applied {
+            Ok(Applied { now, answers, converted, .. }) => {
+                if converted > 0 {
+                    self.converted.fetch_add(converted, Ordering::Relaxed);
+                }
+                let denied = plan.is_empty() && self.rules.load().rules.denies_uncovered();
+                Ok(if denied { Decision::uncovered(now) } else { plan.decision(now, Degraded::No, &answers) })
+            }
+            Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
+            Err(error) => {
+                self.failed(&error);
+                Ok(self.decide_without_store(op, plan, cost, now))
+            }
+        }
+    }
+
+    /// Applies an operation that is not a check: a store failure is an error.
+    pub(super) async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
+        let applied = self.apply(op, &plan.charges(cost), self.clock.now()).await;
+        applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
+    }
+
+    /// Applies an operation and returns the units moved, the largest number of any limit.
+    pub(super) async fn act_units(&self, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
+        let applied = self.act(op, plan, cost).await?;
+        Ok(applied.answers.iter().map(|answer| answer.effect.units()).max().unwrap_or(0))
+    }
+
+    /// Calls the store with the deadline. The timer is set up only if the store does not answer at
+    /// once.
+    pub(super) async fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        if charges.is_empty() {
+            return Ok(Applied::nothing(now));
+        }
+        let mut answer = pin!(self.store.apply(op, charges, now));
+        let mut timeout = None;
+        let applied = poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Ready(applied) => Poll::Ready(applied),
+            Poll::Pending => timeout
+                .get_or_insert_with(|| self.clock.sleep_until(now.saturating_add(self.deadline)))
+                .as_mut()
+                .poll(context)
+                .map(|()| Err(StoreError::TimedOut)),
+        });
+        let applied = applied.await?;
+        if applied.answers.len() != charges.len() {
+            let reason = format!("it answered {} of {} charges", applied.answers.len(), charges.len());
+            return Err(StoreError::Unavailable { reason });
+        }
+        Ok(applied)
+    }
+
+    pub(super) fn failed(&self, error: &StoreError) {
+        self.store_errors.fetch_add(1, Ordering::Relaxed);
+        self.observer.iter().for_each(|observer| observer.store_failed(error));
+    }
+
+    /// Counts a decision and notifies the observer.
+    pub(super) fn observe(&self, request: &impl AsRequest, decision: &Decision) {
+        self.count(decision, &self.rules.load());
+        self.notify(request, decision);
+    }
+
+    pub(super) fn count(&self, decision: &Decision, prepared: &Prepared) {
+        let reports = decision.limits();
+        self.total.count(decision, &reports);
+        for (index, report) in reports.iter().enumerate() {
+            let counted = reports.iter().take(index).any(|earlier| earlier.rule == report.rule);
+            if let Some(tally) = prepared.tally(report.rule).filter(|_| !counted) {
+                tally.count_rule(decision, &reports, report.rule);
+            }
+        }
+    }
+
+    pub(super) fn notify(&self, request: &impl AsRequest, decision: &Decision) {
+        if let Some(observer) = &self.observer {
+            request.with_request(|request| observer.decided(&request, decision));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Several requests decided as one.
+
+use std::ops::Range;
+
+use super::Limiter;
+use super::plan::{Plan, PlannedCharge};
+use crate::store::{Op, Store};
+use crate::{AsRequest, Decision, Error};
+
+/// The decision on several requests as one: all admitted, or nothing taken.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use = "an unread decision limits nothing"]
+pub struct AllOrNothing {
+    whole: Decision,
+    each: Vec<Decision>,
+}
+
+impl AllOrNothing {
+    /// The decision on all requests, with the reports of every limit. A budget that several
+    /// requests draw on is reported once.
+    pub const fn whole(&self) -> &Decision {
+        &self.whole
+    }
+
+    /// The decision each request would have got alone, in order. An allowed one was still not
+    /// admitted if the whole was denied.
+    pub fn each(&self) -> &[Decision] {
+        &self.each
+    }
+
+    /// The decision each request would have got alone, by value.
+    pub fn into_each(self) -> Vec<Decision> {
+        self.each
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides several requests as one: all costs are taken if every rule that covers any of them
+    /// admits, and nothing otherwise. Each request has its own attributes and cost. A budget that
+    /// several requests draw on is charged once, with the largest cost. Of two inline limits for
+    /// the same budget, the smaller applies.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, Request, block_on};
+    ///
+    /// let limiter = Limiter::new(Limit::per_minute(2));
+    /// let both = |cost| block_on(limiter.check_all(&[
+    ///     Request::client("sender"),
+    ///     Request::client("receiver").cost(cost),
+    /// ]));
+    /// let denied = both(3)?;
+    /// assert!(!denied.whole().allowed());
+    /// assert!(denied.each()[0].allowed(), "it was the other");
+    /// assert_eq!(both(1)?.each()[0].remaining(), 1, "nothing had been taken");
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`check_async`](Self::check_async), if any request cannot be counted.
+    pub async fn check_all<R: AsRequest>(&self, requests: &[R]) -> Result<AllOrNothing, Error> {
+        let shared = &*self.shared;
+        let (mut plan, mut parts) = (Plan::empty(), Vec::<Range<usize>>::with_capacity(requests.len()));
+        {
+            let prepared = shared.rules.load();
+            for request in requests {
+                let start = plan.planned().len();
+                request.with_request(|request| {
+                    shared.add(&mut plan, &prepared, &request, request.checked_cost()?)
+                })?;
+                parts.push(start..plan.planned().len());
+            }
+        }
+        let now = shared.clock.now();
+        let applied = shared.apply(Op::Take, &plan.charges(1), now).await;
+        let decision = shared.decided(applied, Op::Take, &plan, 1, now)?;
+        let (each, whole) = if plan.is_empty() {
+            (vec![decision.clone(); requests.len()], decision)
+        } else {
+            split(&decision, &plan, &parts)
+        };
+        shared.count(&whole, &shared.rules.load());
+        for request in requests {
+            shared.notify(request, &whole);
+        }
+        Ok(AllOrNothing { whole, each })
+    }
+}
+
+/// The decision on each request of a plan, and on all of them.
+fn split(decision: &Decision, plan: &Plan, parts: &[Range<usize>]) -> (Vec<Decision>, Decision) {
+    let reports = decision.limits();
+    let part = |part: &Range<usize>| reports.get(part.clone()).unwrap_or_default().iter().copied();
+    let each = parts.iter().map(|range| decision.merged(part(range))).collect();
+    let duplicate = plan.planned().iter().map(PlannedCharge::is_duplicate);
+    let distinct = reports.iter().zip(duplicate).filter(|(_, duplicate)| !duplicate);
+    (each, decision.merged(distinct.map(|(report, _)| *report)))
+}
