@@ -208,7 +208,7 @@ fn command_line_errors_are_sentences_with_a_fix() {
             arguments.extend([format!("--{other}"), address.to_owned()]);
         }
         let (code, _, complaint) = tollgate(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
-        let said = format!("choose another address with --{protocol}, or --{protocol} off");
+        let said = format!("choose other addresses, or free ports with --{protocol} 127.0.0.1:0, or");
         assert!(code == Some(2) && complaint.contains(&said), "{complaint}");
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
     }
