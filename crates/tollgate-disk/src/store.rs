@@ -197,7 +197,7 @@ impl Builder {
         if path.try_exists().map_err(OpenError::inaccessible(&path))? {
             return Err(OpenError::NotEmpty { dir: self.dir });
         }
-        self.memory.follow(true);
+        self.memory.set_tracked(true);
         self.memory.all_pages_changed();
         create_file(&self.dir, &self.memory)?;
         let storage = Storage::file(path);
@@ -219,7 +219,7 @@ impl Builder {
             (self.on_progress)(Progress::Loading { done, of });
             Ok(())
         })?;
-        self.memory.follow(true);
+        self.memory.set_tracked(true);
         if pages.is_old() {
             self.memory.all_pages_changed();
             pages

@@ -216,7 +216,7 @@ impl Writer {
             if let Err(reason) = result {
                 // The retry writes the whole state, so changes until then need no tracking.
                 self.pages = None;
-                self.shared.memory.follow(false);
+                self.shared.memory.set_tracked(false);
                 due = now().saturating_add(RETRY_INTERVAL);
                 if was_up {
                     (self.on_change)(&Change::Down { reason });
@@ -286,7 +286,7 @@ impl Writer {
                 if pages.seed() != memory.seed() {
                     return Err("the file was replaced by that of another store".into());
                 }
-                memory.follow(true);
+                memory.set_tracked(true);
                 memory.all_pages_changed();
                 none.insert(pages)
             }

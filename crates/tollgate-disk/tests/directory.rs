@@ -10,8 +10,8 @@ use std::process::Command;
 use common::Directory;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tollgate::{
-    Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND,
-    Timestamp, block_on,
+    Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Request, Rule,
+    RuleSet, SECOND, Timestamp, block_on,
 };
 use tollgate_disk::{DiskStore, Durability, OpenError, Progress};
 
@@ -252,7 +252,8 @@ fn all_state_is_loaded_again() {
     for client in ["a", "b", "c", "d"] {
         assert!(take(&old, client, 5));
     }
-    let reservation = block_on(old.reserve(Request::client("a").cost(20), 2 * HOUR)).unwrap();
+    let reservation =
+        block_on(old.reserve(Request::client("a").cost(20), 2 * HOUR, OnExpiry::GiveBack)).unwrap();
     let kept = reservation.detach();
     block_on(old.block("b", NOW.saturating_add(HOUR))).unwrap();
     block_on(old.reset(Request::client("c"))).unwrap();

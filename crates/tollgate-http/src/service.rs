@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, Store};
+use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, OnExpiry, Store};
 use tower_service::Service;
 
 use crate::future::{Boxed, ResponseFuture, pass};
@@ -126,7 +126,7 @@ where
     S: Store,
 {
     let asked = gate.request(Head::from(&request)).into_owned();
-    let reservation = match gate.limiter.reserve_firmly(&asked, ttl).await {
+    let reservation = match gate.limiter.reserve(&asked, ttl, OnExpiry::Keep).await {
         Ok(reservation) => reservation,
         Err(error) => return Ok(broken(&error).map(ResponseBody::denied)),
     };

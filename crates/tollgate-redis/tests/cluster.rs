@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use common::{Cluster, Redis, Sentinels, until};
 use node::Node;
-use tollgate::{Clock as _, Decision, HOUR, Limit, Limiter, Request, Rule, RuleSet, Store as _, TokioClock};
+use tollgate::{
+    Clock as _, Decision, HOUR, Limit, Limiter, OnExpiry, Request, Rule, RuleSet, Store as _, TokioClock,
+};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
 
@@ -106,12 +108,12 @@ fn e3_a_request_takes_from_every_slot_or_from_none() {
     let denied = check("c");
     assert!(!denied.allowed());
     assert_eq!(left(&denied), [0, 93, 3, 0], "nothing is taken");
-    let hold = run(limiter.reserve(Request::new(&attributes("c")), HOUR)).unwrap();
+    let hold = run(limiter.reserve(Request::new(&attributes("c")), HOUR, OnExpiry::GiveBack)).unwrap();
     assert!(!hold.decision().allowed());
     assert_eq!(left(hold.decision()), [0, 92, 3, 0]);
     // The attempt counts, whether its slot comes before or after the slot that denies.
     run(limiter.reset(Request::new(&[]).only("global"))).unwrap();
-    let hold = run(limiter.reserve(Request::new(&attributes("a")), HOUR)).unwrap();
+    let hold = run(limiter.reserve(Request::new(&attributes("a")), HOUR, OnExpiry::GiveBack)).unwrap();
     assert!(!hold.decision().allowed());
     assert_eq!(left(hold.decision()), [5, 91, 0, 0]);
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::{Redis, direct};
 use tollgate::{
-    Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, Store as _, Timestamp,
+    Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Request, Rule, RuleSet, Store as _,
+    Timestamp,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
@@ -100,7 +101,7 @@ fn an_operation_of_this_process_on_a_client_invalidates_its_cached_denials() {
     (0..2).for_each(|_| assert!(!world.check(1).allowed()));
     run(world.limiter.block("a", START)).unwrap();
     assert!(world.check(1).allowed(), "the block is lifted");
-    let reservation = run(world.limiter.reserve("a", HOUR)).unwrap();
+    let reservation = run(world.limiter.reserve("a", HOUR, OnExpiry::GiveBack)).unwrap();
     (0..2).for_each(|_| assert!(!world.check(1).allowed()));
     assert_eq!(run(reservation.settle(0)).unwrap().shortfall, 0);
     assert!(world.check(1).allowed(), "the reservation is given back");

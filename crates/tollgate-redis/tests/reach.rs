@@ -11,8 +11,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tollgate::{
-    Cause, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, Override, Request, Rule, RuleSet,
-    SECOND, Timestamp, TokioClock,
+    Cause, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override, Request,
+    Rule, RuleSet, SECOND, Timestamp, TokioClock,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
@@ -49,7 +49,8 @@ fn a_user_needs_only_the_commands_of_the_script_on_keys_with_the_prefix() {
         let limiter = limiter(RedisStore::open(&url).unwrap(), limit.parse().unwrap());
         assert!(check(&limiter, "a").allowed(), "{limit}");
         assert!(run(limiter.reset("a")).is_ok());
-        let reservation = run(limiter.reserve(Request::client("a").cost(3), MINUTE)).unwrap();
+        let reservation =
+            run(limiter.reserve(Request::client("a").cost(3), MINUTE, OnExpiry::GiveBack)).unwrap();
         assert_eq!(run(reservation.settle(1)).unwrap().shortfall, 0);
     }
     let elsewhere = RedisStore::builder(&url).unwrap().prefix("other").build().unwrap();

@@ -12,8 +12,8 @@ use common::Redis;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{
-    Algorithm, Answer, Applied, Bucket, Cause, Charge, Error, Limit, Limits, MemoryStore, Meter, Op, Outcome,
-    Override, Request, Rule, RuleSet, SECOND, Store, StoreError, Timestamp, Verdict,
+    Algorithm, Answer, Applied, Bucket, Cause, Charge, Error, Limit, Limits, MemoryStore, Meter, OnExpiry,
+    Op, Outcome, Override, Request, Rule, RuleSet, SECOND, Store, StoreError, Timestamp, Verdict,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::{World, any_limit, run};
@@ -279,7 +279,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                 Step::Block(span) => drop(run(limiter.block("a", span))),
                 Step::Reset => drop(run(limiter.reset("a"))),
                 Step::Reserve(cost, ttl) => {
-                    if let Ok(reservation) = run(limiter.reserve(request(cost), ttl)) {
+                    if let Ok(reservation) = run(limiter.reserve(request(cost), ttl, OnExpiry::GiveBack)) {
                         reserved.push(reservation);
                     }
                 }

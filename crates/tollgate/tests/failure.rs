@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Clock, Decision, Error, FailurePolicy, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Observer,
-    Request, Rule, RuleSet, StoreError, Timestamp, block_on,
+    OnExpiry, Request, Rule, RuleSet, StoreError, Timestamp, block_on,
 };
 use tollgate_testkit::{Fault, FaultyStore};
 
@@ -127,7 +127,8 @@ fn e4_an_administrative_verb_reports_that_the_store_is_down() {
     store.set(Fault::Fail);
     assert_eq!(block_on(limiter.reset("a")), Err(Error::StoreUnavailable));
     assert_eq!(block_on(limiter.refund("a")), Err(Error::StoreUnavailable));
-    let reservation = block_on(limiter.reserve(Request::client("a").cost(3), HOUR)).unwrap();
+    let reservation =
+        block_on(limiter.reserve(Request::client("a").cost(3), HOUR, OnExpiry::GiveBack)).unwrap();
     assert!(reservation.decision().allowed() && reservation.decision().degraded());
     assert!(block_on(reservation.settle(5)).is_ok(), "nothing was held, so nothing is owed");
 }

@@ -5,7 +5,8 @@
 
 use proptest::prelude::*;
 use tollgate::{
-    Limit, Limiter, MINUTE, ManualClock, MemoryStore, Override, Request, Rule, RuleSet, Timestamp, block_on,
+    Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Override, Request, Rule, RuleSet, Timestamp,
+    block_on,
 };
 use tollgate_testkit::{Step, any_limit, steps};
 
@@ -70,7 +71,7 @@ fn apply_interlude(
         Interlude::Block => drop(block_on(limiter.block(client, now.saturating_add(MINUTE / 4)))),
         Interlude::Reset => drop(block_on(limiter.reset(client))),
         Interlude::Reserve => {
-            let reservation = block_on(limiter.reserve(client, MINUTE / 8)).unwrap();
+            let reservation = block_on(limiter.reserve(client, MINUTE / 8, OnExpiry::GiveBack)).unwrap();
             if odd {
                 drop(block_on(reservation.settle(2)));
             }

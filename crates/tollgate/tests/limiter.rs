@@ -1,8 +1,8 @@
 //! C and G: composition of rules, and statistics.
 
 use tollgate::{
-    Cause, Counts, Error, Limit, Limiter, MAX_COUNT, MINUTE, ManualClock, Override, Request, Rule, RuleSet,
-    SECOND, Timestamp, Verdict, block_on,
+    Cause, Counts, Error, Limit, Limiter, MAX_COUNT, MINUTE, ManualClock, OnExpiry, Override, Request, Rule,
+    RuleSet, SECOND, Timestamp, Verdict, block_on,
 };
 
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> (Limiter, ManualClock) {
@@ -106,11 +106,13 @@ fn c5_an_administrative_verb_leaves_global_budgets_unchanged() {
 #[test]
 fn c5_a_dropped_reservation_gives_everything_back_at_once() {
     let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
-    let reservation = block_on(limiter.reserve(Request::client("a").cost(8), MINUTE)).unwrap();
+    let reservation =
+        block_on(limiter.reserve(Request::client("a").cost(8), MINUTE, OnExpiry::GiveBack)).unwrap();
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 2);
     drop(reservation);
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 10);
-    let too_much = block_on(limiter.reserve(Request::client("a").cost(11), MINUTE)).unwrap();
+    let too_much =
+        block_on(limiter.reserve(Request::client("a").cost(11), MINUTE, OnExpiry::GiveBack)).unwrap();
     assert_eq!(too_much.decision().verdict(), Verdict::Never);
     assert_eq!(block_on(too_much.settle(1)), Err(Error::NotReserved));
 }
@@ -143,7 +145,11 @@ fn b12_an_own_request_reaches_all_budgets_of_the_client() {
 fn c5_a_reservation_left_in_the_store_is_settled_by_its_id() {
     let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
     let left = || block_on(limiter.peek("a")).unwrap().remaining();
-    let reserve = |cost| block_on(limiter.reserve(Request::client("a").cost(cost), SECOND)).unwrap().detach();
+    let reserve = |cost| {
+        block_on(limiter.reserve(Request::client("a").cost(cost), SECOND, OnExpiry::GiveBack))
+            .unwrap()
+            .detach()
+    };
     let hold = reserve(8).unwrap();
     assert_eq!(left(), 2);
     let settle = |hold, client, cost| block_on(limiter.settle(hold, Request::client(client).cost(cost)));
@@ -251,7 +257,7 @@ fn c2_a_request_that_no_rule_covers_is_denied_everywhere_if_the_set_says_so() {
     assert_eq!((denied.limits().len(), denied.unavailable()), (0, false));
     assert!(!block_on(limiter.peek(typo)).unwrap().allowed());
     assert!(!block_on(limiter.check_async(typo)).unwrap().allowed());
-    assert!(!block_on(limiter.reserve(typo, SECOND)).unwrap().decision().allowed());
+    assert!(!block_on(limiter.reserve(typo, SECOND, OnExpiry::GiveBack)).unwrap().decision().allowed());
     let mut batch = Vec::new();
     limiter.check_many(&[typo, alice], |decision| batch.push(decision.unwrap().allowed()));
     assert_eq!(batch, [false, true]);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Clock as _, Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnFull, Request, Rule, RuleSet,
-    SECOND, Timestamp, Verdict, block_on,
+    Clock as _, Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, OnFull, Request, Rule,
+    RuleSet, SECOND, Timestamp, Verdict, block_on,
 };
 
 fn limiter(max_keys: u64, limit: Limit) -> (Limiter, ManualClock) {
@@ -78,7 +78,7 @@ fn b6_an_idle_key_takes_no_room() {
 fn b6_a_blocked_or_reserved_key_is_not_idle() {
     let (limiter, clock) = limiter(2, Limit::per_minute(10));
     block_on(limiter.block("blocked", Timestamp::from_secs(1_000_500))).unwrap();
-    let reservation = block_on(limiter.reserve("reserved", 10 * MINUTE)).unwrap();
+    let reservation = block_on(limiter.reserve("reserved", 10 * MINUTE, OnExpiry::GiveBack)).unwrap();
     clock.advance(2 * MINUTE);
     assert!(!limiter.check("new").unwrap().allowed(), "there is no room");
     assert!(!limiter.check("blocked").unwrap().allowed());

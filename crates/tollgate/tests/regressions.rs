@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    CounterStore, DAY, Error, FailurePolicy, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnFull,
-    Override, Request, Rule, RuleSet, SECOND, Settlement, Store, Timestamp, block_on,
+    CounterStore, DAY, Error, FailurePolicy, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore,
+    OnExpiry, OnFull, Override, Request, Rule, RuleSet, SECOND, Settlement, Store, Timestamp, block_on,
 };
 use tollgate_testkit::{Fault, FaultyStore, MapCounter};
 
@@ -60,7 +60,8 @@ fn b1_a_reservation_gives_back_no_units_that_have_already_come_back() {
     for limit in [Limit::fixed_window, Limit::sliding_log, Limit::per, Limit::sliding_window] {
         let limit = limit(10, MINUTE);
         let (limiter, clock) = limiter([per_client(limit)]);
-        let reservation = block_on(limiter.reserve(Request::client("a").cost(10), HOUR)).unwrap();
+        let reservation =
+            block_on(limiter.reserve(Request::client("a").cost(10), HOUR, OnExpiry::GiveBack)).unwrap();
         clock.advance(2 * MINUTE);
         assert_eq!(admitted(&limiter, 100), 10, "{limit}");
         drop(reservation);
@@ -71,7 +72,8 @@ fn b1_a_reservation_gives_back_no_units_that_have_already_come_back() {
 #[test]
 fn b1_a_reservation_on_a_bucket_gives_back_only_units_not_yet_refilled() {
     let (limiter, clock) = limiter([per_client(Limit::per_minute(10))]);
-    let reservation = block_on(limiter.reserve(Request::client("a").cost(10), HOUR)).unwrap();
+    let reservation =
+        block_on(limiter.reserve(Request::client("a").cost(10), HOUR, OnExpiry::GiveBack)).unwrap();
     clock.advance(30 * SECOND);
     assert_eq!(admitted(&limiter, 100), 5);
     drop(reservation);
@@ -81,7 +83,8 @@ fn b1_a_reservation_on_a_bucket_gives_back_only_units_not_yet_refilled() {
 #[test]
 fn b11_a_reservation_gives_back_no_units_that_a_smaller_limit_has_cut() {
     let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
-    let reservation = block_on(limiter.reserve(Request::client("a").cost(5), HOUR)).unwrap();
+    let reservation =
+        block_on(limiter.reserve(Request::client("a").cost(5), HOUR, OnExpiry::GiveBack)).unwrap();
     assert!(limiter.check(Request::client("a").cost(5)).unwrap().allowed());
     limiter.set_rules(RuleSet::new([per_client(Limit::fixed_window(5, MINUTE))]).unwrap()).unwrap();
     assert!(!limiter.check("a").unwrap().allowed());
@@ -133,7 +136,10 @@ fn e2_an_unsupported_verb_is_an_error_and_not_a_store_failure_that_admits() {
         block_on(limiter.wait("a", Duration::ZERO)),
         Err(Error::Unsupported { verb: "reserve" })
     ));
-    assert!(matches!(block_on(limiter.reserve("a", MINUTE)), Err(Error::Unsupported { verb: "reserve" })));
+    assert!(matches!(
+        block_on(limiter.reserve("a", MINUTE, OnExpiry::GiveBack)),
+        Err(Error::Unsupported { verb: "reserve" })
+    ));
 }
 
 #[test]
@@ -168,11 +174,12 @@ fn c6_an_admission_after_a_wait_has_the_numbers_of_an_admission() {
 fn c5_settling_after_a_shadow_denial_and_after_an_estimate_of_0() {
     let (shadowed, _) = limiter([Rule::new("watch", Limit::fixed_window(1, MINUTE)).shadow()]);
     let _ = shadowed.check("a").unwrap();
-    let reservation = block_on(shadowed.reserve("a", MINUTE)).unwrap();
+    let reservation = block_on(shadowed.reserve("a", MINUTE, OnExpiry::GiveBack)).unwrap();
     assert!(reservation.decision().allowed());
     assert!(block_on(reservation.settle(1)).is_ok());
     let (limiter, _) = limiter([per_client(Limit::fixed_window(10, MINUTE))]);
-    let unknown = block_on(limiter.reserve(Request::client("a").cost(0), MINUTE)).unwrap();
+    let unknown =
+        block_on(limiter.reserve(Request::client("a").cost(0), MINUTE, OnExpiry::GiveBack)).unwrap();
     assert_eq!(block_on(unknown.settle(3)), Ok(Settlement { shortfall: 0 }));
     assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 7);
 }
@@ -233,7 +240,8 @@ fn pooled() -> (Limiter, ManualClock) {
 #[test]
 fn e5_a_reservation_made_in_a_pool_is_settled_in_the_pool() {
     let (limiter, clock) = pooled();
-    let reservation = block_on(limiter.reserve(Request::client("a").cost(6), MINUTE)).unwrap();
+    let reservation =
+        block_on(limiter.reserve(Request::client("a").cost(6), MINUTE, OnExpiry::GiveBack)).unwrap();
     assert!(reservation.decision().allowed());
     block_on(reservation.settle(4)).unwrap();
     assert_eq!(block_on(limiter.peek("b")).unwrap().remaining(), 6, "a peek sees the pool too");
@@ -285,14 +293,14 @@ fn b7_sweeps_go_on_after_one_wild_reading_of_the_clock() {
 fn c5_a_firm_reservation_stays_charged_when_it_is_dropped_or_expires() {
     let (limiter, clock) = limiter([per_client(Limit::fixed_window(10, HOUR))]);
     let left = || block_on(limiter.peek("a")).unwrap().remaining();
-    drop(block_on(limiter.reserve_firmly(Request::client("a").cost(2), MINUTE)).unwrap());
+    drop(block_on(limiter.reserve(Request::client("a").cost(2), MINUTE, OnExpiry::Keep)).unwrap());
     assert_eq!(left(), 8);
-    let late = block_on(limiter.reserve_firmly(Request::client("a").cost(3), MINUTE)).unwrap();
+    let late = block_on(limiter.reserve(Request::client("a").cost(3), MINUTE, OnExpiry::Keep)).unwrap();
     clock.advance(2 * MINUTE);
     assert_eq!(left(), 5);
     assert!(matches!(block_on(late.settle(0)), Err(Error::NotReserved)));
     assert_eq!(left(), 5);
-    let settled = block_on(limiter.reserve_firmly(Request::client("a").cost(5), MINUTE)).unwrap();
+    let settled = block_on(limiter.reserve(Request::client("a").cost(5), MINUTE, OnExpiry::Keep)).unwrap();
     block_on(settled.settle(1)).unwrap();
     assert_eq!(left(), 4);
 }

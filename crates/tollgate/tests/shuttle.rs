@@ -178,7 +178,7 @@ fn every_changed_page_is_handed_out() {
             let client = || Rule::new("client", Limit::per_hour(9)).key(["client"]).matching("client", "a");
             let rules = || [Rule::new("global", Limit::per_hour(9)).matching("client", "b"), client()];
             let limiter = limiter(MemoryStore::new(), rules());
-            limiter.store().follow(true);
+            limiter.store().set_tracked(true);
             let saved = Arc::new(Mutex::new(BTreeMap::new()));
             let (shared, copy) = (limiter.clone(), saved.clone());
             let collect = |store: &MemoryStore, saved: &Mutex<SavedPages>| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::{
-    Applied, Cell, Charge, Limit, MINUTE, Meter, Op, Request, Rule, RuleSet, SECOND, State, Store,
+    Applied, Cell, Charge, Limit, MINUTE, Meter, OnExpiry, Op, Request, Rule, RuleSet, SECOND, State, Store,
     StoreError, Timestamp, Transaction, transact,
 };
 use tollgate_testkit::{World, any_limit, run};
@@ -145,7 +145,7 @@ proptest! {
                 None => request,
             }
         };
-        let hold = run(world.limiter.reserve(request(1), MINUTE)).unwrap().detach();
+        let hold = run(world.limiter.reserve(request(1), MINUTE, OnExpiry::GiveBack)).unwrap().detach();
         let _ = run(world.limiter.block(request(1), SECOND));
         for state in world.limiter.store().0.lock().unwrap().values_mut() {
             for (index, number) in &changes {
@@ -159,7 +159,7 @@ proptest! {
             match verb {
                 0 => drop(run(limiter.refund(request(cost)))),
                 1 => drop(run(limiter.penalise(request(cost)))),
-                2 => drop(run(limiter.reserve(request(cost), SECOND)).map(tollgate::Reservation::detach)),
+                2 => drop(run(limiter.reserve(request(cost), SECOND, OnExpiry::GiveBack)).map(tollgate::Reservation::detach)),
                 3 => drop(hold.map(|hold| run(limiter.settle(hold, request(cost))))),
                 4 => drop(run(limiter.block(request(cost), SECOND))),
                 _ => {

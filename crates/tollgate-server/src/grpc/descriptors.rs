@@ -44,11 +44,8 @@ enum Resolution<'a> {
     /// The file or the descriptor allows 0 requests per period of this length.
     AlwaysDenied(Duration),
     /// The limiter decides.
-    Limited(DescriptorRequest<'a>),
+    Limited(RequestBuf<'a>),
 }
-
-/// A descriptor as a request to the limiter.
-pub(super) type DescriptorRequest<'a> = RequestBuf<'a>;
 
 impl<'a> ResolvedDescriptor<'a> {
     /// Resolves all descriptors of a request.
@@ -129,7 +126,7 @@ impl<'a> ResolvedDescriptor<'a> {
     }
 
     /// The request to the limiter, if the limiter decides.
-    pub(super) const fn request(&self) -> Option<&DescriptorRequest<'a>> {
+    pub(super) const fn request(&self) -> Option<&RequestBuf<'a>> {
         match &self.resolution {
             Resolution::Limited(request) => Some(request),
             Resolution::NoLimit | Resolution::Unlimited | Resolution::AlwaysDenied(_) => None,
@@ -174,7 +171,7 @@ impl<'a> ResolvedDescriptor<'a> {
 /// A descriptor's cost, refunded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DescriptorRefund<'r, 'a> {
-    request: &'r DescriptorRequest<'a>,
+    request: &'r RequestBuf<'a>,
     cost: u64,
 }
 

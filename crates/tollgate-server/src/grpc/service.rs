@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tollgate::{Clock as _, Decision, Error};
+use tollgate::{Clock as _, Decision, Error, RequestBuf};
 use tonic::{Request, Response, Status};
 
-use super::descriptors::{DescriptorRequest, ResolvedDescriptor};
+use super::descriptors::ResolvedDescriptor;
 use super::response::ResponseBuilder;
 use crate::app::{App, STOPWATCH};
 use crate::config::Settings;
@@ -46,7 +46,7 @@ impl RateLimits {
             }
         }
         let mut response = ResponseBuilder::new(&settings.headers, descriptors.len());
-        let requests: Vec<&DescriptorRequest<'_>> =
+        let requests: Vec<&RequestBuf<'_>> =
             descriptors.iter().filter_map(ResolvedDescriptor::request).collect();
         let always_denied = descriptors.iter().any(|descriptor| descriptor.always_denied().is_some());
         let each: Vec<Decision> = match requests.as_slice() {

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use tollgate::{HOUR, HoldId, parse_duration};
+use tollgate::{HOUR, HoldId, OnExpiry, parse_duration};
 use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
@@ -105,8 +105,10 @@ pub(super) async fn reserve(
             "a reservation lasts more than 0 s and at most an hour",
         ));
     }
-    let reservation =
-        app.timed(app.limiter.reserve(&check.request(), ttl)).await.map_err(|error| ApiError::of(&error))?;
+    let reservation = app
+        .timed(app.limiter.reserve(&check.request(), ttl, OnExpiry::GiveBack))
+        .await
+        .map_err(|error| ApiError::of(&error))?;
     let decision = reservation.decision().clone();
     if !decision.allowed() {
         return Ok(answer(&app, &decision, Answer::from(&decision)));

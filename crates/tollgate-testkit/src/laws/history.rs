@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Error, HOUR, Limit, MINUTE, Request, Rule, RuleSet, SECOND, Store, Timestamp};
+use tollgate::{Error, HOUR, Limit, MINUTE, OnExpiry, Request, Rule, RuleSet, SECOND, Store, Timestamp};
 
 use super::{Laws, counts_denied, full_refill, nanos, per_client};
 use crate::oracle::{Expected, Naive, Oracle, Verb, first_time, naive};
@@ -131,7 +131,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         for limit in [Limit::fixed_window(10, HOUR), Limit::sliding_log(10, HOUR), Limit::per_hour(10)] {
             let world = self.world([per_client(limit)]);
             let reserve = |cost| {
-                run(world.limiter.reserve(Request::client("a").cost(cost), 30 * SECOND)).expect("valid")
+                run(world.limiter.reserve(Request::client("a").cost(cost), 30 * SECOND, OnExpiry::GiveBack))
+                    .expect("valid")
             };
             let left = || world.peek("a").remaining();
             let less = reserve(6);

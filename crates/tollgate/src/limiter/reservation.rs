@@ -15,17 +15,16 @@ use crate::{AsRequest, Decision, Error, Verdict};
 
 /// A reservation: units held for work whose cost is not known yet.
 ///
-/// Dropping it unsettled gives all units back: at once if the store is synchronous, otherwise when
-/// the reservation expires in the store. A [firm](Limiter::reserve_firmly) reservation stays
-/// charged instead.
+/// Dropped unsettled, it gives all units back ([`OnExpiry::GiveBack`]): at once if the store is
+/// synchronous, otherwise when it expires in the store. With [`OnExpiry::Keep`] they stay charged.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Limit, Limiter, Request, block_on};
+/// use tollgate::{Limit, Limiter, OnExpiry, Request, block_on};
 ///
 /// let limiter = Limiter::new(Limit::per_day(1_000_000)); // tokens of a language model, say
 /// let estimate = Request::client("alice").cost(4_000);
-/// let reservation = block_on(limiter.reserve(estimate, Duration::from_secs(30)))?;
+/// let reservation = block_on(limiter.reserve(estimate, Duration::from_secs(30), OnExpiry::GiveBack))?;
 /// assert!(reservation.decision().allowed());
 /// // … the model answers, and it was less:
 /// block_on(reservation.settle(1_234))?;
@@ -57,29 +56,14 @@ pub struct Settlement {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Takes the request's cost, an estimate, and holds it for at most `ttl`. A denied reservation
-    /// holds nothing.
+    /// Takes the request's cost, an estimate, and holds it for at most `ttl`. If the reservation
+    /// expires or is dropped unsettled, its units are given back, or stay charged: for work that
+    /// counts even if it never finishes, such as a login attempt. A denied reservation holds
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
-    pub async fn reserve(&self, request: impl AsRequest, ttl: Duration) -> Result<Reservation<S>, Error> {
-        self.reserve_as(request, ttl, OnExpiry::GiveBack).await
-    }
-
-    /// Makes a firm reservation: if it expires or is dropped unsettled, its units stay charged. For
-    /// work that counts even if it never finishes, such as a login attempt.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
-    pub async fn reserve_firmly(
-        &self,
-        request: impl AsRequest,
-        ttl: Duration,
-    ) -> Result<Reservation<S>, Error> {
-        self.reserve_as(request, ttl, OnExpiry::Keep).await
-    }
-
-    async fn reserve_as(
+    pub async fn reserve(
         &self,
         request: impl AsRequest,
         ttl: Duration,

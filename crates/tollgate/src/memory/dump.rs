@@ -183,7 +183,9 @@ fn cells_of(tag: Tag, line: &Value, cell: impl Fn(&Limit, &[u64]) -> Option<Cell
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, Timestamp, block_on};
+    use crate::{
+        HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Request, Rule, RuleSet, Timestamp, block_on,
+    };
 
     fn rules() -> RuleSet {
         let limits = [Limit::per_hour(100), Limit::sliding_window(90, HOUR), Limit::fixed_window(80, HOUR)];
@@ -208,7 +210,8 @@ mod tests {
             assert!(old.check(Request::client(&client.to_string()).cost(1)).unwrap().allowed());
             clock.advance(MINUTE / 7);
         }
-        let reservation = block_on(old.reserve(Request::client("3").cost(5), HOUR)).unwrap();
+        let reservation =
+            block_on(old.reserve(Request::client("3").cost(5), HOUR, OnExpiry::GiveBack)).unwrap();
         block_on(old.block("4", Timestamp::from_secs(1_800_003_000))).unwrap();
         let mut dump = Vec::new();
         old.store().dump(&mut dump).unwrap();

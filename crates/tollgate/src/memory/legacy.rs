@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn version_1_state_that_no_request_migrated_is_kept_in_pages() {
         let (limiter, _) = limiter();
-        limiter.store().follow(true);
+        limiter.store().set_tracked(true);
         limiter.store().all_pages_changed();
         let again = MemoryStore::new().seeded([1, 2]);
         limiter.store().changed_pages(|name, content| {

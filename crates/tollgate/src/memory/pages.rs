@@ -43,6 +43,7 @@ const DUPLICATE_KEY: &str = "invalid: it repeats a key of another page";
 
 impl MemoryStore {
     /// The seed of key identities. As secret as the keys: it lets an attacker construct collisions.
+    #[doc(hidden)]
     #[must_use]
     pub fn seed(&self) -> [u64; 2] {
         self.secrets.seed()
@@ -50,11 +51,13 @@ impl MemoryStore {
 
     /// Turns change tracking on or off, for [`changed_pages`](Self::changed_pages). Changes noted
     /// so far are discarded.
-    pub fn follow(&self, tracked: bool) {
+    #[doc(hidden)]
+    pub fn set_tracked(&self, tracked: bool) {
         self.shards.iter().for_each(|shard| shard.0.lock().track_changes(tracked));
     }
 
     /// Whether [`changed_pages`](Self::changed_pages) may have a page to hand out.
+    #[doc(hidden)]
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.views.flags.any()
@@ -65,6 +68,7 @@ impl MemoryStore {
     /// handed out, are the state of every key as of some moment since this call began.
     ///
     /// A shard's lock is held while its pages are copied, but not while `each` is called.
+    #[doc(hidden)]
     pub fn changed_pages(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let (mut pages, mut content) = (Vec::new(), Vec::new());
         for index in self.views.flags.lower() {
@@ -82,11 +86,13 @@ impl MemoryStore {
 
     /// Marks every page as changed: the next [`changed_pages`](Self::changed_pages) hands out the
     /// whole state, including empty pages.
+    #[doc(hidden)]
     pub fn all_pages_changed(&self) {
         self.shards.iter().for_each(|shard| shard.0.lock().note_all());
     }
 
     /// Loads pages. Call it before the first request.
+    #[doc(hidden)]
     #[must_use]
     pub fn loader(&self) -> Loader<'_> {
         Loader { store: self, known: HashMap::new() }
@@ -116,6 +122,7 @@ impl MemoryStore {
 }
 
 /// Loads pages. Made by [`MemoryStore::loader`].
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Loader<'a> {
     store: &'a MemoryStore,

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::Timestamp;
-use crate::{Clock, HOUR, Limiter, MINUTE, ManualClock, OnFull, Request, Rule, RuleSet, SECOND, block_on};
+use crate::{
+    Clock, HOUR, Limiter, MINUTE, ManualClock, OnExpiry, OnFull, Request, Rule, RuleSet, SECOND, block_on,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -64,7 +66,7 @@ fn the_changed_pages_rebuild_the_state_after_random_operations() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let bounded = |store: MemoryStore| store.max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
     let store = bounded(MemoryStore::new());
-    store.follow(true);
+    store.set_tracked(true);
     let mut limiter = limiter_with(store, &clock);
     let (mut saved, mut seed, mut holds) = (SavedPages::new(), 42, Vec::new());
     for step in 0..20_000 {
@@ -82,7 +84,7 @@ fn the_changed_pages_rebuild_the_state_after_random_operations() {
             1 => drop(block_on(limiter.penalise(request))),
             2 => drop(block_on(limiter.reset(request))),
             3 => drop(block_on(limiter.block(request, clock.now().saturating_add(5 * SECOND)))),
-            4 => holds.extend(block_on(limiter.reserve(request, 20 * SECOND))),
+            4 => holds.extend(block_on(limiter.reserve(request, 20 * SECOND, OnExpiry::GiveBack))),
             5 => drop(holds.pop()),
             6 => drop(limiter.store().sweep_all(clock.now())),
             7 => drop(limiter.store().reclaim(clock.now())),
@@ -97,7 +99,7 @@ fn the_changed_pages_rebuild_the_state_after_random_operations() {
             if random(&mut seed, 10) == 0 {
                 // As after a restart, which drops the reservations' handles.
                 let copy = bounded(copy);
-                copy.follow(true);
+                copy.set_tracked(true);
                 limiter = limiter_with(copy, &clock);
                 holds.clear();
             }
@@ -109,7 +111,7 @@ fn the_changed_pages_rebuild_the_state_after_random_operations() {
 fn an_unchanged_page_is_not_handed_out() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().follow(true);
+    limiter.store().set_tracked(true);
     let changed = |limiter: &Limiter| {
         let mut names = Vec::new();
         limiter.store().changed_pages(|name, _| names.push(name.len()));
@@ -147,7 +149,7 @@ fn an_unchanged_page_is_not_handed_out() {
 fn a_page_of_another_store_or_a_damaged_one_is_refused() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().follow(true);
+    limiter.store().set_tracked(true);
     let mut saved = SavedPages::new();
     for client in ["a", "b", "c"] {
         assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());
@@ -175,7 +177,7 @@ fn a_page_of_another_store_or_a_damaged_one_is_refused() {
 fn b7_a_clock_set_back_loses_no_noted_removal() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().follow(true);
+    limiter.store().set_tracked(true);
     let mut saved = SavedPages::new();
     let alice = Request::client("alice").only("bucket").cost(30);
     assert!(limiter.check(alice).unwrap().allowed());
@@ -193,7 +195,7 @@ fn b7_a_clock_set_back_loses_no_noted_removal() {
 fn changes_of_a_global_budget_are_tracked() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().follow(true);
+    limiter.store().set_tracked(true);
     let mut saved = SavedPages::new();
     let global = Request::new(&[]).only("global").cost(10);
     for _ in 0..3 {
@@ -210,7 +212,7 @@ fn changes_of_a_global_budget_are_tracked() {
 fn b7_a_denial_that_rebases_a_log_is_a_change() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().follow(true);
+    limiter.store().set_tracked(true);
     // So many other keys that no sweep reaches the log first.
     for client in 0..20_000 {
         assert!(limiter.check(Request::client(&client.to_string()).only("bucket")).unwrap().allowed());
