@@ -349,7 +349,7 @@ pub fn catches_panic() -> bool {
     CATCHES_PANIC.get()
 }
 
-/// Calls the engine and turns a panic into an error. The message of the panic speaks of the engine's
+/// Calls the engine and turns a panic into an error. The panic's message speaks of the engine's
 /// code, so it is left out.
 fn catch_panic<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     let outer = CATCHES_PANIC.replace(true);

@@ -312,8 +312,8 @@ impl App {
         Ok(())
     }
 
-    /// Puts a configuration in force and returns the one before it. The caller holds the lock of the
-    /// rules.
+    /// Puts a configuration in force and returns the one before it. The caller holds the rules'
+    /// lock.
     fn publish(
         &self,
         file: &RuleSet,

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use tollgate::MemoryStats;
+use tollgate::{MemoryStats, Stats};
 use tollgate_disk::DiskStats;
 use tollgate_redis::Status;
 
@@ -113,9 +113,8 @@ struct Scrape(Arc<App>);
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let App { limiter, metrics, started_at, decisions, .. } = &*self.0;
+        let App { limiter, metrics, started_at, .. } = &*self.0;
         let stats = limiter.stats();
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut exposition = Exposition(encoder);
         exposition.gauge(
             "build_info",
@@ -129,43 +128,7 @@ impl Collector for Scrape {
             unlabelled(started),
         )?;
 
-        let total = stats.total;
-        let outcomes = [("allowed", total.allowed), ("denied", total.denied)];
-        exposition.counter(
-            "decisions",
-            "Decisions by outcome",
-            outcomes.map(|(name, count)| (vec![("outcome", name)], count)),
-        )?;
-        let by_rule = stats.rules.iter().flat_map(|(rule, counts)| {
-            [("allowed", counts.allowed), ("denied", counts.denied), ("shadow_denied", counts.shadow_denied)]
-                .map(|(outcome, count)| (vec![("rule", rule.as_str()), ("outcome", outcome)], count))
-        });
-        exposition.counter("rule_decisions", "Decisions by rule and outcome", by_rule)?;
-        exposition.counter(
-            "unidentified",
-            "Requests whose client could not be identified",
-            unlabelled(read(&metrics.unidentified)),
-        )?;
-        exposition.counter(
-            "uncovered",
-            "Requests that no rule covers",
-            unlabelled(read(&decisions.uncovered)),
-        )?;
-        exposition.counter(
-            "failed_authentications",
-            "Attempts with a wrong admin token",
-            unlabelled(read(&metrics.failed_authentications)),
-        )?;
-        exposition.counter("degraded", "Decisions made without the store", unlabelled(total.degraded))?;
-        let by_rule =
-            stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
-        exposition.counter("rule_degraded", "Decisions made without the store, by rule", by_rule)?;
-
-        let refused = stats
-            .rules
-            .iter()
-            .map(|(rule, _)| (vec![("rule", rule.as_str())], decisions.refusals.refused(*rule)));
-        exposition.counter("rule_refused", "Requests denied because the table is full, by rule", refused)?;
+        exposition.decisions(&self.0, &stats)?;
         let help = "States converted to a replaced limit";
         exposition.counter("converted_states", help, unlabelled(stats.converted))?;
         exposition.counter("store_errors", "Failures of the store", unlabelled(stats.store_errors))?;
@@ -201,6 +164,10 @@ impl Collector for Scrape {
     }
 }
 
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
 type Labels<'a> = Vec<(&'a str, &'a str)>;
 
 /// A single sample without labels.
@@ -212,6 +179,44 @@ fn unlabelled<'a>(value: u64) -> [(Labels<'a>, u64); 1] {
 struct Exposition<'a>(DescriptorEncoder<'a>);
 
 impl Exposition<'_> {
+    /// Counts of decisions.
+    fn decisions(&mut self, app: &App, stats: &Stats) -> fmt::Result {
+        let App { metrics, decisions, .. } = app;
+        let total = stats.total;
+        let outcomes = [("allowed", total.allowed), ("denied", total.denied)];
+        self.counter(
+            "decisions",
+            "Decisions by outcome",
+            outcomes.map(|(name, count)| (vec![("outcome", name)], count)),
+        )?;
+        let by_rule = stats.rules.iter().flat_map(|(rule, counts)| {
+            [("allowed", counts.allowed), ("denied", counts.denied), ("shadow_denied", counts.shadow_denied)]
+                .map(|(outcome, count)| (vec![("rule", rule.as_str()), ("outcome", outcome)], count))
+        });
+        self.counter("rule_decisions", "Decisions by rule and outcome", by_rule)?;
+        self.counter(
+            "unidentified",
+            "Requests whose client could not be identified",
+            unlabelled(read(&metrics.unidentified)),
+        )?;
+        self.counter("uncovered", "Requests that no rule covers", unlabelled(read(&decisions.uncovered)))?;
+        self.counter(
+            "failed_authentications",
+            "Attempts with a wrong admin token",
+            unlabelled(read(&metrics.failed_authentications)),
+        )?;
+        self.counter("degraded", "Decisions made without the store", unlabelled(total.degraded))?;
+        let by_rule =
+            stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
+        self.counter("rule_degraded", "Decisions made without the store, by rule", by_rule)?;
+
+        let refused = stats
+            .rules
+            .iter()
+            .map(|(rule, _)| (vec![("rule", rule.as_str())], decisions.refusals.refused(*rule)));
+        self.counter("rule_refused", "Requests denied because the table is full, by rule", refused)
+    }
+
     fn connections(&mut self, counts: &[Counts; 3]) -> fmt::Result {
         let each = |count: fn(&Counts) -> &AtomicU64| {
             let listeners = ["http", "grpc", "resp"].into_iter().zip(counts);

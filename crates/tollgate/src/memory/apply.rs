@@ -167,80 +167,125 @@ impl MemoryStore {
         let mut locked = lock(self, groups.iter().map(|group| group.slot.shard));
         let shards = locked.as_mut_slice();
         let (reading, now) = (now, observe_clocks(shards, self, now));
-        let found: SmallVec<[Location; 4]> = groups.iter().map(|group| find(shards, group)).collect();
-        // Global budgets are few and exempt from the bound: a store full of clients still admits
-        // them.
-        let is_new = |index: usize| found[index] == Location::Absent;
-        let needs_room = |index: usize| is_new(index) && groups[index].slot.shard < SHARDS;
         let mut reserved = ReservedRoom { store: self, rules: SmallVec::new() };
-        let lacks_room: SmallVec<[bool; 4]> = groups
-            .iter()
-            .enumerate()
-            .map(|(index, group)| match may_create(op, now) {
-                _ if !is_new(index) => false,
-                Some(false) => false,
-                Some(true) if full != WhenFull::Exceed && needs_room(index) => {
-                    !reserved.take(&group.key_count)
-                }
-                Some(true) => !reserved.take_unbounded(&group.key_count),
-                None => {
-                    full != WhenFull::Exceed && needs_room(index) && !self.room.has_room(&group.key_count)
-                }
-            })
-            .collect();
-        if full == WhenFull::Abort && lacks_room.contains(&true) {
+        let mut found: SmallVec<[(Location, bool); 4]> = SmallVec::new();
+        for group in groups {
+            let location = find(shards, group);
+            let is_new = location == Location::Absent;
+            found.push((location, is_new && !self.has_room(group, op, now, full, &mut reserved)));
+        }
+        if full == WhenFull::Abort && found.iter().any(|(_, lacks_room)| *lacks_room) {
             return None;
         }
-        // A new key without room is denied, and nothing is drawn on the other keys either. A shadow
-        // charge denies nothing.
-        let enforces = |group: &Group<'_>| group.charges.iter().any(|charge| !charge.shadow);
-        let denied = groups.iter().zip(&lacks_room).any(|(group, lacks_room)| *lacks_room && enforces(group));
-        let op = if denied { Op::Peek } else { op };
-        let mut all: SmallVec<[Unpacked; 4]> =
-            groups.iter().zip(&found).map(|(group, found)| load(shards, group, *found)).collect();
-        let mut cells: SmallVec<[Cell; 4]> = SmallVec::new();
-        let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
-        for (group, unpacked) in groups.iter().zip(&mut all) {
-            for (charge, cell) in group.charges.iter().zip(&mut unpacked.cells) {
-                charges.push(*charge);
-                cells.push(std::mem::replace(cell, Cell::new(*charge.limit)));
-            }
-        }
+        let draft = |(group, (found, lacks_room))| Draft {
+            group,
+            found,
+            lacks_room,
+            unpacked: load(shards, group, found),
+        };
+        let mut drafts: SmallVec<[Draft<'_>; 4]> = groups.iter().zip(found).map(draft).collect();
+        // A new key without room is denied, and nothing is drawn on the other keys either.
+        let op = if drafts.iter().any(Draft::is_refused) { Op::Peek } else { op };
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            groups.iter().flat_map(|group| group.charges).copied().collect();
+        let mut cells: SmallVec<[Cell; 4]> = drafts.iter_mut().flat_map(Draft::take_cells).collect();
         let Transaction { mut applied, changed } = transact(op, &charges, &mut cells, reading, now);
-        let now = applied.now;
-        shards.iter_mut().for_each(|(_, shard)| shard.set_time(now));
-        let (mut cells, mut changed, mut answers) =
-            (cells.into_iter(), changed.into_iter(), applied.answers.iter_mut());
-        for (index, (group, mut unpacked)) in groups.iter().zip(all).enumerate() {
-            let mut group_changed = false;
-            for (cell, _) in unpacked.cells.iter_mut().zip(group.charges) {
-                if let (Some(decided), Some(changed), Some(answer)) =
-                    (cells.next(), changed.next(), answers.next())
-                {
-                    *cell = decided;
-                    group_changed |= changed;
-                    if let (true, WhenFull::Deny(room_at)) = (lacks_room[index], full) {
-                        refuse(answer, now, room_at[index]);
-                    }
+        shards.iter_mut().for_each(|(_, shard)| shard.set_time(applied.now));
+        let mut decided = cells.into_iter().zip(changed);
+        let mut answers = applied.answers.iter_mut();
+        for (index, mut draft) in drafts.into_iter().enumerate() {
+            let is_changed = draft.give_cells(&mut decided);
+            for answer in answers.by_ref().take(draft.group.charges.len()) {
+                if let (true, WhenFull::Deny(room_at)) = (draft.lacks_room, full) {
+                    refuse(answer, applied.now, room_at[index]);
                 }
             }
-            // Storing one key may move other keys of the same shard.
-            let found = if groups.len() > 1 { find(shards, group) } else { found[index] };
-            let found = if found == Location::Absent && !is_new(index) { Location::Unpacked } else { found };
-            if !group_changed || lacks_room[index] {
-                shards.of(group.slot.shard).put_back(found, group.slot.id, unpacked);
-                continue;
-            }
-            unpacked.tag = group.tag;
-            drop_surplus_cells(&mut unpacked.cells, group.charges.len(), op, now);
-            let kept = shards.of(group.slot.shard).store(found, group.slot.id, unpacked, now);
-            match (is_new(index), kept) {
-                (true, true) => reserved.keep(&group.key_count),
-                (false, false) => self.room.release(&group.key_count),
-                _ => {}
+            if is_changed && !draft.lacks_room {
+                self.store_draft(shards, draft, op, applied.now, &mut reserved);
+            } else {
+                draft.put_back(shards);
             }
         }
         Some(applied)
+    }
+
+    /// Whether there is room for a new key. Room that `op` may use is reserved. Global budgets are
+    /// few and exempt from the bound: a store full of clients still admits them.
+    fn has_room(
+        &self,
+        group: &Group<'_>,
+        op: Op,
+        now: Timestamp,
+        full: WhenFull<'_>,
+        reserved: &mut ReservedRoom<'_>,
+    ) -> bool {
+        let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS;
+        match may_create(op, now) {
+            Some(false) => true,
+            Some(true) if is_bounded => reserved.take(&group.key_count),
+            Some(true) => reserved.take_unbounded(&group.key_count),
+            None => !is_bounded || self.room.has_room(&group.key_count),
+        }
+    }
+
+    /// Stores the changed cells of a budget.
+    fn store_draft(
+        &self,
+        shards: &mut (impl Shards + ?Sized),
+        draft: Draft<'_>,
+        op: Op,
+        now: Timestamp,
+        reserved: &mut ReservedRoom<'_>,
+    ) {
+        let Draft { group, found, mut unpacked, .. } = draft;
+        let is_new = found == Location::Absent;
+        unpacked.tag = group.tag;
+        drop_surplus_cells(&mut unpacked.cells, group.charges.len(), op, now);
+        // Storing another key of the same shard may have moved this one.
+        let found = if let Location::Packed { .. } = found { find(shards, group) } else { found };
+        let kept = shards.of(group.slot.shard).store(found, group.slot.id, unpacked, now);
+        match (is_new, kept) {
+            (true, true) => reserved.keep(&group.key_count),
+            (false, false) => self.room.release(&group.key_count),
+            _ => {}
+        }
+    }
+}
+
+/// A budget while an operation is applied to it.
+struct Draft<'a> {
+    group: &'a Group<'a>,
+    found: Location,
+    /// Whether the key is new and there is no room for it.
+    lacks_room: bool,
+    unpacked: Unpacked,
+}
+
+impl Draft<'_> {
+    /// Whether the request is denied for lack of room. A shadow charge denies nothing.
+    fn is_refused(&self) -> bool {
+        self.lacks_room && self.group.charges.iter().any(|charge| !charge.shadow)
+    }
+
+    /// Takes out the cells of the charges, to be decided.
+    fn take_cells(&mut self) -> impl Iterator<Item = Cell> {
+        let cells = self.unpacked.cells.iter_mut().zip(self.group.charges);
+        cells.map(|(cell, charge)| std::mem::replace(cell, Cell::new(*charge.limit)))
+    }
+
+    /// Puts the decided cells back, and returns whether any has changed.
+    fn give_cells(&mut self, decided: &mut impl Iterator<Item = (Cell, bool)>) -> bool {
+        let mut is_changed = false;
+        for ((cell, _), (new, changed)) in self.unpacked.cells.iter_mut().zip(self.group.charges).zip(decided)
+        {
+            *cell = new;
+            is_changed |= changed;
+        }
+        is_changed
+    }
+
+    fn put_back(self, shards: &mut (impl Shards + ?Sized)) {
+        shards.of(self.group.slot.shard).put_back(self.found, self.group.slot.id, self.unpacked);
     }
 }
 
