@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{Request, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use futures_util::FutureExt as _;
 use http_body_util::Limited;
 use hyper::body::Incoming;
@@ -30,15 +29,16 @@ use crate::connection::{Connection, Ending, Phase};
 mod bounded;
 mod descriptors;
 mod health;
+mod pb;
 mod response;
 mod service;
 
 use bounded::{Bounded, BufferedBytes};
 use health::Health;
+use pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use service::RateLimits;
 
-/// The file descriptor set of the service and its messages, for reflection: generated from the same
-/// files as the types, without comments.
+/// The file descriptor set of the service and its messages, for reflection: generated with the types.
 const DESCRIPTORS: &[u8] = include_bytes!("grpc/rls.bin");
 
 /// The path of the rate limit method.

@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::iter;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use tollgate::{AsRequest, DAY, HOUR, Limit, MAX_COUNT, MINUTE, Request, RequestBuf, SECOND};
 use tonic::Status;
 
+use super::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use super::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use super::pb::envoy::r#type::v3::RateLimitUnit;
 use crate::app::App;
 use crate::envoy::{Domains, Matched, Verdict, attribute_names};
 use crate::inline::{DESCRIPTOR, OVERRIDE};
@@ -58,9 +58,9 @@ impl<'a> ResolvedDescriptor<'a> {
         request: &'a RateLimitRequest,
     ) -> Result<Vec<Self>, Status> {
         let each = request.descriptors.iter().map(|descriptor| {
-            let cost = descriptor.hits_addend.as_ref().map(|hits| hits.value);
             // In protobuf 0 means unset.
-            let cost = cost.unwrap_or_else(|| u64::from(request.hits_addend.max(1))).min(MAX_COUNT);
+            let default = || u64::from(request.hits_addend.max(1));
+            let cost = descriptor.hits_addend.unwrap_or_else(default).min(MAX_COUNT);
             Self::one(app, domains, &request.domain, descriptor, cost)
         });
         let mut all = each.collect::<Result<Vec<_>, _>>()?;

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
-use envoy_types::pb::google::protobuf;
 use tollgate::{Algorithm, DAY, Decision, HOUR, Limit, MINUTE, Report, SECOND};
 use tollgate_http::{Headers, policy_name};
 
 use super::descriptors::ResolvedDescriptor;
+use super::pb::envoy::config::core::v3::HeaderValue;
+use super::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 /// Builds a response.
 pub(super) struct ResponseBuilder<'a> {
@@ -129,8 +126,8 @@ fn unit(period: Duration) -> Unit {
     units.iter().find(|(known, _)| *known == period).map_or(Unit::Unknown, |(_, unit)| *unit)
 }
 
-fn duration(span: Duration) -> protobuf::Duration {
-    protobuf::Duration {
+fn duration(span: Duration) -> prost_types::Duration {
+    prost_types::Duration {
         seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(span.subsec_nanos()).unwrap_or(0),
     }

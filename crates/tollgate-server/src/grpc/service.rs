@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::{Clock as _, Decision, Error, RequestBuf};
 use tonic::{Request, Response, Status};
 
 use super::descriptors::ResolvedDescriptor;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
+use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use super::response::ResponseBuilder;
 use crate::app::{App, STOPWATCH};
 use crate::config::Settings;

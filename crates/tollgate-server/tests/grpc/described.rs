@@ -1,12 +1,23 @@
 use super::*;
 use prost::Message as _;
-use prost_types::FileDescriptorSet;
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-/// The file of the service, which the set contains with all its dependencies.
+/// The file of the service, which imports all others.
 const FILE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// The descriptor set from which the types were generated, with thousands of other messages.
-fn all_descriptions() -> FileDescriptorSet {
+fn manifest_path(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The files in `proto/` and their imports, without comments.
+fn our_descriptors() -> FileDescriptorSet {
+    let mut set = protox::compile([FILE], [manifest_path("proto")]).unwrap();
+    set.file.iter_mut().for_each(|file| file.source_code_info = None);
+    set
+}
+
+/// The descriptor set of Envoy's whole interface.
+fn envoys_descriptors() -> FileDescriptorSet {
     let cargo = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO")).args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -22,23 +33,64 @@ fn all_descriptions() -> FileDescriptorSet {
     FileDescriptorSet::decode(&*fs::read(file).unwrap()).unwrap()
 }
 
-#[test]
-fn the_reflection_set_is_a_subset_of_the_generated_types_set() {
-    let mut set = all_descriptions();
-    let mut wanted = vec![FILE.to_owned()];
-    for index in 0.. {
-        let Some(name) = wanted.get(index).cloned() else { break };
-        let file = set.file.iter().find(|file| file.name() == name).unwrap();
-        let new: Vec<_> = file.dependency.iter().filter(|other| !wanted.contains(other)).cloned().collect();
-        wanted.extend(new);
-    }
-    set.file.retain(|file| wanted.iter().any(|name| name == file.name()));
-    // Comments are most of it.
-    set.file.iter_mut().for_each(|file| file.source_code_info = None);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/grpc/rls.bin");
+/// Compares a checked-in file with what was generated. `TOLLGATE_WRITE=1` writes it instead.
+#[track_caller]
+fn compare(path: &str, generated: &[u8]) {
+    let path = manifest_path(path);
     if std::env::var_os("TOLLGATE_WRITE").is_some() {
-        fs::write(&file, set.encode_to_vec()).unwrap();
+        fs::write(&path, generated).unwrap();
     }
-    let written = FileDescriptorSet::decode(&*fs::read(&file).unwrap()).unwrap();
-    assert!(written == set, "envoy-types has changed: run this with TOLLGATE_WRITE=1");
+    let same = fs::read(&path).unwrap_or_default() == generated;
+    assert!(same, "{path:?} is not what proto/ generates: run this test with TOLLGATE_WRITE=1");
+}
+
+#[test]
+fn the_generated_files_are_those_of_the_protos() {
+    let set = our_descriptors();
+    compare("src/grpc/rls.bin", &set.encode_to_vec());
+    let generated = directory("grpc-generated");
+    tonic_prost_build::configure().build_client(false).out_dir(&generated).compile_fds(set).unwrap();
+    for file in fs::read_dir(&generated).unwrap() {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        compare(&format!("src/grpc/pb/{name}"), &fs::read(file.path()).unwrap());
+    }
+}
+
+/// Removes the annotations, which tollgate's files do not have.
+fn without_options(message: &mut DescriptorProto) {
+    message.options = None;
+    message.field.iter_mut().for_each(|field| field.options = None);
+    message.enum_type.iter_mut().for_each(enum_without_options);
+    message.nested_type.iter_mut().for_each(without_options);
+}
+
+fn enum_without_options(values: &mut EnumDescriptorProto) {
+    values.options = None;
+    values.value.iter_mut().for_each(|value| value.options = None);
+}
+
+#[test]
+fn every_message_and_service_is_the_one_of_envoy() {
+    let mut theirs = envoys_descriptors();
+    for file in &mut theirs.file {
+        file.message_type.iter_mut().for_each(without_options);
+        file.enum_type.iter_mut().for_each(enum_without_options);
+        file.service
+            .iter_mut()
+            .flat_map(|service| &mut service.method)
+            .for_each(|method| method.options = None);
+    }
+    let envoys = |file: &&FileDescriptorProto| file.package().starts_with("envoy.");
+    for ours in our_descriptors().file.iter().filter(envoys) {
+        let theirs = theirs.file.iter().find(|file| file.name() == ours.name()).unwrap();
+        assert_eq!(ours.package(), theirs.package());
+        assert_eq!(ours.service, theirs.service);
+        for message in &ours.message_type {
+            assert!(theirs.message_type.contains(message), "{message:#?}");
+        }
+        for values in &ours.enum_type {
+            assert!(theirs.enum_type.contains(values), "{values:#?}");
+        }
+    }
 }
