@@ -36,7 +36,7 @@ impl Process {
     /// A tollgate with one worker that listens for one protocol, with a limit that nobody reaches.
     pub fn tollgate(root: &Path, protocol: &str) -> Self {
         let address = free_address();
-        let mut command = Command::new(root.join("target/release/tollgate"));
+        let mut command = Command::new(root.join("target/dist/tollgate"));
         command.args(["serve", "--workers", "1", "--limit", "1000000000/s"]);
         for listener in ["http", "grpc", "resp"] {
             command.arg(format!("--{listener}")).arg(if listener == protocol { &address } else { "off" });

@@ -224,7 +224,7 @@ fn bench_servers(arguments: &[&str]) -> Result<(), String> {
             &["install", "throttlecrab-server", "--version", "0.4.40", "--root", rivals],
         )?;
     }
-    cargo("the server", &["build", "--release", "--package", "tollgate-server"])?;
+    cargo("the server", &["build", "--profile", "dist", "--package", "tollgate-server"])?;
     bench_with("server", arguments)
 }
 
