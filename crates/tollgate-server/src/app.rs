@@ -89,6 +89,7 @@ pub(crate) struct Snapshot {
 #[derive(Debug)]
 struct Rules {
     file: RuleSet,
+    /// A limit whose rule is gone has no effect until the rule is back.
     client_limits: Vec<ClientLimit>,
     /// The file's extent, to recognise a truncated one.
     extent: Extent,
@@ -108,9 +109,15 @@ impl App {
     pub fn new(origin: Origin, config: Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let Config { fixed, settings, rules, warnings: _, text, extent } = config;
         let decisions = Arc::new(DecisionCounts::new(settings.hash_keys_in_logs)?);
-        let in_force = compose(&rules, &[], &fixed, &settings).map_err(|error| error.to_string())?;
+        let store = fixed.store.open(loading::progress_reporter())?;
+        let client_limits = match fixed.store.data_directory() {
+            Some(directory) => client_limits::load(directory, &store)?,
+            None => Vec::new(),
+        };
+        let in_force =
+            compose(&rules, &client_limits, &fixed, &settings).map_err(|error| error.to_string())?;
         let limiter = Limiter::builder(in_force)
-            .store(fixed.store.open(loading::progress_reporter())?)
+            .store(store)
             .clock(Arc::clone(&clock))
             .observer(DecisionObserver::new(Arc::clone(&decisions)))
             .deadline(fixed.store.deadline)
@@ -127,7 +134,7 @@ impl App {
             fixed,
             reloadable: Reloadable {
                 snapshot: ArcSwap::from_pointee(snapshot),
-                rules: Mutex::new(Rules { file: rules, client_limits: Vec::new(), extent }),
+                rules: Mutex::new(Rules { file: rules, client_limits, extent }),
                 text: Mutex::new(text),
             },
             generated_token: Secret::random()?,
@@ -287,9 +294,7 @@ impl App {
         }
         let Config { fixed, settings, rules: file, warnings, text: _, extent } = config;
         warnings.iter().for_each(|warning| warn!("{warning}"));
-        let mut client_limits = rules.client_limits.clone();
-        client_limits.retain(|limit| is_per_client(&file, limit.replacement.rule().as_str()));
-        let replaced = self.publish(&file, &client_limits, Arc::new(settings)).map_err(|error| {
+        let replaced = self.publish(&file, &rules.client_limits, Arc::new(settings)).map_err(|error| {
             let restart = if fixed.store == self.fixed.store {
                 ""
             } else {
@@ -298,7 +303,7 @@ impl App {
             ConfigErrors::sentence(name(), format!("{error}{restart}"))
         })?;
         let had_token = replaced.settings.admin_token.is_some();
-        *rules = Rules { file, client_limits, extent };
+        (rules.file, rules.extent) = (file, extent);
         self.decisions.names.set_masked(self.snapshot().settings.hash_keys_in_logs);
         drop(rules);
         if had_token && let Some(token) = self.generated_token() {
@@ -337,7 +342,9 @@ fn compose(
     fixed: &Fixed,
     settings: &Settings,
 ) -> Result<RuleSet, Error> {
-    let overrides = client_limits.iter().map(|limit| &limit.replacement).chain(file.overrides()).cloned();
+    let client_limits = client_limits.iter().map(|limit| &limit.replacement);
+    let client_limits = client_limits.filter(|limit| is_per_client(file, limit.rule().as_str()));
+    let overrides = client_limits.chain(file.overrides()).cloned();
     let inline = inline::rules(&fixed.addresses, settings.on_store_error, fixed.store.inline_keys());
     let rules = RuleSet::new(file.rules().iter().cloned().chain(inline))?.with_overrides(overrides)?;
     Ok(if settings.deny_uncovered { rules.deny_uncovered() } else { rules })

@@ -81,7 +81,7 @@ stop_delay.")]
         /// rediss:// for TLS, redis+sentinel://h1,h2/service or redis+cluster://h1,h2
         #[arg(long, value_name = "URL", conflicts_with = "data")]
         redis: Option<String>,
-        /// Data directory: budgets survive restarts and crashes
+        /// Data directory: budgets, and limits set for single clients, survive restarts and crashes
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
         /// Worker threads [default: one per processor]

@@ -262,7 +262,7 @@ fn a_per_client_limit_survives_a_reload() {
     let mut server =
         Server::logging(Command::new(TOLLGATE).args(["serve", "--config", file.to_str().unwrap()]));
     let limit = json!({"rule": "per-client", "limit": "100/hour fixed"});
-    assert_eq!(server.admin("PUT", "/v1/clients/vip/limits", Some(&limit)).status, 204);
+    assert_eq!(server.admin("PUT", "/v1/clients/vip/limits", Some(&limit)).status, 200);
     replace(&file, &rules("20/hour fixed"));
     server.log_line("is in effect");
     assert_eq!((left(&server, "vip"), left(&server, "other")), (json!(100), json!(20)));
@@ -275,6 +275,9 @@ fn a_per_client_limit_survives_a_reload() {
     server.log_line("is in effect");
     assert_eq!(left(&server, "vip"), 30, "its rule is gone");
     assert_eq!(server.admin("GET", "/v1/rules", None).json()["overrides"], json!([]));
+    replace(&file, &rules("20/hour fixed"));
+    server.log_line("is in effect");
+    assert_eq!(left(&server, "vip"), 100, "its rule is back");
 }
 
 #[test]

@@ -1,10 +1,18 @@
 //! Limits that administrators set for single clients while the server runs.
+//!
+//! A data directory keeps them. In memory, and with Redis, they end with the server. No other server
+//! learns of them: Redis holds budgets, not rules.
 
 use std::sync::Arc;
 
 use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleSet};
+use tracing::warn;
 
 use super::App;
+
+mod file;
+
+pub(super) use file::load;
 
 /// The most per-client limits.
 const CLIENT_LIMITS_MAX: usize = 10_000;
@@ -16,7 +24,22 @@ pub(super) struct ClientLimit {
     pub(super) replacement: Override,
 }
 
+impl ClientLimit {
+    fn new(client: String, rule: &str, limits: Limits) -> Self {
+        let replacement = Override::new(rule, limits).exactly(CLIENT, &client);
+        Self { client, replacement }
+    }
+}
+
 impl App {
+    /// How far per-client limits reach, in words.
+    pub(crate) fn client_limits_reach(&self) -> &'static str {
+        match self.fixed.store.data_directory() {
+            Some(_) => "this server, also after a restart",
+            None => "this server, until it stops",
+        }
+    }
+
     /// Checks that a rule is keyed by client alone, so that a client can have another limit.
     ///
     /// # Errors
@@ -31,15 +54,19 @@ impl App {
         self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
     }
 
-    /// Replaces a rule's limits for one client, until the server stops.
+    /// Replaces a rule's limits for one client. Blocks while a data directory is written.
     ///
     /// # Errors
-    /// [`Error::UnknownRule`] if the rule does not exist or is not keyed by client alone.
+    /// [`Error::UnknownRule`] if the rule does not exist or is not keyed by client alone, and
+    /// [`Error::StoreUnavailable`] if the data directory cannot be written. Then nothing changes.
     pub(crate) fn set_client_limit(&self, client: &str, rule: &str, limits: Limits) -> Result<(), Error> {
         self.change_client_limits(client, Some(rule), Some(limits))
     }
 
     /// Removes the limits of one client, for one rule or all.
+    ///
+    /// # Errors
+    /// As [`set_client_limit`](Self::set_client_limit).
     pub(crate) fn clear_client_limits(&self, client: &str, rule: Option<&str>) -> Result<(), Error> {
         self.change_client_limits(client, rule, None)
     }
@@ -69,10 +96,18 @@ impl App {
                     reason,
                 });
             }
-            let replacement = Override::new(rule, limits).exactly(CLIENT, client);
-            client_limits.push(ClientLimit { client: client.into(), replacement });
+            client_limits.push(ClientLimit::new(client.into(), rule, limits));
         }
-        self.publish(&rules.file, &client_limits, Arc::clone(&self.snapshot().settings))?;
+        let publish = |client_limits: &[ClientLimit]| {
+            self.publish(&rules.file, client_limits, Arc::clone(&self.snapshot().settings))
+        };
+        publish(&client_limits)?;
+        let saved = self.fixed.store.data_directory().map(|directory| file::save(directory, &client_limits));
+        if let Some(Err(error)) = saved {
+            warn!(%error, "a per-client limit was not changed: the data directory cannot be written");
+            publish(&rules.client_limits)?;
+            return Err(Error::StoreUnavailable);
+        }
         rules.client_limits = client_limits;
         Ok(())
     }

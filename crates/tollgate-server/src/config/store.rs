@@ -303,6 +303,14 @@ impl Store {
             .sweep(self.sweep_interval, self.idle_for)
     }
 
+    /// The data directory, if state is kept on disk.
+    pub(crate) fn data_directory(&self) -> Option<&Path> {
+        match &self.location {
+            Location::Disk(disk) => Some(&disk.data),
+            Location::Memory | Location::Redis(_) => None,
+        }
+    }
+
     /// The most keys with inline limits, per protocol.
     pub(crate) fn inline_keys(&self) -> u64 {
         self.keys(self.inline_share)

@@ -9,6 +9,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 use tollgate::{CLIENT, Error, Limit, Limits, Report, Request, Store as _, Timestamp, parse_duration};
 use tollgate_http::Head;
 use tracing::info;
@@ -98,6 +99,14 @@ pub(super) struct OwnLimit {
 enum Notations {
     One(String),
     Several(Vec<String>),
+}
+
+/// How far a change of a client's limits reaches.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Reach {
+    /// The servers that apply the change, and for how long.
+    #[schema(example = "this server, until it stops")]
+    reach: &'static str,
 }
 
 /// How many units to charge or refund.
@@ -228,8 +237,9 @@ pub(super) async fn unblock(
 
 /// Set a client's limits
 ///
-/// They replace the rule's limits until the server stops. Usage is kept. Put permanent limits in
-/// the configuration file.
+/// They replace the rule's limits on this server. With a data directory they survive a restart;
+/// otherwise they end with the server. Usage is kept. Put limits of several servers in their
+/// configuration files.
 #[utoipa::path(
     put,
     path = "/v1/clients/{client}/limits",
@@ -238,7 +248,7 @@ pub(super) async fn unblock(
     params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
     request_body = OwnLimit,
     responses(
-        (status = 204, description = "set"),
+        (status = 200, description = "set", body = Reach),
         AdminErrors,
     )
 )]
@@ -259,9 +269,12 @@ pub(super) async fn set_limit(
         .map_err(api_error)?;
     // A rejected limit must not reach the limiter, which keeps lists of limits for good.
     limits.iter().try_for_each(|limit| app.limiter.store().accepts(limit)).map_err(api_error)?;
-    app.set_client_limit(&client, &rule, Limits::from(limits)).map_err(api_error)?;
-    info!(client = app.logged(&client), rule, limit = notations.join(", "), "a client's limits were set");
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let logged = app.logged(&client);
+    let name = rule.clone();
+    let change = move |app: &App| app.set_client_limit(&client, &name, Limits::from(limits));
+    let changed = change_limits(app, change).await?;
+    info!(client = logged, rule, limit = notations.join(", "), "a client's limits were set");
+    Ok(changed)
 }
 
 /// Remove a client's limits
@@ -275,7 +288,7 @@ pub(super) async fn set_limit(
         ("rule" = Option<String>, Query, description = "the rule; all rules if absent"),
     ),
     responses(
-        (status = 204, description = "the rules' limits apply again"),
+        (status = 200, description = "the rules' limits apply again", body = Reach),
         AdminErrors,
     )
 )]
@@ -285,10 +298,24 @@ pub(super) async fn clear_limits(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
-    let rule = parameters(&query)?.into_iter().find(|(name, _)| name == "rule").map(|(_, rule)| rule);
-    app.clear_client_limits(&client, rule.as_deref()).map_err(|error| not_per_client(&app, error))?;
-    info!(client = app.logged(&client), "a client's limits were removed");
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let rule = parameters(&query)?.into_iter().find(|(name, _)| name == "rule");
+    let rule = rule.map(|(_, rule)| rule.into_owned());
+    let logged = app.logged(&client);
+    let changed = change_limits(app, move |app| app.clear_client_limits(&client, rule.as_deref())).await?;
+    info!(client = logged, "a client's limits were removed");
+    Ok(changed)
+}
+
+/// Changes per-client limits on a thread that may wait for the disk.
+async fn change_limits(
+    app: Arc<App>,
+    change: impl FnOnce(&App) -> Result<(), Error> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let changed = spawn_blocking(move || {
+        change(&app).map_err(|error| not_per_client(&app, error))?;
+        Ok(ok(&Reach { reach: app.client_limits_reach() }))
+    });
+    changed.await.unwrap_or_else(|_| Err(api_error(Error::StoreUnavailable)))
 }
 
 /// Charge a client
