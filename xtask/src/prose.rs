@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 const COLUMNS: usize = 100;
 
-/// Directories that hold nothing of ours.
-const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", "venv"];
+/// Directories that hold nothing of ours. `pb` is generated.
+const SKIPPED: [&str; 5] = ["target", "node_modules", ".git", "venv", "pb"];
 
 /// What `cargo xtask bench` writes.
 const GENERATED: &str = "RESULTS.md";

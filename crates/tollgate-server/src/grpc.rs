@@ -38,7 +38,7 @@ use health::Health;
 use pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use service::RateLimits;
 
-/// The file descriptor set of the service and its messages, for reflection: generated with the types.
+/// The file descriptor set of the service and its messages, for reflection. Generated with them.
 const DESCRIPTORS: &[u8] = include_bytes!("grpc/rls.bin");
 
 /// The path of the rate limit method.

@@ -5,7 +5,6 @@
 #![expect(
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
-    clippy::use_self,
     unreachable_pub,
     reason = "generated code"
 )]
