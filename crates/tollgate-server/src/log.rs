@@ -2,25 +2,26 @@
 
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::LogFormat;
 
 /// Installs the logger.
-pub(crate) fn start(filter: &str, format: LogFormat) {
+pub(crate) fn start(filter: Targets, format: LogFormat) {
     let pretty = match format {
         LogFormat::Auto => io::stderr().is_terminal(),
         LogFormat::Pretty => true,
         LogFormat::Json => false,
     };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal());
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    let filtered = tracing_subscriber::registry().with(filter);
     // A logger that is already installed stays.
     let _ = if pretty {
-        builder.try_init()
+        filtered.with(lines).try_init()
     } else {
-        builder.json().flatten_event(true).with_span_list(false).try_init()
+        filtered.with(lines.json().flatten_event(true).with_span_list(false)).try_init()
     };
 }

@@ -129,7 +129,7 @@ pub(crate) fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), Str
     let config = origin.load().map_err(|errors| errors.render(colour))?;
     let warnings = config.warnings.clone();
     let Fixed { addresses, workers, log, log_format, store, .. } = config.fixed.clone();
-    log::start(&log, log_format);
+    log::start(log, log_format);
     descriptors::raise();
     let clock: Arc<dyn Clock> = if store.coarse_clock { Arc::new(CoarseClock) } else { Arc::new(TokioClock) };
     let app = Arc::new(App::new(origin, config, clock)?);

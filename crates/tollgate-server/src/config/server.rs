@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tollgate::SECOND;
 use tollgate_http::{ForwardedBy, Identity, Proxies};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::reader::{At, Section, Setting as _};
 use super::source::Source;
-use super::values::{Address, Delay, Filter, Network};
+use super::values::{Address, Delay, Network};
 use super::{ConfigError, Flags, Store};
 
 /// The address of a listener that is off.
@@ -42,8 +43,8 @@ pub struct Fixed {
     pub timeout: Duration,
     /// How long to serve after readiness has turned false, so that load balancers notice.
     pub stop_delay: Duration,
-    /// The log filter, in the syntax of `tracing`.
-    pub log: String,
+    /// The log filter.
+    pub log: Targets,
     /// The log format.
     pub log_format: LogFormat,
     /// The store's settings.
@@ -130,7 +131,7 @@ pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags,
         max_connections_per_peer: connections(&mut server, "max_connections_per_peer", 1_000),
         timeout: timeout.value,
         stop_delay: server.get_or("stop_delay", Delay(Duration::ZERO)).0,
-        log: server.get_or::<Filter>("log", Filter("info".into())).0,
+        log: server.get_or("log", Targets::new().with_default(LevelFilter::INFO)),
         log_format: server.choice("log_format", &formats).map_or(LogFormat::Auto, |format| format.value),
         store,
     };

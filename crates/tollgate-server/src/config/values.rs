@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tollgate::{Limit, parse_duration};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::reader::{ParseError, Setting};
 use super::tree::{Scalar, ScalarKind};
@@ -127,19 +127,30 @@ impl Setting for Network {
     }
 }
 
-/// A log filter.
-pub(super) struct Filter(pub(super) String);
-
-impl Setting for Filter {
+/// A log filter: a level, or levels of targets.
+impl Setting for Targets {
     const EXPECTED: &'static str = "a level in quotes, such as \"info\"";
 
     fn from_text(text: &str) -> Result<Self, ParseError> {
-        EnvFilter::try_new(text).map_err(|error| {
-            ParseError::new(
-                error.to_string(),
-                "write error, warn, info, debug or trace, or tollgate::access=debug,info",
-            )
-        })?;
-        Ok(Self(text.into()))
+        text.split(',').map(str::trim).try_fold(Self::new(), |filter, directive| {
+            Ok(match directive.split_once('=') {
+                // A bracket is a filter by span, which this is not.
+                Some((target, its_level)) if !target.contains('[') => {
+                    filter.with_target(target.trim(), level(its_level.trim())?)
+                }
+                _ => filter.with_default(level(directive)?),
+            })
+        })
     }
+}
+
+fn level(text: &str) -> Result<LevelFilter, ParseError> {
+    // `LevelFilter` reads an empty text as `error`.
+    let known = text.parse().ok().filter(|_| !text.is_empty());
+    known.ok_or_else(|| {
+        ParseError::new(
+            format!("{text:?} is not a level"),
+            "write error, warn, info, debug, trace or off, or tollgate::access=debug,info",
+        )
+    })
 }
