@@ -57,7 +57,7 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(monitor::readyz))
         .routes(routes!(monitor::metrics))
         .split_for_parts();
-    let document = Arc::new(document);
+    let document = Arc::new(document::finished(document));
     let document = move || ready(ok(&*document));
     router
         .route("/auth/", any(auth::told_by_path))

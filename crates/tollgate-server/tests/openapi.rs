@@ -1,14 +1,18 @@
 //! `/openapi.json` and `/metrics`, tested with third-party tools: schemathesis, which generates
-//! requests from the document and checks every response, and the parser of Prometheus's Python
-//! client.
+//! requests from the document and checks every response; Redocly's linter; openapi-typescript, whose
+//! client a compiler checks; and the parser of Prometheus's Python client.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use common::{Server, TOKEN, directory};
+use node::node_tools;
 use python::python_with;
+use serde_json::{Value, json};
 
 mod common;
+#[path = "common/node.rs"]
+mod node;
 #[path = "../../tollgate-http/tests/common/python.rs"]
 mod python;
 
@@ -57,6 +61,96 @@ fn the_server_conforms_to_its_openapi_document() {
     assert!(ran.status.success(), "{said}");
     assert!(said.contains("Tested: 24"), "every operation: {said}");
     assert_eq!(server.get("/healthz").status, 200);
+}
+
+/// A program that uses the generated types. It has an error where TypeScript expects one.
+const PROGRAM: &str = r#"
+import type { operations, paths } from "./schema";
+type Set = paths["/v1/clients/{client}/limits"]["put"];
+export const body: Set["requestBody"]["content"]["application/json"] = { rule: "per-client", limit: ["1/s", "9/d"] };
+export const reach: string = ({} as Set["responses"][200]["content"]["application/json"]).reach;
+export const remaining: operations["by_path"]["responses"][200]["content"]["application/json"]["remaining"] = 9;
+// @ts-expect-error a number is no limit
+export const wrong: typeof body = { rule: "per-client", limit: 5 };
+"#;
+
+#[test]
+fn a_linter_and_a_generator_of_clients_accept_the_document() {
+    let server = server("linted");
+    let (tools, workplace) = (node_tools(), directory("openapi-linted"));
+    fs::write(workplace.join("openapi.json"), server.get("/openapi.json").body).unwrap();
+    fs::write(workplace.join("program.ts"), PROGRAM).unwrap();
+    let commands: [(&str, &[&str]); 3] = [
+        ("redocly", &["lint", "--extends=recommended-strict", "openapi.json"]),
+        ("openapi-typescript", &["openapi.json", "--output", "schema.d.ts"]),
+        ("tsc", &["--strict", "--noEmit", "program.ts"]),
+    ];
+    for (program, arguments) in commands {
+        let mut command = Command::new(tools.join("node_modules/.bin").join(program));
+        command.current_dir(&workplace).args(arguments);
+        // Neither statistics nor a search for newer versions.
+        command.env("REDOCLY_TELEMETRY", "off").env("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true");
+        let ran = command.output().unwrap();
+        let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        assert!(ran.status.success(), "{program}: {}", said.concat());
+    }
+}
+
+#[test]
+fn the_document_says_where_the_server_is_and_which_operations_need_the_token() {
+    let document = server("described").get("/openapi.json").json();
+    assert_eq!(document["servers"], json!([{ "url": "/" }]));
+    assert_eq!(document["components"]["securitySchemes"]["admin"]["scheme"], "bearer");
+    assert_eq!(document["security"], json!([{}]), "no token by default");
+    let mut ids = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let is_admin = operation["tags"][0] == "administration";
+            let security = if is_admin { json!([{ "admin": [] }]) } else { Value::Null };
+            assert_eq!(operation["security"], security, "{method} {path}");
+            assert_eq!(operation["responses"]["401"].is_object(), is_admin, "{method} {path}");
+            ids.push(operation["operationId"].as_str().unwrap().to_owned());
+        }
+    }
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "{ids:?}");
+}
+
+#[test]
+fn the_pattern_of_a_duration_matches_what_the_server_accepts() {
+    const MATCHING: &str = "const [pattern, ...texts] = process.argv.slice(1);
+        console.log(JSON.stringify(texts.filter((text) => new RegExp(pattern, 'u').test(text))))";
+    let server = server("durations");
+    let schemas = &server.get("/openapi.json").json()["components"]["schemas"];
+    let reserve =
+        |ttl: &str| server.post("/v1/reserve", &json!({ "attributes": { "client": ttl }, "ttl": ttl }));
+    let block = |span: &str| server.admin("PUT", "/v1/clients/a/block", Some(&json!({ "for": span })));
+    let cases: [(&str, &str, &dyn Fn(&str) -> u16, &[&str], &[&str]); 2] = [
+        (
+            "Reserve",
+            "ttl",
+            &|ttl| reserve(ttl).status,
+            &["500ms", "30s", "90 s", "3600s", "10m", "60 minutes", "1m30s", "1h"],
+            &["", "0s", "10", "3601s", "61m", "2h", "1s1m"],
+        ),
+        (
+            "Block",
+            "for",
+            &|span| block(span).status,
+            &["500ms", "90s", "86400s", "10m", "20 minutes", "1h30m", "30d", "2 weeks"],
+            &["", "0s", "10", "10x", "1m1h"],
+        ),
+    ];
+    for (schema, field, status, valid, invalid) in cases {
+        let pattern = schemas[schema]["properties"][field]["pattern"].as_str().unwrap();
+        let mut node = Command::new("node");
+        let matching = node.args(["-e", MATCHING, "--", pattern]).args(valid).args(invalid).output().unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&matching.stdout).unwrap(), json!(valid), "{field}");
+        let accepted = valid.iter().chain(invalid).filter(|span| status(span) == 200);
+        assert_eq!(accepted.collect::<Vec<_>>(), valid.iter().collect::<Vec<_>>(), "{field}");
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(super) struct Block {
     #[serde(rename = "for")]
     #[schema(
         example = "10m",
-        pattern = "^[1-9][0-9]{0,3} ?(ms|s|seconds?|m|min|minutes?|h|hours?|d|days?)$"
+        pattern = "^([1-9][0-9]{0,5} ?(ms|s|seconds?|m|min|minutes?|h|hours?)|[1-9][0-9]{0,3} ?(d|days?|w|weeks?)|[1-9][0-9]?h[1-9][0-9]?m)$"
     )]
     span: String,
 }

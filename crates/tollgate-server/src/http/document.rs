@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use tollgate_http::{Denied, Numbers, Problem};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
-    Response, ResponseBuilder, Schema,
+    Response, ResponseBuilder, Schema, Server,
 };
 use utoipa::{IntoResponses, PartialSchema as _, ToSchema};
 
@@ -22,7 +22,8 @@ pub(super) fn about() -> OpenApi {
         .schemas_from_iter(schemas::<Denied>(Numbers::DENIAL))
         .schemas_from_iter(schemas::<Denied<Answer>>(Answer::DENIAL))
         .security_scheme("admin", SecurityScheme::Http(token.build()));
-    let license = LicenseBuilder::new().name(env!("CARGO_PKG_LICENSE")).build();
+    let license = env!("CARGO_PKG_LICENSE");
+    let license = LicenseBuilder::new().name(license).identifier(Some(license)).build();
     let info = InfoBuilder::new()
         .title("tollgate")
         .version(env!("CARGO_PKG_VERSION"))
@@ -30,7 +31,28 @@ pub(super) fn about() -> OpenApi {
             "Rate limiting for Rust services and for any stack: exact, fast; in memory, on disk or in Redis.",
         ))
         .license(Some(license));
-    OpenApiBuilder::new().info(info).components(Some(components.build())).build()
+    OpenApiBuilder::new()
+        .info(info)
+        // Relative to the document: the server that sends it.
+        .servers(Some([Server::new("/")]))
+        // No token, except where an operation says otherwise.
+        .security(Some([SecurityRequirement::default()]))
+        .components(Some(components.build()))
+        .build()
+}
+
+/// Corrects the output of the annotations.
+pub(super) fn finished(mut document: OpenApi) -> OpenApi {
+    // Both methods of `/auth` have the same handler, whose name is the operation id.
+    let auth = document.paths.paths.get_mut("/auth");
+    if let Some(post) = auth.and_then(|methods| methods.post.as_mut()) {
+        post.operation_id = Some("told_by_headers_of_post".into());
+    }
+    // Problems contain its members, and nothing refers to it.
+    if let Some(components) = &mut document.components {
+        components.schemas.remove("About");
+    }
+    document
 }
 
 /// The schema of a problem with the members `M`, named `name`, and its parts.
@@ -43,6 +65,9 @@ fn schemas<M: ToSchema>(name: &str) -> Vec<(String, RefOr<Schema>)> {
 
 /// The errors of any request.
 pub(super) struct CommonErrors;
+
+/// The error of a request that cannot fail otherwise.
+pub(super) struct HostError;
 
 /// The errors of an administrative request.
 pub(super) struct AdminErrors;
@@ -80,6 +105,12 @@ const COMMON_ERRORS: [(u16, &str); 7] = [
 impl IntoResponses for CommonErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems("Problem", &COMMON_ERRORS)
+    }
+}
+
+impl IntoResponses for HostError {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems("Problem", &[(400, "the Host field is missing, ambiguous or invalid")])
     }
 }
 

@@ -13,7 +13,7 @@ use tollgate_http::millis_ceil;
 use tollgate_redis::RedisStore;
 use utoipa::ToSchema;
 
-use super::document::{AdminErrors, CommonErrors};
+use super::document::{AdminErrors, CommonErrors, HostError};
 use super::ok;
 use super::problem::{ApiError, count};
 use crate::app::App;
@@ -109,7 +109,15 @@ struct HeavyAnswer {
 }
 
 /// Liveness
-#[utoipa::path(get, path = "/healthz", tag = "monitoring", responses((status = 200, description = "the process is up", body = Status)))]
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "monitoring",
+    responses(
+        (status = 200, description = "the process is up", body = Status),
+        HostError,
+    )
+)]
 pub(super) async fn healthz() -> Response {
     ok(&Status { status: "up" })
 }
@@ -136,7 +144,10 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, ApiE
     get,
     path = "/metrics",
     tag = "monitoring",
-    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"))
+    responses(
+        (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+        HostError,
+    )
 )]
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let mut response = metrics::render(&app).into_response();

@@ -42,7 +42,7 @@ pub(super) struct Reserve {
     #[serde(default = "default_ttl")]
     #[schema(
         example = "30s",
-        pattern = "^([1-9][0-9]{0,2} ?(ms|s|seconds?)|[1-5]?[1-9] ?(m|min|minutes?))$"
+        pattern = "^([1-9][0-9]{0,5} ?ms|([1-9][0-9]{0,2}|[12][0-9]{3}|3[0-5][0-9]{2}|3600) ?(s|seconds?)|([1-9]|[1-5][0-9])m([1-9]|[1-5][0-9])s|([1-9]|[1-5][0-9]|60) ?(m|min|minutes?)|1 ?(h|hour))$"
     )]
     ttl: String,
 }

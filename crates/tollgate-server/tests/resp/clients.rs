@@ -154,7 +154,7 @@ Promise.resolve().then(() => speak(2)).then(() => speak(3)).then(
 ";
     let server = Server::everywhere(&[]);
     let mut node = Command::new("node");
-    node.current_dir(node_with("ioredis@6.0.0")).args(["-e", SCRIPT, port(&server), TOKEN]);
+    node.current_dir(node_tools()).args(["-e", SCRIPT, port(&server), TOKEN]);
     let ran = node.output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use common::{Server, TOKEN, directory};
-use node::node_with;
+use node::node_tools;
 use python::python_with;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::{Client, Connection, ErrorKind, RedisError, TlsCertificates, Value};
