@@ -139,14 +139,15 @@ Examples:
   tollgate dump --data /var/lib/tollgate > state.jsonl
   tollgate dump --data /old | tollgate restore --data /new
 
-No server may use the directory meanwhile. Keep the dump as secret as the clients' names: it does not
-contain them, but a reader can test whether a given name is in it.")]
+No server may use the directory meanwhile. POST /v1/backup dumps the state of a server that runs.
+Keep the dump as secret as the clients' names: it does not contain them, but a reader can test
+whether a given name is in it.")]
     Dump {
         /// Data directory
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Create a data directory from the output of `tollgate dump`
+    /// Create a data directory from the output of `tollgate dump`, or from a backup
     #[command(after_help = "\
 Examples:
   tollgate restore --data /var/lib/tollgate < state.jsonl

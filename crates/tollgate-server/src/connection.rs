@@ -26,7 +26,7 @@ use crate::tls::Tls;
 mod lifecycle;
 mod table;
 
-pub(crate) use lifecycle::{Connection, Ending, Lifecycle, Phase};
+pub(crate) use lifecycle::{Answering, Connection, Ending, Lifecycle, Phase};
 pub(crate) use table::Counts;
 use table::{ConnectionTable, Slot};
 

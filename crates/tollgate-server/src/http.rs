@@ -15,6 +15,7 @@ use crate::app::App;
 
 mod admin;
 mod auth;
+mod backup;
 mod blocks;
 mod check;
 mod connection;
@@ -36,6 +37,7 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(admin::set_limit, admin::clear_limits))
         .routes(routes!(admin::penalise))
         .routes(routes!(admin::refund))
+        .routes(routes!(backup::backup))
         .routes(routes!(blocks::blocks))
         .routes(routes!(rules::rules))
         .routes(routes!(rules::clear))

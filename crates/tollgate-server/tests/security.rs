@@ -30,6 +30,7 @@ fn administration_needs_the_token_and_the_token_is_never_shown() {
         ("DELETE", "/v1/clients/a/limits"),
         ("POST", "/v1/clients/a/penalise"),
         ("POST", "/v1/clients/a/refund"),
+        ("POST", "/v1/backup"),
         ("GET", "/v1/blocks"),
         ("DELETE", "/v1/rules/per-client/state"),
         ("GET", "/v1/rules"),

@@ -48,19 +48,34 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     slot: Arc<Slot>,
     lifecycle: watch::Receiver<Lifecycle>,
-    /// The number of requests received.
-    received: AtomicU64,
+    /// The number of requests received, and of parts of answers taken.
+    received: Arc<AtomicU64>,
     /// Whether a request has begun that must not take forever.
     is_unfinished: AtomicBool,
 }
 
+/// The progress of an answer that is sent in parts. It outlives the request.
+#[derive(Clone, Debug)]
+pub(crate) struct Answering {
+    received: Arc<AtomicU64>,
+    slot: Arc<Slot>,
+}
+
+impl Answering {
+    /// As [`Connection::busy`].
+    pub(crate) fn busy(&self) -> Busy {
+        self.slot.busy()
+    }
+
+    /// Counts a part, so that an answer may take longer than the timeout while its peer takes it.
+    pub(crate) fn count(&self) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Connection {
-    pub(super) const fn new(
-        peer: SocketAddr,
-        slot: Arc<Slot>,
-        lifecycle: watch::Receiver<Lifecycle>,
-    ) -> Self {
-        let (received, is_unfinished) = (AtomicU64::new(0), AtomicBool::new(false));
+    pub(super) fn new(peer: SocketAddr, slot: Arc<Slot>, lifecycle: watch::Receiver<Lifecycle>) -> Self {
+        let (received, is_unfinished) = (Arc::default(), AtomicBool::new(false));
         Self { peer, slot, lifecycle, received, is_unfinished }
     }
 
@@ -72,6 +87,11 @@ impl Connection {
     /// Counts a request.
     pub(crate) fn count(&self) {
         self.received.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The progress of an answer that is sent in parts.
+    pub(crate) fn answering(&self) -> Answering {
+        Answering { received: Arc::clone(&self.received), slot: Arc::clone(&self.slot) }
     }
 
     /// Sets the number of requests received, and whether the next one has begun.
@@ -176,6 +196,7 @@ mod tests {
             assert!(times_out(ending, 2, |_| {}), "no request at all");
             assert!(!times_out(ending, 1, |_| {}), "one tick may come at once");
             assert!(!times_out(ending, 9, Connection::count));
+            assert!(!times_out(ending, 9, |connection| connection.answering().count()), "a long answer");
         }
         assert!(times_out(HTTP, 2, |connection| connection.progress(1, false)));
     }

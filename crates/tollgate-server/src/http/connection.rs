@@ -95,6 +95,9 @@ impl Http {
         if !bypass || log {
             request.extensions_mut().insert(PeerAddr(connection.peer));
         }
+        if route == Route::ADMINISTRATION {
+            request.extensions_mut().insert(connection.answering());
+        }
         let entry = log.then(|| Entry::new(&self.app, &request));
         let immediate = match host::check(request.version(), request.headers()) {
             Err(error) => Some(error.into_bytes()),
