@@ -127,30 +127,26 @@ fn the_pattern_of_a_duration_matches_what_the_server_accepts() {
     let reserve =
         |ttl: &str| server.post("/v1/reserve", &json!({ "attributes": { "client": ttl }, "ttl": ttl }));
     let block = |span: &str| server.admin("PUT", "/v1/clients/a/block", Some(&json!({ "for": span })));
-    let cases: [(&str, &str, &dyn Fn(&str) -> u16, &[&str], &[&str]); 2] = [
-        (
-            "Reserve",
-            "ttl",
-            &|ttl| reserve(ttl).status,
-            &["500ms", "30s", "90 s", "3600s", "10m", "60 minutes", "1m30s", "1h"],
-            &["", "0s", "10", "3601s", "61m", "2h", "1s1m"],
-        ),
-        (
-            "Block",
-            "for",
-            &|span| block(span).status,
-            &["500ms", "90s", "86400s", "10m", "20 minutes", "1h30m", "30d", "2 weeks"],
-            &["", "0s", "10", "10x", "1m1h"],
-        ),
-    ];
-    for (schema, field, status, valid, invalid) in cases {
-        let pattern = schemas[schema]["properties"][field]["pattern"].as_str().unwrap();
-        let mut node = Command::new("node");
-        let matching = node.args(["-e", MATCHING, "--", pattern]).args(valid).args(invalid).output().unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&matching.stdout).unwrap(), json!(valid), "{field}");
-        let accepted = valid.iter().chain(invalid).filter(|span| status(span) == 200);
-        assert_eq!(accepted.collect::<Vec<_>>(), valid.iter().collect::<Vec<_>>(), "{field}");
-    }
+    let agree =
+        |schema: &str, field: &str, status: &dyn Fn(&str) -> u16, valid: &[&str], invalid: &[&str]| {
+            let pattern = schemas[schema]["properties"][field]["pattern"].as_str().unwrap();
+            let mut node = Command::new("node");
+            let matching =
+                node.args(["-e", MATCHING, "--", pattern]).args(valid).args(invalid).output().unwrap();
+            assert_eq!(serde_json::from_slice::<Value>(&matching.stdout).unwrap(), json!(valid), "{field}");
+            let accepted = valid.iter().chain(invalid).filter(|span| status(span) == 200);
+            assert_eq!(accepted.collect::<Vec<_>>(), valid.iter().collect::<Vec<_>>(), "{field}");
+        };
+    let valid = ["500ms", "30s", "90 s", "3600s", "10m", "60 minutes", "1m30s", "1h"];
+    agree(
+        "Reserve",
+        "ttl",
+        &|ttl| reserve(ttl).status,
+        &valid,
+        &["", "0s", "10", "3601s", "61m", "2h", "1s1m"],
+    );
+    let valid = ["500ms", "90s", "86400s", "10m", "20 minutes", "1h30m", "30d", "2 weeks"];
+    agree("Block", "for", &|span| block(span).status, &valid, &["", "0s", "10", "10x", "1m1h"]);
 }
 
 #[test]
