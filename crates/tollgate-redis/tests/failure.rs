@@ -43,8 +43,8 @@ fn e4_redis_killed_and_started_again() {
     node.assert_exact();
 }
 
-/// The node was idle while Redis restarted. Its connection is stale, no answer is degraded, and each
-/// check is taken once.
+/// The node was idle while Redis restarted. Its connection is stale, no answer is degraded, and
+/// each check is taken once.
 #[test]
 fn e4_the_first_checks_after_a_restart_of_redis_are_not_degraded() {
     let mut redis = Redis::start(&[]);

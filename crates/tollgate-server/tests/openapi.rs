@@ -1,6 +1,6 @@
 //! `/openapi.json` and `/metrics`, tested with third-party tools: schemathesis, which generates
-//! requests from the document and checks every response; Redocly's linter; openapi-typescript, whose
-//! client a compiler checks; and the parser of Prometheus's Python client.
+//! requests from the document and checks every response; Redocly's linter; openapi-typescript,
+//! whose client a compiler checks; and the parser of Prometheus's Python client.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! Limits that administrators set for single clients while the server runs.
 //!
-//! A data directory keeps them. In memory, and with Redis, they end with the server. No other server
-//! learns of them: Redis holds budgets, not rules.
+//! A data directory keeps them. In memory, and with Redis, they end with the server. No other
+//! server learns of them: Redis holds budgets, not rules.
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The directory with the packages, installed if they are missing or outdated. Of several concurrent
-/// tests one installs them, and the others wait.
+/// The directory with the packages, installed if they are missing or outdated. Of several
+/// concurrent tests one installs them, and the others wait.
 pub(crate) fn node_tools() -> PathBuf {
     let listed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools");
     let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-tools");

@@ -1,5 +1,5 @@
-//! Operations on any store: plan the charges, call the store under the deadline, and turn its answer
-//! or its failure into a decision.
+//! Operations on any store: plan the charges, call the store under the deadline, and turn its
+//! answer or its failure into a decision.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -84,8 +84,8 @@ impl<S: Store> Shared<S> {
     }
 
     /// Appends the budgets that a request draws on; none if the request needs the general path: too
-    /// many rules cover it for one decision, one of them is a shadow rule, a state does not pack, or
-    /// the request is invalid. Rules that are not plain are `loaded` first.
+    /// many rules cover it for one decision, one of them is a shadow rule, a state does not pack,
+    /// or the request is invalid. Rules that are not plain are `loaded` first.
     #[inline]
     fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
         &'a self,

@@ -127,7 +127,8 @@ impl Prepared {
 /// The active rules of a limiter.
 #[derive(Debug)]
 pub(super) struct ActiveRules {
-    /// The index in `all_plain` of the active ones; [`PLAIN_MAX`] if the active rules are not plain.
+    /// The index in `all_plain` of the active ones; [`PLAIN_MAX`] if the active rules are not
+    /// plain.
     plain: AtomicUsize,
     /// All plain rules so far. They are kept for the limiter's life, so that a reference needs no
     /// count.

@@ -112,19 +112,17 @@ impl Table {
     #[inline(always)]
     pub(super) fn word_written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut u64> {
         let wanted = header(id, number);
-        let mut at = first_probe(home, self.slots) * (HEADER + 1);
+        let (slots, _) = self.words.as_chunks_mut::<{ HEADER + 1 }>();
+        let mut index = first_probe(home, slots.len());
         loop {
-            let [high, low, _] = *self.words.get(at..)?.first_chunk()?;
+            let [high, low, _] = *slots.get(index)?;
             if [high, low] == wanted {
-                return self.words.get_mut(at + HEADER);
+                return slots.get_mut(index).map(|[_, _, word]| word);
             }
             if low & NUMBER == 0 {
                 return None;
             }
-            at += HEADER + 1;
-            if at >= self.words.len() {
-                at = 0;
-            }
+            index = if index + 1 < slots.len() { index + 1 } else { 0 };
         }
     }
 

@@ -155,8 +155,8 @@ impl RuleSet {
         rules.iter().zip(&self.overrides).all(is_plain).then_some(rules)
     }
 
-    /// Calls `found` with each rule that covers a request and the limits that apply, up to the first
-    /// error.
+    /// Calls `found` with each rule that covers a request and the limits that apply, up to the
+    /// first error.
     #[inline(always)]
     pub(crate) fn cover<E>(
         &self,
