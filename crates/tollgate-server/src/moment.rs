@@ -13,16 +13,16 @@ use utoipa::ToSchema;
 pub(crate) struct Moment {
     /// The time in UTC (RFC 3339), to the second, rounded up.
     time: String,
-    /// Seconds from now, rounded up: 0 if the moment has passed.
+    /// Seconds from now, rounded: 0 if the moment has passed.
     in_seconds: u64,
 }
 
 impl Moment {
     pub(crate) fn new(at: Timestamp, now: Timestamp) -> Self {
         let seconds = at.as_nanos().div_ceil(1_000_000_000);
-        let ahead = at.since(now);
-        let in_seconds =
-            ahead.as_secs().saturating_add(u64::from(ahead > Duration::from_secs(ahead.as_secs())));
+        // Rounded, not rounded up: the clocks of two processes differ by less than a millisecond, and
+        // an hour must not read as 3601 s.
+        let in_seconds = at.since(now).saturating_add(Duration::from_millis(500)).as_secs();
         Self { time: rfc3339(seconds), in_seconds }
     }
 }
@@ -71,5 +71,7 @@ mod tests {
         let at = Timestamp::from_millis(1_500);
         assert_eq!(Moment::new(at, Timestamp::EPOCH).to_string(), "1970-01-01T00:00:02Z, in 2 s");
         assert_eq!(Moment::new(at, Timestamp::from_secs(9)).in_seconds, 0);
+        let hour = Timestamp::from_nanos(3_600_000_100_000);
+        assert_eq!(Moment::new(hour, Timestamp::EPOCH).in_seconds, 3_600, "another process's clock");
     }
 }
