@@ -181,8 +181,9 @@ impl<S: Store> Limiter<S> {
         self.shared.act_units(Op::Penalise, &plan, cost).await
     }
 
-    /// Denies the client everything for a [`Duration`], or until a [`Timestamp`]: one in the past
-    /// lifts the block. Global budgets are not touched, as by [`penalise`](Self::penalise).
+    /// Denies the client everything for a [`Duration`], or until a
+    /// [`Timestamp`](crate::Timestamp): one in the past lifts the block. Global budgets are not
+    /// touched, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to store the block.
