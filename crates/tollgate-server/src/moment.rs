@@ -20,8 +20,8 @@ pub(crate) struct Moment {
 impl Moment {
     pub(crate) fn new(at: Timestamp, now: Timestamp) -> Self {
         let seconds = at.as_nanos().div_ceil(1_000_000_000);
-        // Rounded, not rounded up: the clocks of two processes differ by less than a millisecond, and
-        // an hour must not read as 3601 s.
+        // Rounded, not rounded up: the clocks of two processes differ by less than a millisecond,
+        // and an hour must not read as 3601 s.
         let in_seconds = at.since(now).saturating_add(Duration::from_millis(500)).as_secs();
         Self { time: rfc3339(seconds), in_seconds }
     }
