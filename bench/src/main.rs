@@ -40,6 +40,7 @@ fn main() {
     match arguments.as_slice() {
         [] => everything(),
         ["memory", contender, keys] => memory::report(contender, keys.parse().expect("a number of keys")),
+        ["chart"] => write("docs/bench.svg", &chart::draw(&Table::read(&part(&results(), TIMES)))),
         ["only", wanted] => println!("{}", times(wanted).markdown()),
         #[cfg(feature = "server")]
         ["server"] => section("## Servers", &server::table(root(), "")),
@@ -58,7 +59,7 @@ fn main() {
         #[cfg(feature = "server")]
         ["bare-grpc", address] => grpc::serve_bare(address),
         _ => eprintln!(
-            "usage: tollgate-bench [server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
+            "usage: tollgate-bench [chart | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
         ),
     }
 }
@@ -99,6 +100,9 @@ fn section(heading: &str, table: &str) {
 const OTHERS: [&str; 3] = ["## Servers", "## Redis", "## Disk"];
 
 const RESULTS: &str = "bench/RESULTS.md";
+
+/// The heading of the times.
+const TIMES: &str = "## Nanoseconds per check";
 
 /// The results as they stand.
 fn results() -> String {

@@ -19,7 +19,7 @@ pub struct Case {
 pub struct Row {
     pub case: String,
     pub threads: u64,
-    pub contender: &'static str,
+    pub contender: String,
     pub nanos: f64,
 }
 
@@ -52,7 +52,8 @@ impl Table {
                 times.sort_by(f64::total_cmp);
                 if let Some(&nanos) = times.get(times.len() / 2) {
                     eprintln!("  {threads} {:45} {nanos:8.1}", contender.name);
-                    self.0.push(Row { case: case.name.clone(), threads, contender: contender.name, nanos });
+                    let (case, contender) = (case.name.clone(), contender.name.to_owned());
+                    self.0.push(Row { case, threads, contender, nanos });
                 }
             }
         }
@@ -62,6 +63,17 @@ impl Table {
         let found =
             |row: &&Row| row.case == case && row.threads == threads && row.contender.starts_with(contender);
         self.0.iter().find(found).map(|row| row.nanos)
+    }
+
+    /// The rows of a table that [`markdown`](Self::markdown) wrote.
+    pub fn read(text: &str) -> Self {
+        let row = |line: &str| {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            let (case, threads) = (cells.next()?.to_owned(), cells.next()?.parse().ok()?);
+            let (contender, nanos) = (cells.next()?.to_owned(), cells.next()?.parse().ok()?);
+            Some(Row { case, threads, contender, nanos })
+        };
+        Self(text.lines().filter_map(row).collect())
     }
 
     pub fn markdown(&self) -> String {

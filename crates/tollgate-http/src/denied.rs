@@ -39,6 +39,9 @@ pub struct Numbers {
     pub rule: Option<&'static str>,
     /// Whether a failure policy decided, because the store failed.
     pub degraded: bool,
+    /// Units recorded beyond the limit and not paid off yet. Absent if nothing is owed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub owed: u64,
     /// Whether a block denies the request. Absent if no block does.
     #[serde(skip_serializing_if = "Not::not")]
     pub blocked: bool,
@@ -51,9 +54,11 @@ impl From<&Decision> for Numbers {
     fn from(decision: &Decision) -> Self {
         let limited = decision.deciding().is_some();
         let until = blocked_until(decision.cause());
+        let remaining = limited.then(|| decision.remaining());
         Self {
             allowed: decision.allowed(),
-            remaining: limited.then(|| decision.remaining()),
+            remaining,
+            owed: if remaining == Some(0) { decision.owed() } else { 0 },
             reset_at: decision.reset_at().as_millis_ceil(),
             limit: limited.then(|| decision.limit()),
             retry_after_ms: decision.retry_after().map(millis_ceil),
@@ -105,6 +110,10 @@ impl Numbers {
         }
         out.extend_from_slice(b",\"degraded\":");
         out.extend_from_slice(flag(self.degraded).as_bytes());
+        if self.owed > 0 {
+            out.extend_from_slice(b",\"owed\":");
+            number(&mut out, Some(self.owed));
+        }
         if self.blocked {
             out.extend_from_slice(b",\"blocked\":true");
         }
@@ -115,6 +124,11 @@ impl Numbers {
         out.push(b'}');
         out
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// When the block that caused a denial ends, in whole milliseconds since the Unix epoch, rounded
@@ -290,6 +304,7 @@ mod tests {
                     retry_after_ms,
                     rule,
                     degraded: !even,
+                    owed: u64::from(even) * 7,
                     blocked: !even,
                     until: (!even).then_some(1_700_000_060_000),
                 };

@@ -141,9 +141,9 @@ where
     if let (Err(Error::NotReserved), more @ 1..) =
         (reservation.settle(actual).await, actual.saturating_sub(asked.units()))
     {
-        // The reservation has expired, so the estimate is charged already. Any other error of the
-        // store has been logged and counted, and does not concern the client.
-        let _ = gate.limiter.penalise(&asked.cost(more)).await;
+        // The reservation expired long ago, so the estimate is charged already. Any other error of
+        // the store has been logged and counted, and does not concern the client.
+        let _ = gate.limiter.record(&asked.cost(more)).await;
     }
     Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision))
 }

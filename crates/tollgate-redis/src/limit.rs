@@ -12,6 +12,10 @@ use tollgate::{Algorithm, Bucket, Error, Limit};
 /// The largest divisor that the script can divide by exactly.
 const DIVISOR_MAX: u64 = 1 << 52;
 
+/// The longest refill of a limit and its debt: added to the latest time, it is still exact in a
+/// double.
+const REFILL_MAX_MICROS: u128 = 1 << 52;
+
 /// Displays a limit as the script parses it.
 pub(crate) struct LimitText<'a>(pub(crate) &'a Limit);
 
@@ -27,6 +31,14 @@ impl fmt::Display for LimitText<'_> {
             }
             _ => {}
         }
+        self.fmt_algorithm(f)?;
+        // A default debt is not written: the texts are those of versions without debt.
+        if self.0.has_default_debt() { Ok(()) } else { write!(f, " d{}", self.0.max_debt()) }
+    }
+}
+
+impl LimitText<'_> {
+    fn fmt_algorithm(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.algorithm() {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 let (aligned, counts) = (u8::from(aligned), u8::from(count_denied));
@@ -74,6 +86,11 @@ impl ScriptBucket {
     const fn is_exact(&self) -> bool {
         self.token <= DIVISOR_MAX && self.parts <= DIVISOR_MAX
     }
+
+    /// Microseconds in which `units` are refilled.
+    fn refill_micros(&self, units: u64) -> u128 {
+        (u128::from(units) * u128::from(self.token)).div_ceil(u128::from(self.parts.max(1)))
+    }
 }
 
 impl fmt::Display for ScriptBucket {
@@ -100,6 +117,15 @@ pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
             refuse(field, format!("{span:?}"), reason)
         }
     };
+    let payable = |bucket: Bucket| {
+        let units = bucket.capacity.saturating_add(limit.max_debt());
+        match ScriptBucket::of(bucket).refill_micros(units) <= REFILL_MAX_MICROS {
+            true => Ok(()),
+            false => {
+                refuse("debt", limit.max_debt().to_string(), "paid off within 140 years, with the limit")
+            }
+        }
+    };
     let bucket = |bucket: Bucket| match ScriptBucket::of(bucket).is_exact() {
         true if bucket.stepped => whole_micros("interval", bucket.interval),
         true => Ok(()),
@@ -112,13 +138,16 @@ pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
         Algorithm::FixedWindow { period, .. } | Algorithm::SlidingWindow { period, .. } => {
             whole_micros("period", period)
         }
-        Algorithm::SlidingLog { limit, .. } if limit > log_ceiling => {
+        Algorithm::SlidingLog { limit: count, .. } if count.max(limit.max_debt()) > log_ceiling => {
+            let field = if count > log_ceiling { "limit" } else { "debt" };
             let reason = "at most the log ceiling, because a sliding log stores every request";
-            refuse("limit", limit.to_string(), reason)
+            refuse(field, count.max(limit.max_debt()).to_string(), reason)
         }
         Algorithm::SlidingLog { period, .. } => whole_micros("period", period),
-        Algorithm::TokenBucket(only) => bucket(only),
-        Algorithm::Reserve { sustained, reserve } => bucket(sustained).and_then(|()| bucket(reserve)),
+        Algorithm::TokenBucket(only) => bucket(only).and_then(|()| payable(only)),
+        Algorithm::Reserve { sustained, reserve } => {
+            bucket(sustained).and_then(|()| bucket(reserve)).and_then(|()| payable(sustained))
+        }
         _ => refuse("limit", limit.to_string(), "an algorithm that this version of the script supports"),
     }
 }
@@ -144,6 +173,8 @@ mod tests {
         assert_eq!(text("100/min log"), "l 100 60000000");
         assert_eq!(text("10/minute"), "b 10 6000000000 1000 0");
         assert_eq!(text("3/s"), "b 3 1000000000 3000 0");
+        assert_eq!(text("3/s debt 3"), "b 3 1000000000 3000 0", "the default");
+        assert_eq!(text("3/s debt 0"), "b 3 1000000000 3000 0 d0");
         assert_eq!(text("100 refill 10 every 100ms"), "b 100 10000000 1000 100000");
         assert_eq!(
             text("100 refill 100/s reserve 50 refill 5/s"),
@@ -160,7 +191,9 @@ mod tests {
     fn d3_a_limit_that_redis_cannot_keep_exactly_is_refused() {
         let refused = |limit: Limit| check(&limit, 10_000).unwrap_err().to_string();
         assert!(check(&"1234567/d".parse().unwrap(), 10_000).is_ok());
-        assert!(check(&"1/36500d".parse().unwrap(), 10_000).is_ok());
+        assert!(check(&"1/36500d debt 0".parse().unwrap(), 10_000).is_ok());
+        assert!(check(&"1/25000d".parse().unwrap(), 10_000).is_ok());
+        assert!(refused("1/36500d".parse().unwrap()).contains("debt is 1; it must be paid off"));
         assert!(check(&Limit::per(700_000_000, tollgate::SECOND), 10_000).is_ok());
         assert!(refused(Limit::fixed_window(1, Duration::from_nanos(1_500))).contains("microseconds"));
         assert!(refused(Limit::sliding_log(10_001, tollgate::MINUTE)).contains("ceiling"));

@@ -48,8 +48,9 @@ const BACKOFF_DOUBLINGS_MAX: u32 = 2;
 const MISS_TIME_MIN: Duration = Duration::from_millis(1);
 /// Requests in a row without an answer that open the breaker. One alone may be a caller that left.
 const MISSES_MAX: u32 = 3;
-/// A connection without a request in flight for this long is idle.
-const IDLE_MIN: Duration = Duration::from_millis(10);
+/// A connection without a request in flight for this long is idle. Less than a restart of Redis
+/// takes.
+const IDLE_MIN: Duration = Duration::from_millis(1);
 /// Ranges of slots, and so breakers, of a Cluster.
 const SLOT_RANGES: u16 = 32;
 /// A Cluster client reconnects by itself; every so many probes a new one is dialled nevertheless.

@@ -129,6 +129,9 @@ pub(crate) fn command(
             command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(is_kept))
         }
         Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
+        Verb::Op(Op::Renew { hold: HoldId(hold), ttl }) => {
+            command.arg(format!("{hold:x}")).arg(span_micros(ttl))
+        }
         Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
@@ -146,8 +149,8 @@ pub(crate) fn probe_command(key: &str) -> Cmd {
 fn verb_name(verb: Verb) -> Result<&'static str, StoreError> {
     Ok(match verb {
         Verb::Op(op) => match op {
-            Op::Take | Op::Peek | Op::Refund | Op::Penalise | Op::Reset => op.verb(),
-            Op::Block { .. } | Op::Reserve { .. } | Op::Settle { .. } => op.verb(),
+            Op::Take | Op::Peek | Op::Refund | Op::Penalise | Op::Record | Op::Reset => op.verb(),
+            Op::Block { .. } | Op::Reserve { .. } | Op::Settle { .. } | Op::Renew { .. } => op.verb(),
             _ => return Err(StoreError::Unsupported { verb: op.verb() }),
         },
         Verb::Try => "try",
@@ -188,11 +191,11 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
     let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
     let ticket_count = if verb == Verb::Try { charges.len() } else { 0 };
     let (values, tickets) = values.split_at(values.len().saturating_sub(ticket_count));
-    let numbers: Option<SmallVec<[i64; 31]>> = values.iter().map(number).collect();
+    let numbers: Option<SmallVec<[i64; 35]>> = values.iter().map(number).collect();
     let tickets: Option<Vec<String>> = tickets.iter().map(ticket).collect();
     let numbers = numbers.as_deref().and_then(<[i64]>::split_first_chunk);
     let Some(([now, converted, changed], (rest, []))) =
-        numbers.map(|(head, rest)| (*head, rest.as_chunks::<7>()))
+        numbers.map(|(head, rest)| (*head, rest.as_chunks::<8>()))
     else {
         return Err(StoreError::Unavailable { reason: format!("the script answered {value:?}") });
     };
@@ -201,8 +204,8 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
         return Err(StoreError::Unavailable { reason });
     }
     let now = timestamp(now);
-    let answer = |(numbers, charge): (&[i64; 7], &ScriptCharge)| {
-        let [wait, remaining, reset_at, grows_at, units, held, blocked] = *numbers;
+    let answer = |(numbers, charge): (&[i64; 8], &ScriptCharge)| {
+        let [wait, remaining, reset_at, grows_at, units, held, blocked, owed] = *numbers;
         let verdict = match u64::try_from(wait) {
             Ok(0) => Verdict::Allowed,
             Ok(wait) => Verdict::Denied { retry_after: Duration::from_micros(wait) },
@@ -212,18 +215,21 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
             now,
             verdict,
             remaining: remaining.unsigned_abs(),
+            owed: owed.unsigned_abs(),
             reset_at: timestamp(reset_at),
             grows_at: timestamp(grows_at),
         };
         let units = units.unsigned_abs();
+        // The shortfall includes the cost beyond the script's maximum.
+        let shortfall = units.saturating_add(charge.cost.saturating_sub(COST_MAX));
         let effect = match verb {
             Verb::Op(Op::Refund) => Effect::GivenBack { units },
             Verb::Op(Op::Penalise) => Effect::Drawn { units },
-            Verb::Op(Op::Settle { .. }) if held != 1 => Effect::NotReserved,
-            // The shortfall includes the cost beyond the script's maximum.
-            Verb::Op(Op::Settle { .. }) => {
-                Effect::Settled { shortfall: units.saturating_add(charge.cost.saturating_sub(COST_MAX)) }
-            }
+            Verb::Op(Op::Record) => Effect::Recorded { shortfall },
+            Verb::Op(Op::Settle { .. } | Op::Renew { .. }) if held == 0 => Effect::NotReserved,
+            Verb::Op(Op::Renew { .. }) => Effect::Renewed,
+            Verb::Op(Op::Settle { .. }) if held == 1 => Effect::Settled { shortfall },
+            Verb::Op(Op::Settle { .. }) => Effect::SettledLate { shortfall },
             _ => Effect::None,
         };
         let cause = if blocked > 0 { Cause::Block { until: timestamp(blocked) } } else { Cause::Limit };

@@ -126,6 +126,10 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
         "1000000 refill 999983 every 86399s reserve 12345 refill 17/s",
         "7 refill 7/min reserve 3 refill 1/h",
         "500/7s log",
+        "99991 refill 7/d debt 200000",
+        "1000003/d sliding debt 5",
+        "700000000/s debt 0",
+        "7 refill 7/min reserve 3 refill 1/h debt 1",
     ];
     let large: Vec<Limit> = large.iter().map(|notation| notation.parse().unwrap()).collect();
     prop_oneof![3 => any_limit(Duration::from_micros(1)), 1 => prop::sample::select(large)]
@@ -137,9 +141,12 @@ enum Step {
     Peek(u64),
     Refund(u64),
     Penalise(u64),
+    Record(u64),
     Block(Duration),
     Reset,
-    Reserve(u64, Duration),
+    Reserve(u64, Duration, OnExpiry),
+    /// Renews the oldest open reservation.
+    Renew(Duration),
     /// Settles the oldest open reservation at this cost.
     Settle(u64),
     /// Switches to the other list of rules.
@@ -169,7 +176,11 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => any_cost().prop_map(Step::Penalise),
         1 => any_span().prop_map(Step::Block),
         1 => Just(Step::Reset),
-        3 => (any_cost(), any_span()).prop_map(|(cost, ttl)| Step::Reserve(cost, ttl)),
+        3 => any_cost().prop_map(Step::Record),
+        3 => (any_cost(), any_span(), any::<bool>()).prop_map(|(cost, ttl, keep)| {
+            Step::Reserve(cost, ttl, if keep { OnExpiry::Keep } else { OnExpiry::GiveBack })
+        }),
+        1 => any_span().prop_map(Step::Renew),
         2 => any_cost().prop_map(Step::Settle),
         1 => Just(Step::Change),
         1 => (1_000_001..200_000_000_u64).prop_map(|micros| Step::Back(Duration::from_micros(micros))),
@@ -275,12 +286,18 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                 Step::Peek(cost) => drop(run(limiter.peek(request(cost)))),
                 Step::Refund(cost) => drop(run(limiter.refund(request(cost)))),
                 Step::Penalise(cost) => drop(run(limiter.penalise(request(cost)))),
+                Step::Record(cost) => drop(run(limiter.record(request(cost)))),
                 Step::Block(span) if waits => drop(run(limiter.block("a", world.now().saturating_add(span)))),
                 Step::Block(span) => drop(run(limiter.block("a", span))),
                 Step::Reset => drop(run(limiter.reset("a"))),
-                Step::Reserve(cost, ttl) => {
-                    if let Ok(reservation) = run(limiter.reserve(request(cost), ttl, OnExpiry::GiveBack)) {
+                Step::Reserve(cost, ttl, on_expiry) => {
+                    if let Ok(reservation) = run(limiter.reserve(request(cost), ttl, on_expiry)) {
                         reserved.push(reservation);
+                    }
+                }
+                Step::Renew(ttl) => {
+                    if let Some(reservation) = reserved.first() {
+                        let _ = run(reservation.renew(ttl));
                     }
                 }
                 Step::Settle(cost) => {
@@ -359,6 +376,17 @@ fn b10_one_limit_at_any_times_answers_as_the_core_does() {
                         meter = Meter::new(limit);
                     }
                     prop_assert_eq!(taken, meter.penalise(now, cost));
+                }
+                2 => {
+                    let recorded = run(world.limiter.record(request)).unwrap();
+                    if cost > 0 && meter.is_idle(decided_at) {
+                        meter = Meter::new(limit);
+                    }
+                    prop_assert_eq!(recorded.shortfall(), cost - meter.record(now, cost));
+                    let (got, expected) =
+                        (recorded.decision().limits()[0].outcome, rounded_outcome(meter.peek(now, 0)));
+                    let same = got == expected || went_back && is_near(&got, &expected);
+                    prop_assert!(same, "{limit} at {now:?}: {got:?}, expected {expected:?}");
                 }
                 _ => {
                     let decision = world.check(request);

@@ -58,6 +58,8 @@ macro_rules! conformance {
             b12_inline_windows_of_different_periods_are_islands,
             c5_reservations_live_in_the_store,
             c5_blocks_live_in_the_store,
+            c7_what_was_used_is_recorded_to_the_unit,
+            c7_a_thousand_streams_record_what_they_used,
         ]);
     };
     (@together $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Limit, Rule, Timestamp};
 
+mod level;
 mod naive;
 
 use naive::nanos;
 pub use naive::{Naive, naive};
 
-/// The first time from `now` on, in steps of `tick`, at which `units` are available.
+/// The first time from `now` on, in steps of `tick`, at which `units` are available. 0 units are
+/// available when nothing is owed.
 #[must_use]
 pub fn first_time(cell: &dyn Naive, now: u64, tick: u64, units: u64) -> u64 {
-    let available = |steps: u64| cell.available(now + steps * tick) >= units;
+    let available = |steps: u64| cell.fits(now + steps * tick, units);
     if available(0) {
         return now;
     }
@@ -41,6 +43,8 @@ pub struct Expected {
     pub allowed: bool,
     /// Units left.
     pub remaining: u64,
+    /// Units owed.
+    pub owed: u64,
     /// When the whole limit is available again.
     pub reset_at: Timestamp,
     /// The wait; `None` if the cost never fits.
@@ -71,6 +75,9 @@ pub enum Verb {
     Refund,
     /// Take up to the cost, stopping at empty.
     Penalise,
+    /// Take the cost, beyond the limit too, up to its debt. The outcome is that of a peek at cost
+    /// 0.
+    Record,
 }
 
 impl Oracle {
@@ -78,6 +85,15 @@ impl Oracle {
     #[must_use]
     pub fn new(rules: &[Rule], tick: Duration) -> Self {
         Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick) }
+    }
+
+    /// The most units by which a record of `cost` would exceed the debt of any limit.
+    pub fn shortfall(&mut self, attributes: &[(&str, &str)], cost: u64, now: Timestamp) -> u64 {
+        let charges = self.charges(attributes, cost);
+        let lacking = charges
+            .iter()
+            .map(|(key, _, cost, _)| cost.saturating_sub(self.cells[key].recordable(now.as_nanos())));
+        lacking.max().unwrap_or(0)
     }
 
     /// Applies `verb` for a request with these attributes, and returns the outcome of each limit
@@ -92,12 +108,12 @@ impl Oracle {
         let now = now.as_nanos();
         let charges = self.charges(attributes, cost);
         let fits: Vec<bool> =
-            charges.iter().map(|(key, _, cost, _)| self.available(key, now) >= *cost).collect();
+            charges.iter().map(|(key, _, cost, _)| self.cells[key].fits(now, *cost)).collect();
         let admitted = charges.iter().zip(&fits).all(|((.., shadow), fits)| *shadow || *fits);
         for (key, limit, cost, shadow) in &charges {
             let same_rule = |(other, ..): &&(CellKey, Limit, u64, bool)| other.0 == key.0;
             let rule_fits = charges.iter().zip(&fits).filter(|(c, _)| same_rule(c)).all(|(_, fits)| *fits);
-            let available = self.available(key, now);
+            let available = self.cells[key].available(now);
             let cell = self.cells.get_mut(key).expect("made above");
             match verb {
                 Verb::Peek => {}
@@ -107,12 +123,16 @@ impl Oracle {
                 Verb::Check => {}
                 Verb::Refund => cell.give(now, *cost),
                 Verb::Penalise => cell.take(now, available.min(*cost)),
+                Verb::Record => cell.take(now, cell.recordable(now).min(*cost)),
             }
         }
+        let asked =
+            |(key, limit, cost, shadow)| (key, limit, if verb == Verb::Record { 0 } else { cost }, shadow);
         charges
-            .iter()
+            .into_iter()
+            .map(asked)
             .zip(fits)
-            .map(|(charge, fit)| self.expected(charge, admitted && verb == Verb::Check, fit, now))
+            .map(|(charge, fit)| self.expected(&charge, admitted && verb == Verb::Check, fit, now))
             .collect()
     }
 
@@ -125,14 +145,15 @@ impl Oracle {
     ) -> Expected {
         let cell = &*self.cells[key];
         let at = |units| first_time(cell, now, self.tick, units);
-        let allowed = if admitted { fit } else { cell.available(now) >= *cost };
+        let allowed = if admitted { fit } else { cell.fits(now, *cost) };
         let retry_after = match allowed {
             true => Some(Duration::ZERO),
             false if *cost > limit.capacity() => None,
             false => Some(Duration::from_nanos(at(*cost) - now)),
         };
         let reset_at = Timestamp::from_nanos(at(limit.capacity()));
-        Expected { rule: key.0.clone(), allowed, remaining: cell.available(now), reset_at, retry_after }
+        let (remaining, owed) = (cell.available(now), cell.owed(now));
+        Expected { rule: key.0.clone(), allowed, remaining, owed, reset_at, retry_after }
     }
 
     fn charges(&mut self, attributes: &[(&str, &str)], cost: u64) -> Vec<(CellKey, Limit, u64, bool)> {
@@ -151,10 +172,6 @@ impl Oracle {
             }
         }
         charges
-    }
-
-    fn available(&self, key: &CellKey, now: u64) -> u64 {
-        self.cells[key].available(now)
     }
 }
 

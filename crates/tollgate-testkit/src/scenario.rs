@@ -67,7 +67,17 @@ pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
         bucket.clone().prop_map(Algorithm::TokenBucket),
         (bucket.clone(), bucket).prop_map(|(sustained, reserve)| Algorithm::Reserve { sustained, reserve }),
     ];
-    algorithm.prop_map(|algorithm| Limit::new(algorithm).expect("small numbers are in range"))
+    (algorithm, any_debt()).prop_map(|(algorithm, debt)| with_debt(algorithm, debt))
+}
+
+/// The default debt, none, or a few units.
+fn any_debt() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![2 => Just(None), 1 => Just(Some(0)), 1 => (1..25_u64).prop_map(Some)]
+}
+
+fn with_debt(algorithm: Algorithm, debt: Option<u64>) -> Limit {
+    let limit = Limit::new(algorithm).expect("small numbers are in range");
+    debt.map_or(limit, |debt| limit.debt(debt))
 }
 
 /// A limit and its replacements: often of the same algorithm, with another count or period.
@@ -76,8 +86,9 @@ pub fn replacements(tick: Duration) -> impl Strategy<Value = Vec<Limit>> {
     let change = (
         1..20_u64,
         prop_oneof![2 => Just((1_u64, 1_u64)), 1 => Just((1, 2)), 1 => Just((3, 2)), 1 => Just((2, 1))],
+        any_debt(),
     );
-    let like = move |limit: &Limit, (count, (times, by)): (u64, (u64, u64))| {
+    let like = move |limit: &Limit, (count, (times, by), debt): (u64, (u64, u64), Option<u64>)| {
         let scaled = |span: Duration| {
             let nanos = u64::try_from(span.as_nanos()).expect("a span fits");
             Duration::from_nanos((nanos * times / by / ticks).max(1) * ticks)
@@ -99,7 +110,7 @@ pub fn replacements(tick: Duration) -> impl Strategy<Value = Vec<Limit>> {
             }
             other => unreachable!("an unknown algorithm: {other:?}"),
         };
-        Limit::new(other).expect("small numbers are in range")
+        with_debt(other, debt)
     };
     let others = prop::collection::vec((change, prop::option::weighted(0.3, any_limit(tick))), 1..4);
     (any_limit(tick), others).prop_map(move |(first, others)| {

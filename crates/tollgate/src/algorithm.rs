@@ -56,8 +56,11 @@ pub(crate) trait Arithmetic: Sized {
         self.written_at(state) <= Timestamp::MAX.as_nanos()
     }
 
-    /// Units in use. More than the capacity if denied attempts count, or if a smaller limit
-    /// replaced the one that admitted them.
+    /// The most units that can be owed: how far a record can exceed the limit.
+    fn max_debt(&self) -> u64;
+
+    /// Units in use. More than the capacity if units are owed, if denied attempts count, or if a
+    /// smaller limit replaced the one that admitted them.
     fn used(&self, state: &Self::State, now: u64) -> u64;
 
     /// Units that can be taken.
@@ -66,22 +69,32 @@ pub(crate) trait Arithmetic: Sized {
         self.capacity().saturating_sub(self.used(state, now))
     }
 
-    /// Whether `cost` can be taken. Algorithms override it to avoid a division, or where more units
-    /// can be in use than the capacity.
+    /// Units that were recorded beyond the capacity and are not paid off yet.
+    fn owed(&self, state: &Self::State, now: u64) -> u64 {
+        self.used(state, now).saturating_sub(self.capacity()).min(self.max_debt())
+    }
+
+    /// Units that can be recorded: those that are available, and those that can be owed.
+    fn recordable(&self, state: &Self::State, now: u64) -> u64 {
+        self.capacity().saturating_add(self.max_debt()).saturating_sub(self.used(state, now))
+    }
+
+    /// Whether `cost` can be taken. Not even a cost of 0 can while units are owed. Algorithms
+    /// override it to avoid a division.
     #[inline]
     fn fits(&self, state: &Self::State, now: u64, cost: u64) -> bool {
-        cost <= self.available(state, now)
+        cost <= self.available(state, now) && (cost > 0 || self.owed(state, now) == 0)
     }
 
     /// The first time at which `units` (at most the capacity) can be taken if no more requests
-    /// arrive: `now` if they already can.
+    /// arrive: `now` if they already can. 0 units can be taken when nothing is owed.
     fn available_at(&self, state: &Self::State, now: u64, units: u64) -> u64;
 
     /// When no unit is in use any more.
     fn idle_at(&self, state: &Self::State) -> u64;
 
-    /// Takes `units`, which are available. (Windows that count denied attempts also take
-    /// unavailable ones.)
+    /// Takes `units`, which are available, or recordable. (Windows that count denied attempts also
+    /// take others.)
     fn take(&self, state: &mut Self::State, now: u64, units: u64);
 
     /// Gives back up to `units`, the most recently drawn first, never beyond the capacity.
@@ -96,22 +109,35 @@ pub(crate) trait Arithmetic: Sized {
         }
     }
 
-    /// The state of a client that just took `used` units: all of them where the count lapses as a
-    /// whole, at most the capacity where the excess would be a debt.
-    fn with_used(&self, now: u64, used: u64) -> Self::State;
+    /// The state of a client that just took `used` units and owed `owed` of them: all of them where
+    /// the count lapses as a whole, at most the capacity and the debt where it does not.
+    fn with_used(&self, now: u64, used: u64, owed: u64) -> Self::State;
 
     /// Converts `state` from `old`, a limit of the same algorithm that this one replaces: as many
     /// units stay in use. Algorithms override it to keep more than the number of units: the start
     /// of a window, the times of entries, the fraction of a token that has already refilled.
     fn adopt(&self, old: &Self, state: &Self::State, now: u64) -> Self::State {
-        self.with_used(now, old.used(state, now))
+        self.with_used(now, old.used(state, now), old.owed(state, now))
     }
 
     /// Re-bases a state that a wild reading of the clock wrote: exactly empty as of now.
     fn rebase(&self, state: &Self::State, now: u64) -> Self::State {
         let _ = state;
-        self.with_used(now, self.capacity())
+        self.with_used(now, self.capacity(), 0)
     }
+}
+
+/// Units owed by a window with `used` units in use. Attempts that were counted are no debt.
+pub(crate) fn owed(window: &impl Arithmetic, count_denied: bool, used: u64) -> u64 {
+    let excess = if count_denied { 0 } else { used.saturating_sub(window.capacity()) };
+    excess.min(window.max_debt())
+}
+
+/// Units that can be recorded in a window with `used` units in use. Attempts that were counted
+/// beyond the limit take no room from the debt.
+pub(crate) fn recordable(window: &impl Arithmetic, count_denied: bool, used: u64) -> u64 {
+    let used = if count_denied { used.min(window.capacity()) } else { used };
+    window.capacity().saturating_add(window.max_debt()).saturating_sub(used)
 }
 
 /// Nanoseconds by which a reading of the clock may be behind a newer one and still count as merely

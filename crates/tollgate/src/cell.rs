@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::algorithm::LATE;
-use crate::store::{HoldId, OnExpiry, Until};
+use crate::store::{Effect, HoldId, OnExpiry, Until};
 use crate::{Limit, Meter, Timestamp};
 
 mod transact;
@@ -32,6 +32,9 @@ pub struct Cell {
 const HOLDS_MAX: usize = 8_192;
 
 /// A reservation: units that come back at `expires_at`, or stay drawn, unless settled before.
+///
+/// An expired reservation is kept for as long again as it lasted, with the units that are still
+/// drawn for it: a settlement that comes late is told from one that is sent twice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Hold {
     id: HoldId,
@@ -44,6 +47,28 @@ struct Hold {
     /// to give back.
     lapses_at: u64,
     on_expiry: OnExpiry,
+    has_expired: bool,
+}
+
+impl Hold {
+    fn ttl(&self) -> Duration {
+        self.expires_at.since(self.made_at)
+    }
+
+    /// Until when it can be settled.
+    fn ends_at(&self) -> Timestamp {
+        // An older version did not keep when the reservation was made.
+        if self.made_at == Timestamp::EPOCH {
+            return self.expires_at;
+        }
+        self.expires_at.saturating_add(self.ttl())
+    }
+
+    /// Whether it has to expire, or to be forgotten.
+    fn is_due(&self, now: Timestamp) -> bool {
+        let due_at = if self.has_expired { self.ends_at() } else { self.expires_at };
+        due_at <= now
+    }
 }
 
 /// A span of time in which everything is denied.
@@ -98,12 +123,13 @@ impl Cell {
         let Block { set_at, until } = self.block;
         let holds = u64::try_from(self.holds.len()).unwrap_or(0);
         let mut numbers = vec![set_at.as_nanos(), until.as_nanos(), holds];
-        for Hold { id: HoldId(id), holder, units, made_at, expires_at, lapses_at, on_expiry } in &self.holds {
-            let [low, high] = halves(*id);
-            let times = [made_at.as_nanos(), expires_at.as_nanos(), *lapses_at];
-            numbers.extend([low, high, *holder, *units]);
-            numbers.extend(times);
-            numbers.push(u64::from(*on_expiry == OnExpiry::Keep));
+        for hold in &self.holds {
+            let Hold { id: HoldId(id), holder, units, made_at, expires_at, lapses_at, .. } = *hold;
+            let [low, high] = halves(id);
+            let is_kept = u64::from(hold.on_expiry == OnExpiry::Keep);
+            let flags = if hold.has_expired { is_kept | EXPIRED } else { is_kept };
+            numbers.extend([low, high, holder, units]);
+            numbers.extend([made_at.as_nanos(), expires_at.as_nanos(), lapses_at, flags]);
         }
         numbers.extend(self.meter.numbers());
         numbers
@@ -117,11 +143,12 @@ impl Cell {
         let (holds, state) = rest.split_at_checked(count.checked_mul(HOLD_NUMBERS)?)?;
         let time = |nanos| Some(Timestamp::from_nanos(nanos)).filter(|time| time.as_nanos() == nanos);
         let hold = |numbers: &[u64; HOLD_NUMBERS]| {
-            let [low, high, holder, units, made_at, expires_at, lapses_at, is_kept] = *numbers;
+            let [low, high, holder, units, made_at, expires_at, lapses_at, flags] = *numbers;
             let id = HoldId(u128::from(low) | (u128::from(high) << 64));
             let (made_at, expires_at) = (time(made_at)?, time(expires_at)?);
-            let on_expiry = if is_kept == 0 { OnExpiry::GiveBack } else { OnExpiry::Keep };
-            Some(Hold { id, holder, units, made_at, expires_at, lapses_at, on_expiry })
+            let on_expiry = if flags & KEPT == 0 { OnExpiry::GiveBack } else { OnExpiry::Keep };
+            let has_expired = flags & EXPIRED != 0;
+            Some(Hold { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired })
         };
         let holds: Vec<Hold> = holds.as_chunks().0.iter().map(hold).collect::<Option<_>>()?;
         holds.is_sorted_by_key(|hold| hold.expires_at).then_some(())?;
@@ -139,7 +166,7 @@ impl Cell {
 
     /// Whether forgetting the cell changes no later outcome.
     pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
-        if self.holds.last().is_some_and(|last| last.expires_at <= now) {
+        if self.holds.iter().any(|hold| hold.is_due(now)) {
             let mut expired = self.clone();
             expired.expire(now);
             return expired.is_idle(now);
@@ -150,7 +177,7 @@ impl Cell {
     /// The latest time at which the cell turns idle if no more requests arrive. A reservation given
     /// back may make it earlier.
     pub(crate) fn idle_at(&self) -> u64 {
-        let settled = self.holds.last().map_or(0, |hold| hold.expires_at.as_nanos());
+        let settled = self.holds.iter().map(|hold| hold.ends_at().as_nanos()).max().unwrap_or(0);
         self.meter.idle_at().max(self.block.until.as_nanos()).max(settled)
     }
 
@@ -185,12 +212,23 @@ impl Cell {
         self.block.until > now
     }
 
-    /// Gives back the units of expired reservations.
+    /// Gives back the units of expired reservations, and forgets those that can no longer be
+    /// settled.
     fn expire(&mut self, now: Timestamp) {
-        let expired = self.holds.partition_point(|hold| hold.expires_at <= now);
-        for hold in self.holds.drain(..expired).filter(|hold| hold.on_expiry == OnExpiry::GiveBack) {
-            self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
+        let expiring = |hold: &&mut Hold| !hold.has_expired && hold.expires_at <= now;
+        for hold in self.holds.iter_mut().filter(expiring) {
+            hold.has_expired = true;
+            if hold.on_expiry == OnExpiry::GiveBack {
+                self.meter.give_held(hold.expires_at, hold.units, hold.lapses_at);
+                hold.units = 0;
+            }
         }
+        self.holds.retain(|hold| !hold.is_due(now));
+    }
+
+    /// The reservations that have not expired.
+    fn live_holds(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.iter().filter(|hold| !hold.has_expired)
     }
 
     /// Converts the cell to a limit that replaces its own.
@@ -214,8 +252,9 @@ impl Cell {
     fn rebase(&mut self, now: Timestamp) {
         self.meter = self.meter.rebased(now);
         let lapses_at = self.meter.idle_at();
+        self.holds.retain(|hold| !hold.has_expired);
         for hold in &mut self.holds {
-            let expires_at = now.saturating_add(hold.expires_at.since(hold.made_at));
+            let expires_at = now.saturating_add(hold.ttl());
             *hold = Hold { made_at: now, expires_at, lapses_at, ..*hold };
         }
         self.holds.sort_by_key(|hold| hold.expires_at);
@@ -233,10 +272,10 @@ impl Cell {
 
     /// When `holder` can make one more reservation: now, unless it has as many as are free.
     fn reservable_at(&self, holder: u64, now: Timestamp) -> Timestamp {
-        let mut held = self.holds.iter().filter(|hold| hold.holder == holder).count();
-        let mut free = HOLDS_MAX.saturating_sub(self.holds.len());
+        let mut held = self.live_holds().filter(|hold| hold.holder == holder).count();
+        let mut free = HOLDS_MAX.saturating_sub(self.live_holds().count());
         let mut at = now;
-        for hold in &self.holds {
+        for hold in self.live_holds() {
             if held < free {
                 break;
             }
@@ -253,29 +292,56 @@ impl Cell {
             return;
         }
         self.meter.take(hold.made_at, hold.units);
-        let index = self.holds.partition_point(|other| other.expires_at <= hold.expires_at);
-        self.holds.insert(index, Hold { lapses_at: self.meter.idle_at(), ..hold });
+        if self.holds.len() >= HOLDS_MAX {
+            // The oldest one that has expired: live ones are fewer.
+            self.holds.remove(0);
+        }
+        self.insert(Hold { lapses_at: self.meter.idle_at(), ..hold });
     }
 
-    /// Ends a reservation at its actual cost. Returns the shortfall in units, or `None` if the
-    /// reservation does not exist.
-    fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Option<u64> {
-        let index = self.holds.iter().position(|hold| hold.id == id)?;
+    fn insert(&mut self, hold: Hold) {
+        let index = self.holds.partition_point(|other| other.expires_at <= hold.expires_at);
+        self.holds.insert(index, hold);
+    }
+
+    /// Holds a reservation for `ttl` from now. Returns whether it has not expired.
+    fn renew(&mut self, id: HoldId, now: Timestamp, ttl: Duration) -> bool {
+        let Some(index) = self.holds.iter().position(|hold| hold.id == id && !hold.has_expired) else {
+            return false;
+        };
         let hold = self.holds.remove(index);
-        match cost.checked_sub(hold.units) {
-            Some(more) => Some(more.saturating_sub(self.meter.penalise(now, more))),
-            None => {
-                self.meter.give_held(now, hold.units.saturating_sub(cost), hold.lapses_at);
-                Some(0)
+        self.insert(Hold { made_at: now, expires_at: now.saturating_add(ttl), ..hold });
+        true
+    }
+
+    /// Ends a reservation at its actual cost.
+    fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Effect {
+        let Some(index) = self.holds.iter().position(|hold| hold.id == id) else {
+            return Effect::NotReserved;
+        };
+        let hold = self.holds.remove(index);
+        let shortfall = match hold.units.checked_sub(cost) {
+            None => self.record(now, cost.saturating_sub(hold.units)),
+            // An estimate that was kept when it expired stays charged: stalling gains nothing.
+            Some(_) if hold.has_expired => 0,
+            Some(less) => {
+                self.meter.give_held(now, less, hold.lapses_at);
+                0
             }
-        }
+        };
+        if hold.has_expired { Effect::SettledLate { shortfall } } else { Effect::Settled { shortfall } }
+    }
+
+    /// Records units that were used, and returns how many are beyond the limit's debt.
+    fn record(&mut self, now: Timestamp, units: u64) -> u64 {
+        units.saturating_sub(self.meter.record(now, units))
     }
 
     /// When `units` are available if no more requests arrive, counting reservations that expire
     /// before.
     fn available_with_expiry_at(&self, now: Timestamp, units: u64) -> u64 {
         let (mut meter, mut now) = (self.meter.clone(), now);
-        for hold in self.holds.iter().filter(|hold| hold.on_expiry == OnExpiry::GiveBack) {
+        for hold in self.live_holds().filter(|hold| hold.on_expiry == OnExpiry::GiveBack) {
             let at = meter.available_at(now, units);
             if at <= hold.expires_at.as_nanos() {
                 return at;
@@ -287,8 +353,10 @@ impl Cell {
     }
 }
 
-/// Numbers per reservation.
+/// Numbers per reservation, of which the last has these flags.
 const HOLD_NUMBERS: usize = 8;
+const KEPT: u64 = 1;
+const EXPIRED: u64 = 2;
 
 /// The lower and the upper half of a number.
 #[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "both halves are kept")]

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::rule::Tag;
 use crate::store::Cause;
 use crate::{RuleName, Timestamp, Verdict};
 
@@ -31,6 +32,8 @@ pub struct Decision {
 /// What the numbers are computed from.
 #[derive(Clone)]
 enum Detail {
+    /// The one-word state of the only budget after the request, and its tag.
+    Word(Tag, u64),
     /// The packed states after the request, of rules that enforce.
     States(States),
     /// The reports, where packed states do not suffice.
@@ -49,6 +52,16 @@ pub(crate) enum Degraded {
 }
 
 impl Decision {
+    /// The decision on one budget that left this packed state.
+    #[inline(always)]
+    pub(crate) fn of_budget(now: Timestamp, cost: u64, allowed: bool, tag: Tag, left: &[u64]) -> Self {
+        let detail = match left {
+            [word] => Detail::Word(tag, *word),
+            words => Detail::States(States::of_budget(tag, words)),
+        };
+        Self { now, cost, allowed, degraded: Degraded::No, detail }
+    }
+
     /// The decision that left these packed states.
     #[inline(always)]
     pub(crate) const fn of_states(now: Timestamp, cost: u64, allowed: bool, states: States) -> Self {
@@ -86,7 +99,7 @@ impl Decision {
     pub fn summary(&self) -> Summary {
         match &self.detail {
             Detail::Reports(reported) => reported.0,
-            Detail::States(_) => summarise(&self.limits()),
+            Detail::Word(..) | Detail::States(_) => summarise(&self.limits()),
         }
     }
 
@@ -108,6 +121,15 @@ impl Decision {
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.summary().remaining
+    }
+
+    /// Units that are owed, the largest number of any limit that enforces: they were
+    /// [recorded](crate::Limiter::record) beyond the limit, and nothing is admitted until they are
+    /// paid off.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        let enforcing = self.limits().into_iter().filter(|report| !report.shadow);
+        enforcing.map(|report| report.outcome.owed).max().unwrap_or(0)
     }
 
     /// The capacity of the deciding limit. [`u64::MAX`] if no limit enforces anything.
@@ -140,6 +162,9 @@ impl Decision {
     pub fn limits(&self) -> Reports {
         match &self.detail {
             Detail::Reports(reported) => reported.1.clone(),
+            Detail::Word(tag, word) => {
+                States::of_budget(*tag, &[*word]).reports(self.now, self.cost, self.allowed)
+            }
             Detail::States(states) => states.reports(self.now, self.cost, self.allowed),
         }
     }

@@ -88,13 +88,14 @@ pub use error::Error;
 pub use key::{Budget, Key, MAX_VALUE_BYTES};
 pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
 pub use limiter::{
-    AllOrNothing, InMemory, Limiter, LimiterBuilder, Observer, Reservation, RulesSnapshot, Settlement,
+    AllOrNothing, InMemory, Limiter, LimiterBuilder, Observer, Recorded, Reservation, RulesSnapshot,
+    Settlement,
 };
 pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
 pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request, RequestBuf};
-pub use rule::{FailurePolicy, Limits, Override, Rule, RuleName, RuleSet, Values};
+pub use rule::{Coverage, FailurePolicy, Limits, Obstacle, Override, Rule, RuleName, RuleSet, Values};
 pub use state::State;
 pub use stats::{Counts, Stats};
 pub use store::{Answer, Applied, Cause, Charge, Effect, HoldId, OnExpiry, Op, Store, StoreError, Until};

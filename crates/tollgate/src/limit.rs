@@ -14,10 +14,10 @@ use crate::time::{DAY, HOUR, MINUTE, SECOND};
 
 mod algorithm;
 mod checked;
+mod debt;
 mod inline;
 
 pub use algorithm::{Algorithm, Bucket};
-use checked::InvalidNumber;
 
 /// The largest count, capacity or cost: one below 10^15.
 pub const MAX_COUNT: u64 = 999_999_999_999_999;
@@ -56,6 +56,7 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// 50/hour sliding               two-period weighted estimate
 /// 100/min log                   exact
 /// 10/60s fixed counting denied  attempts count (fixed and sliding only)
+/// 1000/hour debt 500            at most 500 owed; one whole limit unless said otherwise
 /// api | login | websocket | background                presets
 /// ```
 ///
@@ -120,11 +121,7 @@ impl Limit {
     /// # Errors
     /// [`Error::InvalidLimit`] names the number that is out of range.
     pub fn new(algorithm: Algorithm) -> Result<Self, Error> {
-        Self::checked(algorithm).map_err(|InvalidNumber { field, value, reason, .. }| Error::InvalidLimit {
-            field,
-            value: value.to_string(),
-            reason,
-        })
+        Self::checked(algorithm).map_err(Error::from)
     }
 
     /// A token bucket: `count` per second, `count` at once.
@@ -197,7 +194,7 @@ impl Limit {
         let Algorithm::TokenBucket(bucket) = self.algorithm() else {
             panic!("burst is for token buckets");
         };
-        Self::expect(Algorithm::TokenBucket(Bucket { capacity, ..bucket }))
+        self.rebuilt(Algorithm::TokenBucket(Bucket { capacity, ..bucket }))
     }
 
     /// This token bucket, refilled all at once at multiples of its interval.
@@ -207,7 +204,7 @@ impl Limit {
         let Algorithm::TokenBucket(bucket) = self.algorithm() else {
             panic!("stepped is for token buckets");
         };
-        Self::expect(Algorithm::TokenBucket(Bucket { stepped: true, ..bucket }))
+        self.rebuilt(Algorithm::TokenBucket(Bucket { stepped: true, ..bucket }))
     }
 
     /// This token bucket with a reserve of `capacity`, refilled by `amount` per `interval`, for
@@ -219,7 +216,7 @@ impl Limit {
             panic!("a reserve is for token buckets");
         };
         let reserve = Bucket { capacity, amount, interval, stepped: false };
-        Self::expect(Algorithm::Reserve { sustained, reserve })
+        self.rebuilt(Algorithm::Reserve { sustained, reserve })
     }
 
     /// This fixed window, starting at multiples of its period.
@@ -229,7 +226,7 @@ impl Limit {
         let Algorithm::FixedWindow { limit, period, count_denied, .. } = self.algorithm() else {
             panic!("aligned is for fixed windows");
         };
-        Self::expect(Algorithm::FixedWindow { limit, period, aligned: true, count_denied })
+        self.rebuilt(Algorithm::FixedWindow { limit, period, aligned: true, count_denied })
     }
 
     /// This window, counting attempts even when they are denied: a client that keeps hammering
@@ -237,7 +234,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn counting_denied(self) -> Self {
-        Self::expect(match self.algorithm() {
+        self.rebuilt(match self.algorithm() {
             Algorithm::FixedWindow { limit, period, aligned, .. } => {
                 Algorithm::FixedWindow { limit, period, aligned, count_denied: true }
             }
@@ -353,6 +350,7 @@ mod tests {
         ];
         for limit in limits {
             assert_eq!(Limit::new(limit.algorithm()), Ok(limit));
+            assert_eq!(Limit::new(limit.algorithm()).and_then(|same| same.with_debt(3)), Ok(limit.debt(3)));
         }
     }
 }

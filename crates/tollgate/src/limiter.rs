@@ -17,6 +17,7 @@ mod check_all;
 mod failure;
 mod plan;
 mod prepared;
+mod record;
 mod reservation;
 mod snapshot;
 mod wait;
@@ -27,6 +28,7 @@ pub use check_all::AllOrNothing;
 use failure::Share;
 use plan::Plan;
 use prepared::ActiveRules;
+pub use record::Recorded;
 pub use reservation::{Reservation, Settlement};
 pub use snapshot::RulesSnapshot;
 use wait::Queues;
@@ -59,6 +61,7 @@ struct Shared<S> {
     total: Tally,
     store_errors: AtomicU64,
     converted: AtomicU64,
+    shortfall: AtomicU64,
     queues: Queues,
 }
 
@@ -230,6 +233,7 @@ impl<S: Store> Limiter<S> {
             live_keys: self.shared.store.live_keys(),
             store_errors: self.shared.store_errors.load(Ordering::Relaxed),
             converted: self.shared.converted.load(Ordering::Relaxed),
+            shortfall: self.shared.shortfall.load(Ordering::Relaxed),
         }
     }
 

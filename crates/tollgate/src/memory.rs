@@ -67,7 +67,7 @@ const SWEEP_BATCH: usize = 256;
 /// ```
 #[derive(Debug)]
 pub struct MemoryStore {
-    shards: Box<[Padded]>,
+    shards: Box<[Padded; ALL_SHARDS]>,
     views: Arc<Views>,
     secrets: Arc<Secrets>,
     room: Room,
@@ -202,10 +202,12 @@ impl MemoryStore {
     }
 }
 
-fn shards(secrets: &Arc<Secrets>) -> (Box<[Padded]>, Arc<Views>) {
+#[expect(clippy::expect_used, reason = "as many are made as the array holds")]
+fn shards(secrets: &Arc<Secrets>) -> (Box<[Padded; ALL_SHARDS]>, Arc<Views>) {
     let views = Arc::new(Views::new());
     let shard = |index| Padded(Spin::new(Shard::new(index, Arc::clone(secrets), Arc::clone(&views))));
-    ((0..ALL_SHARDS).map(shard).collect(), views)
+    let shards: Box<[Padded]> = (0..ALL_SHARDS).map(shard).collect();
+    (shards.try_into().expect("`ALL_SHARDS` shards"), views)
 }
 
 impl Store for MemoryStore {
@@ -225,9 +227,16 @@ impl Store for MemoryStore {
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         match limit.algorithm() {
-            Algorithm::SlidingLog { limit, .. } if limit > self.log_ceiling => Err(Error::InvalidLimit {
-                field: "limit",
-                value: limit.to_string(),
+            Algorithm::SlidingLog { limit: count, .. } if count > self.log_ceiling => {
+                Err(Error::InvalidLimit {
+                    field: "limit",
+                    value: count.to_string(),
+                    reason: "at most the store's log_ceiling for a sliding log; raise that, or choose a sliding window",
+                })
+            }
+            Algorithm::SlidingLog { .. } if limit.max_debt() > self.log_ceiling => Err(Error::InvalidLimit {
+                field: "debt",
+                value: limit.max_debt().to_string(),
                 reason: "at most the store's log_ceiling for a sliding log; raise that, or choose a sliding window",
             }),
             _ => Ok(()),

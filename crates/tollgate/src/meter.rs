@@ -150,13 +150,34 @@ impl Meter {
         taken
     }
 
+    /// Takes `units` that were used, whether they are left or not: those beyond the limit are owed,
+    /// up to its [debt](Limit::debt). Returns how many were recorded.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Meter, Timestamp};
+    ///
+    /// let mut meter = Meter::new(Limit::per_minute(10));
+    /// let now = Timestamp::from_secs(1_000);
+    /// assert_eq!(meter.record(now, 13), 13);
+    /// assert_eq!(meter.peek(now, 1).owed, 3);
+    /// assert_eq!(meter.record(now, 20), 7, "the debt is one whole limit");
+    /// ```
+    pub fn record(&mut self, now: Timestamp, units: u64) -> u64 {
+        let at = self.not_before(now);
+        let recordable = dispatch!(&self.0, |algorithm, state| algorithm.recordable(state, at.as_nanos()));
+        let recorded = units.min(recordable);
+        self.take(at, recorded);
+        recorded
+    }
+
     /// Whether no unit is in use, so that forgetting this meter changes no later outcome.
     #[must_use]
     pub fn is_idle(&self, now: Timestamp) -> bool {
         self.idle_at() <= now.as_nanos()
     }
 
-    /// The earliest moment at which the state can have been written.
+    /// The earliest moment at which the state can have been written: of a bucket, with its whole
+    /// debt.
     pub(crate) fn written_at(&self) -> Timestamp {
         Timestamp::from_nanos(dispatch!(&self.0, |algorithm, state| algorithm.written_at(state)))
     }
@@ -177,8 +198,13 @@ impl Meter {
         dispatch!(&self.0, |algorithm, state| algorithm.used(state, now.as_nanos()))
     }
 
+    /// Units owed, at a time that is not before [`written_at`](Self::written_at).
+    pub(crate) fn owed(&self, now: Timestamp) -> u64 {
+        dispatch!(&self.0, |algorithm, state| algorithm.owed(state, now.as_nanos()))
+    }
+
     /// Whether `cost` can be taken, at a time that is not before [`written_at`](Self::written_at).
-    /// (Not even a cost of 0 fits where more units are in use than the limit has.)
+    /// (Not even a cost of 0 fits while units are owed.)
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
         dispatch!(&self.0, |algorithm, state| algorithm.fits(state, now.as_nanos(), cost))
     }

@@ -115,6 +115,8 @@ mod tests {
         assert_eq!(parsed("50/hour sliding"), Limit::sliding_window(50, HOUR));
         assert_eq!(parsed("100/min log"), Limit::sliding_log(100, MINUTE));
         assert_eq!(parsed("10/60s fixed counting denied"), Limit::fixed_window(10, MINUTE).counting_denied());
+        assert_eq!(parsed("1000/hour debt 500"), Limit::per_hour(1000).debt(500));
+        assert_eq!(parsed("10/60s fixed counting denied debt 0").max_debt(), 0);
         assert_eq!(parsed("api"), Limit::API);
         assert_eq!(parsed("login"), Limit::LOGIN);
         assert_eq!(parsed("websocket"), Limit::WEBSOCKET);
@@ -158,9 +160,16 @@ mod tests {
             ("1/0s", "a period is out of range at column 3"),
             ("1/200 d fixd", "unexpected \"fixd\" at column 9; did you mean \"fixed\"?"),
             ("10/day aligned", "unexpected \"aligned\" at column 8; write \"fixed aligned\""),
-            ("10/day log aligned", "unexpected \"aligned\" at column 12; nothing may follow there"),
+            ("10/day log aligned", "unexpected \"aligned\" at column 12; at most debt may follow there"),
             ("1/9999999w", "a period is out of range at column 3"),
-            ("10/s log counting denied", "unexpected \"counting\" at column 10; nothing may follow there"),
+            (
+                "10/s log counting denied",
+                "unexpected \"counting\" at column 10; at most debt may follow there",
+            ),
+            ("10/s debt", "a count is missing at column 10; write a whole number from 0 to"),
+            ("10/s debt 5 burst 9", "unexpected \"burst\" at column 13; nothing may follow there"),
+            ("1/36500d debt 2", "debt 2 is out of range at column 10; it must be small enough"),
+            ("10/s det 5", "unexpected \"det\" at column 6; did you mean \"debt\"?"),
             ("10/s fixed counting", "\"denied\" is missing at column 20"),
             ("10/s, please", "unexpected \",\" at column 5"),
             ("logn", "unknown preset \"logn\" at column 1; did you mean \"login\"?"),
@@ -191,9 +200,13 @@ mod tests {
 
     #[test]
     fn a_limit_is_formatted_in_the_longest_unit_that_divides_its_period() {
-        for text in
-            ["10/minute fixed", "90/90s", "1/second burst 60", "5/2w log", "100 refill 10 every 100ms"]
-        {
+        for text in [
+            "10/minute fixed",
+            "90/90s",
+            "1/second burst 60 debt 0",
+            "5/2w log debt 7",
+            "100 refill 10 every 100ms",
+        ] {
             assert_eq!(parsed(text).to_string(), text);
         }
     }

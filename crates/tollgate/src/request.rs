@@ -34,6 +34,8 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope<'a> {
     All,
+    /// All rules, some with costs of their own.
+    Costs(&'a [(&'a str, u64)]),
     Only(&'a str),
     Own,
     OwnOnly(&'a str),
@@ -78,6 +80,28 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.cost
+    }
+
+    /// Sets the costs of rules by name; every other rule charges [`cost`](Self::cost). All rules
+    /// apply. Of a rule listed twice, the first cost counts.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
+    ///
+    /// let limiter = Limiter::builder(RuleSet::new([
+    ///     Rule::new("requests", Limit::per_minute(10)).key(["client"]),
+    ///     Rule::new("tokens", Limit::per_minute(4_000)).key(["client"]),
+    /// ])?)
+    /// .build()?;
+    /// let decision = limiter.check(Request::client("alice").costs(&[("tokens", 1_500)]))?;
+    /// let left: Vec<u64> = decision.limits().iter().map(|limit| limit.outcome.remaining).collect();
+    /// assert_eq!(left, [9, 2_500]);
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn costs(mut self, costs: &'a [(&'a str, u64)]) -> Self {
+        self.scope = if costs.is_empty() { Scope::All } else { Scope::Costs(costs) };
+        self
     }
 
     /// Applies only the rule with this name.
@@ -130,7 +154,7 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn own(mut self) -> Self {
         self.scope = match self.scope {
-            Scope::All | Scope::Own => Scope::Own,
+            Scope::All | Scope::Costs(_) | Scope::Own => Scope::Own,
             Scope::Only(rule) | Scope::OwnOnly(rule) | Scope::Under(rule, _) => Scope::OwnOnly(rule),
         };
         self
@@ -201,7 +225,7 @@ impl<'a> Request<'a> {
         matches!(self.scope, Scope::Own | Scope::OwnOnly(_))
     }
 
-    /// Whether all rules apply.
+    /// Whether all rules apply, with one cost.
     #[inline]
     pub(crate) const fn is_unscoped(&self) -> bool {
         matches!(self.scope, Scope::All)
@@ -210,7 +234,15 @@ impl<'a> Request<'a> {
     pub(crate) const fn only_rule(&self) -> Option<&'a str> {
         match self.scope {
             Scope::Only(rule) | Scope::OwnOnly(rule) | Scope::Under(rule, _) => Some(rule),
-            Scope::All | Scope::Own => None,
+            Scope::All | Scope::Costs(_) | Scope::Own => None,
+        }
+    }
+
+    /// The costs of rules by name.
+    pub(crate) const fn rule_costs(&self) -> &'a [(&'a str, u64)] {
+        match self.scope {
+            Scope::Costs(costs) => costs,
+            Scope::All | Scope::Only(_) | Scope::Own | Scope::OwnOnly(_) | Scope::Under(..) => &[],
         }
     }
 
@@ -218,7 +250,7 @@ impl<'a> Request<'a> {
     pub(crate) const fn inline_limit(&self) -> Option<&'a Limit> {
         match self.scope {
             Scope::Under(_, limit) => Some(&limit.0),
-            Scope::All | Scope::Only(_) | Scope::Own | Scope::OwnOnly(_) => None,
+            Scope::All | Scope::Costs(_) | Scope::Only(_) | Scope::Own | Scope::OwnOnly(_) => None,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::key::push_value;
 use crate::{CLIENT, Error, Limit, MAX_COUNT, Request};
 
 mod condition;
+mod coverage;
 mod limits;
 mod name;
 mod overrides;
@@ -18,6 +19,7 @@ mod tag;
 
 pub use condition::Values;
 use condition::{Condition, all_match, check_matches};
+pub use coverage::{Coverage, Obstacle};
 pub use limits::Limits;
 pub use name::RuleName;
 pub use overrides::Override;

@@ -23,6 +23,8 @@ pub struct Stats {
     /// Number of states that were converted because their limit was replaced: zero in a fleet whose
     /// processes have the same limits.
     pub converted: u64,
+    /// Units that were used and exceeded the debt of a limit, so that they were not recorded.
+    pub shortfall: u64,
 }
 
 /// Number of decisions of each kind. For one rule: how often it admitted, denied, or would have
@@ -64,8 +66,8 @@ pub(crate) struct Tally([Stripe; STRIPES]);
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe {
-    allowed: AtomicU64,
-    denied: AtomicU64,
+    /// Denied and allowed, indexed by whether the request is allowed.
+    decided: [AtomicU64; 2],
     shadow_denied: AtomicU64,
     degraded: AtomicU64,
 }
@@ -79,9 +81,14 @@ impl Tally {
 
     /// Counts one decision, not degraded and without shadow rules, in this thread's stripe.
     #[inline(always)]
-    pub(crate) fn count_at(&self, stripe: usize, allowed: bool) {
-        if let Some(counts) = self.0.get(stripe) {
-            increment(stripe, if allowed { &counts.allowed } else { &counts.denied });
+    pub(crate) fn count_at(&self, stripe: StripeIndex, allowed: bool) {
+        add(stripe, &self.0[stripe.0 % STRIPES].decided[usize::from(allowed)], 1);
+    }
+
+    /// Counts several decisions: how many were denied and how many allowed.
+    pub(crate) fn count_many_at(&self, stripe: StripeIndex, decided: [u64; 2]) {
+        for (counter, decided) in self.0[stripe.0 % STRIPES].decided.iter().zip(decided) {
+            add(stripe, counter, decided);
         }
     }
 
@@ -95,13 +102,13 @@ impl Tally {
 
     fn add(&self, allowed: bool, shadow_denied: bool, degraded: bool) {
         let index = stripe_index();
-        let Some(stripe) = self.0.get(index) else { return };
-        increment(index, if allowed { &stripe.allowed } else { &stripe.denied });
+        let stripe = &self.0[index.0 % STRIPES];
+        self.count_at(index, allowed);
         if shadow_denied {
-            increment(index, &stripe.shadow_denied);
+            add(index, &stripe.shadow_denied, 1);
         }
         if degraded {
-            increment(index, &stripe.degraded);
+            add(index, &stripe.degraded, 1);
         }
     }
 
@@ -110,16 +117,20 @@ impl Tally {
             self.0.iter().map(|stripe| part(stripe).load(Ordering::Relaxed)).fold(0, u64::saturating_add)
         };
         Counts {
-            allowed: sum(|stripe| &stripe.allowed),
-            denied: sum(|stripe| &stripe.denied),
+            allowed: sum(|stripe| &stripe.decided[1]),
+            denied: sum(|stripe| &stripe.decided[0]),
             shadow_denied: sum(|stripe| &stripe.shadow_denied),
             degraded: sum(|stripe| &stripe.degraded),
         }
     }
 }
 
+/// The index of a stripe.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StripeIndex(usize);
+
 /// A stripe that belongs to one thread until that thread ends, and is then reused.
-struct ThreadStripe(usize);
+struct ThreadStripe(StripeIndex);
 
 /// The next unused stripe, and the stripes of ended threads.
 static FREE: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
@@ -128,38 +139,38 @@ impl ThreadStripe {
     fn take() -> Self {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.1.pop() {
-            return Self(index);
+            return Self(StripeIndex(index));
         }
         let index = free.0.min(SHARED);
         free.0 = index.saturating_add(1);
-        Self(index)
+        Self(StripeIndex(index))
     }
 }
 
 impl Drop for ThreadStripe {
     fn drop(&mut self) {
-        if self.0 != SHARED {
+        if self.0.0 != SHARED {
             // The lock orders this thread's counts before those of the next owner.
-            FREE.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.0);
+            FREE.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.0.0);
         }
     }
 }
 
 /// The index of this thread's stripe: its own while it lives, or the shared one.
 #[inline(always)]
-pub(crate) fn stripe_index() -> usize {
+pub(crate) fn stripe_index() -> StripeIndex {
     thread_local!(static STRIPE: ThreadStripe = ThreadStripe::take());
-    STRIPE.try_with(|stripe| stripe.0).unwrap_or(SHARED)
+    STRIPE.try_with(|stripe| stripe.0).unwrap_or(StripeIndex(SHARED))
 }
 
-/// Adds one. In an unshared stripe this takes no locked instruction, which would cost more than the
-/// rest.
+/// Adds to a counter. In an unshared stripe this takes no locked instruction, which would cost more
+/// than the rest.
 #[inline]
-fn increment(index: usize, counter: &AtomicU64) {
-    if index == SHARED {
-        counter.fetch_add(1, Ordering::Relaxed);
+fn add(stripe: StripeIndex, counter: &AtomicU64, decided: u64) {
+    if stripe.0 == SHARED {
+        counter.fetch_add(decided, Ordering::Relaxed);
     } else {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(decided), Ordering::Relaxed);
     }
 }
 
@@ -178,7 +189,7 @@ mod tests {
             });
         }
         assert_eq!(tally.counts().allowed, 160_000);
-        let used = tally.0.iter().filter(|stripe| stripe.allowed.load(Ordering::Relaxed) > 0).count();
+        let used = tally.0.iter().filter(|stripe| stripe.decided[1].load(Ordering::Relaxed) > 0).count();
         assert!(used < 32, "stripes are reused: {used}");
     }
 

@@ -118,6 +118,9 @@ pub enum Op {
     Refund,
     /// Draw up to the cost, stopping at empty.
     Penalise,
+    /// Draw a cost that was already used, beyond the limit too: the excess is owed, up to the
+    /// limit's debt. The answer is that of a request of cost 0, which waits until nothing is owed.
+    Record,
     /// Forget the keys: no unit in use, no block, no reservation.
     Reset,
     /// Deny everything until then; a date in the past lifts the block.
@@ -138,11 +141,19 @@ pub enum Op {
         /// What happens to the units if the reservation expires unsettled.
         on_expiry: OnExpiry,
     },
-    /// End a reservation at the actual cost: give back the excess, or draw the shortfall, stopping
-    /// at empty.
+    /// End a reservation at the actual cost: give back the excess, or record the rest. A
+    /// reservation that expired at most its time to live ago is settled all the same: the units
+    /// that its expiry gave back are recorded, and an estimate that was kept stays charged.
     Settle {
         /// The reservation.
         hold: HoldId,
+    },
+    /// Hold a reservation that has not expired for `ttl` from now.
+    Renew {
+        /// The reservation.
+        hold: HoldId,
+        /// How long the reservation can be settled from now on.
+        ttl: Duration,
     },
 }
 
@@ -155,10 +166,12 @@ impl Op {
             Self::Peek => "peek",
             Self::Refund => "refund",
             Self::Penalise => "penalise",
+            Self::Record => "record",
             Self::Reset => "reset",
             Self::Block { .. } => "block",
             Self::Reserve { .. } => "reserve",
             Self::Settle { .. } => "settle",
+            Self::Renew { .. } => "renew",
         }
     }
 }
@@ -267,21 +280,43 @@ pub enum Effect {
         /// How many: at most as many as were left.
         units: u64,
     },
-    /// A settlement ended the reservation.
-    Settled {
-        /// The part of the actual cost that was neither held nor left.
+    /// A record drew the cost.
+    Recorded {
+        /// The part of the cost beyond the limit's debt, which was not drawn.
         shortfall: u64,
     },
-    /// A settlement found no reservation.
+    /// A settlement ended the reservation.
+    Settled {
+        /// The part of the actual cost beyond the limit's debt, which was not drawn.
+        shortfall: u64,
+    },
+    /// A settlement ended a reservation that had expired.
+    SettledLate {
+        /// The part of the actual cost beyond the limit's debt, which was not drawn.
+        shortfall: u64,
+    },
+    /// The reservation was renewed.
+    Renewed,
+    /// There is no such reservation to settle or to renew.
     NotReserved,
 }
 
 impl Effect {
-    /// The units moved, or the shortfall of a settlement.
+    /// The units given back or drawn.
     pub(crate) const fn units(self) -> u64 {
         match self {
-            Self::GivenBack { units } | Self::Drawn { units } | Self::Settled { shortfall: units } => units,
-            Self::None | Self::NotReserved => 0,
+            Self::GivenBack { units } | Self::Drawn { units } => units,
+            _ => 0,
+        }
+    }
+
+    /// The units that were used and could not be recorded.
+    pub(crate) const fn shortfall(self) -> u64 {
+        match self {
+            Self::Recorded { shortfall } | Self::Settled { shortfall } | Self::SettledLate { shortfall } => {
+                shortfall
+            }
+            _ => 0,
         }
     }
 }

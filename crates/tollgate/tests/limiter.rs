@@ -55,6 +55,72 @@ fn c2_a_rule_charges_its_unit_cost_and_a_shadow_rule_never_denies() {
     assert_eq!(limiter.check(Request::client("a").cost(3)).unwrap().verdict(), Verdict::Never);
 }
 
+/// A model's service: requests are counted for all clients together, tokens for each.
+fn requests_and_tokens() -> Limiter {
+    let requests = Rule::new("requests", Limit::fixed_window(5, MINUTE));
+    let tokens = Rule::new("tokens", Limit::fixed_window(1_000, MINUTE)).key(["client"]);
+    limiter([requests, tokens]).0
+}
+
+fn remaining(decision: &tollgate::Decision) -> Vec<u64> {
+    decision.limits().iter().map(|limit| limit.outcome.remaining).collect()
+}
+
+#[test]
+fn c2_a_rule_named_in_a_requests_costs_charges_that_cost_in_every_verb() {
+    let limiter = requests_and_tokens();
+    let tokens = |cost| [("tokens", cost)];
+    let (hundred, none) = (tokens(100), tokens(0));
+    let request = Request::client("a").costs(&hundred);
+    assert_eq!(remaining(&limiter.check(request).unwrap()), [4, 900]);
+    assert_eq!(remaining(&block_on(limiter.check_async(request.cost(2))).unwrap()), [2, 800]);
+    assert_eq!(remaining(&block_on(limiter.peek(request)).unwrap()), [2, 800]);
+    limiter.check_many(&[request.cost(0), request.costs(&none).cost(0), request.costs(&[])], |decision| {
+        assert!(decision.unwrap().allowed());
+    });
+    assert_eq!(remaining(&block_on(limiter.peek("a")).unwrap()), [1, 699], "100, none and 1");
+    let refunded = block_on(limiter.refund(request)).unwrap();
+    assert_eq!((refunded, remaining(&block_on(limiter.peek("a")).unwrap())), (100, vec![2, 799]));
+    let all = block_on(limiter.check_all(&[request, Request::client("b").costs(&hundred)])).unwrap();
+    assert_eq!(remaining(all.whole()), [1, 699, 900], "the shared budget is charged once");
+    assert!(block_on(limiter.wait(request, MINUTE)).unwrap().allowed());
+    assert_eq!(remaining(&block_on(limiter.peek("a")).unwrap()), [0, 599]);
+}
+
+#[test]
+fn c2_a_cost_of_a_rule_is_multiplied_by_the_rules_unit_cost() {
+    let (limiter, _) = limiter([Rule::new("heavy", Limit::fixed_window(100, MINUTE)).cost(5)]);
+    let decision = limiter.check(Request::client("a").costs(&[("heavy", 3)])).unwrap();
+    assert_eq!(remaining(&decision), [85]);
+}
+
+#[test]
+fn b8_costs_of_rules_are_taken_all_or_not_at_all() {
+    let limiter = requests_and_tokens();
+    let check = |cost, tokens| limiter.check(Request::client("a").cost(cost).costs(&[("tokens", tokens)]));
+    assert!(check(1, 600).unwrap().allowed());
+    let denied = check(1, 401).unwrap();
+    assert_eq!((denied.allowed(), denied.rule().unwrap().as_str()), (false, "tokens"));
+    assert_eq!(denied.retry_after(), Some(MINUTE));
+    assert_eq!(check(0, 1_001).unwrap().verdict(), Verdict::Never);
+    let denied = check(5, 400).unwrap();
+    assert_eq!((denied.allowed(), denied.rule().unwrap().as_str()), (false, "requests"));
+    assert_eq!(remaining(&check(4, 400).unwrap()), [0, 0], "the denied ones took nothing");
+}
+
+#[test]
+fn d3_costs_of_unknown_rules_costs_out_of_range_and_reservations_with_costs_are_refused() {
+    let limiter = requests_and_tokens();
+    let check = |costs: &[(&str, u64)]| limiter.check(Request::client("a").costs(costs)).unwrap_err();
+    assert_eq!(check(&[("tokens", 1), ("token", 1)]), Error::UnknownRule { rule: "token".into() });
+    let value = MAX_COUNT + 1;
+    assert_eq!(check(&[("tokens", value)]), Error::InvalidCost { value });
+    let costs = [("tokens", 2)];
+    let reserved = limiter.reserve(Request::client("a").costs(&costs), MINUTE, OnExpiry::GiveBack);
+    assert_eq!(block_on(reserved).err().map(|error| error.code()), Some("invalid_rule"));
+    assert_eq!(remaining(&block_on(limiter.peek("a")).unwrap()), [5, 1_000]);
+}
+
 #[test]
 fn c2_a_request_that_no_rule_covers_is_allowed_with_no_reports() {
     let (limiter, _) = limiter([per_client(Limit::per_minute(1))]);
@@ -157,12 +223,15 @@ fn c5_a_reservation_left_in_the_store_is_settled_by_its_id() {
     assert_eq!(settle(hold, "a", 3).unwrap().shortfall, 0);
     assert_eq!((left(), settle(hold, "a", 3)), (7, Err(Error::NotReserved)), "settled once");
     let short = reserve(5).unwrap();
-    assert_eq!((settle(short, "a", 9).unwrap().shortfall, left()), (2, 0));
+    assert_eq!((settle(short, "a", 9).unwrap().shortfall, left()), (0, 0));
+    assert_eq!(block_on(limiter.peek("a")).unwrap().owed(), 2);
     assert_eq!(reserve(1), None, "denied");
     block_on(limiter.reset("a")).unwrap();
     let late = reserve(4).unwrap();
     clock.advance(SECOND);
-    assert_eq!((left(), settle(late, "a", 1)), (10, Err(Error::NotReserved)));
+    assert_eq!(left(), 10);
+    clock.advance(SECOND);
+    assert_eq!((left(), settle(late, "a", 1)), (10, Err(Error::NotReserved)), "as long again has passed");
     let kept = reserve(4).unwrap();
     let rules = [per_client(Limit::fixed_window(10, MINUTE)), Rule::new("new", Limit::per_minute(1))];
     limiter.set_rules(RuleSet::new(rules).unwrap()).unwrap();

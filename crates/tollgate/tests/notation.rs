@@ -32,7 +32,11 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
         bucket.clone().prop_map(Algorithm::TokenBucket),
         (bucket.clone(), bucket).prop_map(|(sustained, reserve)| Algorithm::Reserve { sustained, reserve }),
     ];
-    algorithm.prop_filter_map("out of range together", |algorithm| Limit::new(algorithm).ok())
+    let debt = prop::option::of(prop_oneof![0..20_u64, 0..=MAX_COUNT]);
+    (algorithm, debt).prop_filter_map("out of range together", |(algorithm, debt)| {
+        let limit = Limit::new(algorithm).ok()?;
+        debt.map_or(Some(limit), |debt| limit.with_debt(debt).ok())
+    })
 }
 
 proptest! {
@@ -46,7 +50,7 @@ proptest! {
         words in prop::collection::vec(
             prop_oneof![
                 Just("10"), Just("/"), Just("60s"), Just("per"), Just("minute"), Just("burst"), Just("refill"), Just("every"),
-                Just("reserve"), Just("fixed"), Just("aligned"), Just("sliding"), Just("log"), Just("counting"), Just("denied"),
+                Just("reserve"), Just("fixed"), Just("aligned"), Just("sliding"), Just("log"), Just("counting"), Just("denied"), Just("debt"),
                 Just("1_0k"), Just("-"), Just("é"), Just("api"), Just(" "), Just("0"), Just("99999999999999999999"),
             ],
             0..8,

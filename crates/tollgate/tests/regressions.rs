@@ -304,3 +304,24 @@ fn c5_a_firm_reservation_stays_charged_when_it_is_dropped_or_expires() {
     block_on(settled.settle(1)).unwrap();
     assert_eq!(left(), 4);
 }
+
+/// The clocks of all shards of a request were advanced one by one. A shard whose clock was merely
+/// late kept its own time, although the clock had gone back further than that.
+#[test]
+fn b7_all_shards_of_a_request_follow_a_clock_that_goes_back() {
+    let start = Timestamp::from_secs(1_800_000_000);
+    let clock = ManualClock::at(start);
+    let rules = RuleSet::new([
+        Rule::new("all", Limit::per_second(100)),
+        Rule::new("client", Limit::per_second(100)).key(["client"]),
+    ]);
+    let limiter = Limiter::builder(rules.unwrap()).clock(clock.clone()).build().unwrap();
+    let decided_at = |client: &str, millis: u64| {
+        clock.set(start.saturating_add(Duration::from_millis(millis)));
+        limiter.check(Request::client(client).cost(0)).unwrap().now().since(start).as_millis()
+    };
+    assert_eq!(decided_at("alice", 500), 500);
+    assert_eq!(decided_at("bob", 2_000), 2_000);
+    assert_eq!(decided_at("alice", 100), 100, "1.9 s behind the global budget's shard");
+    assert_eq!(decided_at("alice", 50), 100, "50 ms late");
+}

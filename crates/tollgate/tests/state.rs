@@ -181,7 +181,7 @@ fn d3_numbers_that_the_limit_cannot_have_written_are_refused() {
     let fixed = Limit::fixed_window(10, MINUTE);
     assert!(meter(fixed, &[late - 1, 3]) && !meter(fixed, &[late, 3]), "after the latest timestamp");
     assert!(!meter(fixed, &[1]) && !meter(fixed, &[1, 2, 3]), "too few, too many");
-    let whole = Limit::per_minute(10);
+    let whole = Limit::per_minute(10).debt(0);
     assert!(meter(whole, &[late - 1 + minute]) && !meter(whole, &[late + minute]));
     let thirds = Limit::per_second(3);
     assert!(meter(thirds, &[1, 2]) && !meter(thirds, &[1, 3]), "three thirds of a nanosecond");

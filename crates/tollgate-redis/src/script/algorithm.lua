@@ -34,8 +34,15 @@ end
 -- and a client's state `s`. A `now` must not be before `written`, the earliest time at which the
 -- state can have been written. `ticket` names, right after a take, the units drawn; `undo` gives
 -- back those of them that are still in use. Every limit has `capacity`, `period`, and `counts` if
--- it counts denied attempts.
+-- it counts denied attempts. The most units that it can owe, `debt`, are the number after `d` in its
+-- text, or else its capacity.
 local builders, built = {}, {}
+
+-- The text of a limit without its debt, and the debt.
+local function split_debt(text)
+  local plain, debt = match(text, '^(.-) d(%d+)$')
+  return plain or text, tonumber(debt)
+end
 
 local function algorithm(kind)
   local known = built[kind]
@@ -45,17 +52,27 @@ local function algorithm(kind)
     known.available = known.available or function(l, s, now)
       return max(l.capacity - known.used(l, s, now), 0)
     end
+    -- Units recorded beyond the capacity. Counted attempts are no debt.
+    known.owed = known.owed or function(l, s, now)
+      return l.counts and 0 or min(max(known.used(l, s, now) - l.capacity, 0), l.debt)
+    end
+    -- Units that can be recorded.
+    known.recordable = known.recordable or function(l, s, now)
+      local used = known.used(l, s, now)
+      return max(l.capacity + l.debt - (l.counts and min(used, l.capacity) or used), 0)
+    end
+    -- Not even 0 can be taken while units are owed.
     known.fits = known.fits or function(l, s, now, cost)
-      return cost <= known.available(l, s, now)
+      return cost <= known.available(l, s, now) and (cost > 0 or known.owed(l, s, now) == 0)
     end
     -- Replaces a state that was written at a wild reading of the clock: nothing remains, as of now.
     known.rebase = known.rebase or function(l, s, now)
-      return known.with_used(l, now, l.capacity)
+      return known.with_used(l, now, l.capacity, 0)
     end
     -- The state under a limit that replaces `old`, of the same algorithm, with as many units in
     -- use.
     known.adopt = known.adopt or function(l, old, s, now)
-      return known.with_used(l, now, known.used(old, s, now))
+      return known.with_used(l, now, known.used(old, s, now), known.owed(old, s, now))
     end
     -- Gives back up to `units` of one take, right after which all units in use were due back at
     -- `lapse` microseconds and `nanos` nanoseconds.

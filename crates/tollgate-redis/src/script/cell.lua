@@ -4,7 +4,9 @@
 --
 --   b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000|HOLD,HOLD,…
 --
--- where HOLD is `id:holder:units:made:expires:lapse:nanos:firm`.
+-- where HOLD is `id:holder:units:made:expires:lapse:nanos:flags`, and the flags are 1 for a reservation
+-- whose units stay drawn when it expires, and 2 for one that has expired. That one is kept for as
+-- long again as it lasted: a settlement that comes late is told from one that is sent twice.
 
 -- The most reservations of one key. Every request on the key reads and writes them all while Redis
 -- serves no other client, so there are fewer than in memory, where they cost next to nothing. A
@@ -48,15 +50,27 @@ local function give_held(cell, now, hold, units)
   cell.a.give_held(cell.l, cell.s, not_before(cell, now), units, hold.lapse, hold.nanos)
 end
 
--- Gives back the units of expired reservations.
+-- Until when a reservation can be settled. An older version did not keep when it was made.
+local function ends_at(hold)
+  return hold.made == 0 and hold.expires or 2 * hold.expires - hold.made
+end
+
+-- Gives back the units of expired reservations, and forgets those that can no longer be settled.
 local function expire(cell, now)
-  local holds = cell.holds
-  while holds[1] and holds[1].expires <= now do
-    local hold = table.remove(holds, 1)
-    if not hold.firm then
-      give_held(cell, hold.expires, hold, hold.units)
+  local kept = {}
+  for _, hold in ipairs(cell.holds) do
+    if not hold.expired and hold.expires <= now then
+      hold.expired = true
+      if not hold.firm then
+        give_held(cell, hold.expires, hold, hold.units)
+        hold.units = 0
+      end
+    end
+    if not hold.expired or ends_at(hold) > now then
+      kept[#kept + 1] = hold
     end
   end
+  cell.holds = kept
 end
 
 local function copy_state(cell)
@@ -99,7 +113,7 @@ local function unheld_at(cell, now, units)
   end
   local s = copy_state(cell)
   for _, hold in ipairs(cell.holds) do
-    if not hold.firm then
+    if not hold.firm and not hold.expired then
       local at = a.available_at(l, s, now, units)
       if at <= hold.expires then
         return at
@@ -143,16 +157,20 @@ end
 
 -- When `holder` may make one more reservation: now, unless it has as many as are free.
 local function reservable_at(cell, holder, now)
-  local held, free, at = 0, HOLDS_MAX - #cell.holds, now
+  local held, free, at = 0, HOLDS_MAX, now
   for _, hold in ipairs(cell.holds) do
-    held = hold.holder == holder and held + 1 or held
+    if not hold.expired then
+      held, free = hold.holder == holder and held + 1 or held, free - 1
+    end
   end
   for _, hold in ipairs(cell.holds) do
     if held < free then
       break
     end
-    held = hold.holder == holder and held - 1 or held
-    free, at = free + 1, hold.expires
+    if not hold.expired then
+      held = hold.holder == holder and held - 1 or held
+      free, at = free + 1, hold.expires
+    end
   end
   return at
 end
@@ -170,22 +188,49 @@ local function hold(cell, now, hold)
   take(cell, now, hold.units)
   if hold.units > 0 then
     hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
+    if #cell.holds >= HOLDS_MAX then
+      -- The oldest one that has expired: live ones are fewer.
+      table.remove(cell.holds, 1)
+    end
     insert_hold(cell, hold)
   end
 end
 
--- Ends a reservation at its actual cost. Returns the shortfall in units, or nil without such a
--- reservation.
+-- Takes units that were used, beyond the limit up to its debt. Returns how many were not taken.
+local function record(cell, now, units)
+  local at = not_before(cell, now)
+  local recorded = min(units, cell.a.recordable(cell.l, cell.s, at))
+  take(cell, at, recorded)
+  return units - recorded
+end
+
+-- Holds a reservation for a span from now. Returns whether it has not expired.
+local function renew(cell, id, now, ttl)
+  for index, hold in ipairs(cell.holds) do
+    if hold.id == id and not hold.expired then
+      table.remove(cell.holds, index)
+      hold.made, hold.expires = now, now + ttl
+      insert_hold(cell, hold)
+      return true
+    end
+  end
+end
+
+-- Ends a reservation at its actual cost. Returns the shortfall in units, and 1, or 2 if it had
+-- expired; nil without such a reservation.
 local function settle(cell, id, now, cost)
   for index, hold in ipairs(cell.holds) do
     if hold.id == id then
       table.remove(cell.holds, index)
-      if cost >= hold.units then
-        local more = cost - hold.units
-        return more - penalise(cell, now, more)
+      local found = hold.expired and 2 or 1
+      if cost > hold.units then
+        return record(cell, now, cost - hold.units), found
       end
-      give_held(cell, now, hold, hold.units - cost)
-      return 0
+      -- An estimate that was kept when it expired stays charged.
+      if not hold.expired then
+        give_held(cell, now, hold, hold.units - cost)
+      end
+      return 0, found
     end
   end
 end
@@ -200,10 +245,10 @@ end
 local function retune(cell, text, now)
   local old_a, old_l = cell.a, cell.l
   now = not_before(cell, now)
-  local used = old_a.used(old_l, cell.s, now)
+  local used, owed = old_a.used(old_l, cell.s, now), old_a.owed(old_l, cell.s, now)
   local a = algorithm(sub(text, 1, 1))
   cell.limit, cell.tag, cell.a, cell.l = text, tag_of(text), a, a.parse(text)
-  cell.s = a == old_a and a.adopt(cell.l, old_l, cell.s, now) or a.with_used(cell.l, now, used)
+  cell.s = a == old_a and a.adopt(cell.l, old_l, cell.s, now) or a.with_used(cell.l, now, used, owed)
   -- Units beyond the new limit are no longer in use, and reservations cannot give them back.
   local excess = max(used - a.used(cell.l, cell.s, not_before(cell, now)), 0)
   for _, hold in ipairs(cell.holds) do
@@ -219,9 +264,11 @@ local function rebase(cell, now)
   local holds = cell.holds
   cell.holds = {}
   for _, hold in ipairs(holds) do
-    hold.expires, hold.made = now + hold.expires - hold.made, now
-    hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
-    insert_hold(cell, hold)
+    if not hold.expired then
+      hold.expires, hold.made = now + hold.expires - hold.made, now
+      hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
+      insert_hold(cell, hold)
+    end
   end
 end
 
@@ -242,8 +289,11 @@ end
 
 -- When the cell is idle, at the latest, if no request arrives: then forgetting it changes nothing.
 local function idle_at(cell)
-  local last = cell.holds[#cell.holds]
-  return max(cell.a.idle(cell.l, cell.s), cell.blocked, last and last.expires or 0)
+  local at = max(cell.a.idle(cell.l, cell.s), cell.blocked)
+  for _, hold in ipairs(cell.holds) do
+    at = max(at, ends_at(hold))
+  end
+  return at
 end
 
 -- Whether forgetting the cell changes no later outcome, once expired reservations are given back.
@@ -254,11 +304,11 @@ end
 local function parse_holds(text)
   local holds = {}
   for one in string.gmatch(text, '[^,]+') do
-    local id, holder, units, made, expires, lapse, nanos, firm =
+    local id, holder, units, made, expires, lapse, nanos, flags =
       match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d)$')
     if not id then
       -- The format of an older version, without the holder and the time of creation.
-      id, units, expires, lapse, nanos, firm = match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d)$')
+      id, units, expires, lapse, nanos, flags = match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d)$')
     end
     holds[#holds + 1] = {
       id = id,
@@ -268,7 +318,8 @@ local function parse_holds(text)
       expires = tonumber(expires),
       lapse = tonumber(lapse),
       nanos = tonumber(nanos),
-      firm = firm == '1',
+      firm = flags == '1' or flags == '3',
+      expired = flags == '2' or flags == '3',
     }
   end
   return holds
@@ -281,8 +332,8 @@ local function to_text(cell)
   end
   local holds = {}
   for i, hold in ipairs(cell.holds) do
-    local firm = hold.firm and 1 or 0
-    local numbers = format('%.0f:%.0f:%.0f:%.0f:%d:%d', hold.units, hold.made, hold.expires, hold.lapse, hold.nanos, firm)
+    local flags = (hold.firm and 1 or 0) + (hold.expired and 2 or 0)
+    local numbers = format('%.0f:%.0f:%.0f:%.0f:%d:%d', hold.units, hold.made, hold.expires, hold.lapse, hold.nanos, flags)
     holds[i] = hold.id .. ':' .. hold.holder .. ':' .. numbers
   end
   return text .. '|' .. format('%.0f %.0f', cell.set, cell.blocked) .. '|' .. table.concat(holds, ',')

@@ -6,8 +6,8 @@
 -- Left to the slow path: a request that is no take, has a shadow rule, costs 0 or costs more than a
 -- whole limit; a limit that is a log or a reserve, refills in steps, counts denied attempts, or
 -- whose capacity and first parameter multiply to HALF_LIMIT or more; a state that has a block or
--- reservations, was written under another limit (for an inline limit: with another denominator), or
--- is ahead of the clock.
+-- reservations, has more in use than the limit, was written under another limit (for an inline
+-- limit: with another denominator), or is ahead of the clock.
 --
 -- A limit is its kind, its capacity and parameters p1 to p3; a state is up to three numbers s1 to
 -- s3:
@@ -72,7 +72,8 @@ for i = 1, ordinary and #KEYS or 0 do
     if now - opened_at >= period then
       s2 = 0
     end
-    left = max(capacity - s2, 0)
+    ordinary = ordinary and s2 <= capacity
+    left = capacity - s2
   elseif kind == 'w' then
     local period, ends_at = p1, s1
     ordinary = ends_at - period <= now
@@ -87,7 +88,8 @@ for i = 1, ordinary and #KEYS or 0 do
       local adjacent = start - s1 == period
       s1, s2, s3 = start, 0, adjacent and s2 or 0
     end
-    left = max(capacity - s2 - floor(s3 * max(period - max(now - s1, 0), 0) / period), 0)
+    left = capacity - s2 - floor(s3 * max(period - max(now - s1, 0), 0) / period)
+    ordinary = ordinary and left >= 0
   end
   if not ordinary then
     break
@@ -173,7 +175,7 @@ if ordinary then
     local n = HEAD_FIELDS + CHARGE_FIELDS * (i - 1)
     answer[n + 1] = (admitted or fits) and 0 or max(ready_at - now, 1)
     answer[n + 2], answer[n + 3], answer[n + 4] = left, reset_at, grows_at
-    answer[n + 5], answer[n + 6], answer[n + 7] = 0, 0, 0
+    answer[n + 5], answer[n + 6], answer[n + 7], answer[n + 8] = 0, 0, 0, 0
     if state then
       local millis = format('%.0f', ceil((reset_at - now) / MILLISECOND) + tonumber(ARGV[3]))
       redis.call('SET', KEYS[i], tag .. '|' .. state, 'PX', millis)

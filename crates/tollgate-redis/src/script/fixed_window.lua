@@ -3,8 +3,11 @@ builders.f = function()
   local A = {}
 
   function A.parse(text)
+    local text, debt = split_debt(text)
     local limit, period, aligned, counts = match(text, '^f (%d+) (%d+) (%d) (%d)$')
-    return { capacity = tonumber(limit), period = tonumber(period), aligned = aligned == '1', counts = counts == '1' }
+    local l = { capacity = tonumber(limit), period = tonumber(period), aligned = aligned == '1', counts = counts == '1' }
+    l.debt = debt or l.capacity
+    return l
   end
 
   function A.fresh()
@@ -29,7 +32,7 @@ builders.f = function()
   end
 
   function A.available_at(l, s, now, units)
-    return units <= A.available(l, s, now) and now or s.at + l.period
+    return A.fits(l, s, now, units) and now or s.at + l.period
   end
 
   function A.idle(l, s)

@@ -7,8 +7,9 @@
 --
 -- The reply: the time; the number of states converted from a limit that was replaced; whether any
 -- state changed; then CHARGE_FIELDS numbers per key: the wait (0 admitted, -1 never), the remaining
--- units, when all units are back, when more units are back, the units moved, whether a reservation
--- was held, and when the block ends (0 without one). After `try`, also a ticket per key for `undo`.
+-- units, when all units are back, when more units are back, the units moved or short, whether a
+-- reservation was found (2 if it had expired), when the block ends (0 without one), and the units
+-- owed. After `try`, also a ticket per key for `undo`.
 --
 -- Lua numbers are doubles, exact for whole numbers up to 2^53. Every number here is whole: times
 -- and spans in microseconds, counts, and parts of a microsecond.
@@ -29,4 +30,4 @@ local LATE_MAX = SECOND
 -- Arguments per key: as many as there are before the first key.
 local KEY_ARGUMENTS = 3
 -- Numbers of the reply before the first key, and per key.
-local HEAD_FIELDS, CHARGE_FIELDS = 3, 7
+local HEAD_FIELDS, CHARGE_FIELDS = 3, 8

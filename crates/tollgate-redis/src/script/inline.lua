@@ -99,7 +99,7 @@ builders.t = function()
   end
 
   function A.with_used(l, now, used)
-    local b, s = B.with_used(l, now, used), A.fresh()
+    local b, s = B.with_used(l, now, used, 0), A.fresh()
     write(l, s, b)
     return s
   end
@@ -123,7 +123,7 @@ builders.w = function()
 
   function A.parse(text)
     local limit, period = match(text, '^w (%d+) (%d+)$')
-    return { capacity = tonumber(limit), period = tonumber(period) }
+    return { capacity = tonumber(limit), period = tonumber(period), debt = 0 }
   end
 
   function A.fresh()

@@ -1,13 +1,16 @@
 -- Token bucket with a reserve: two buckets. The sustained bucket is drawn first, the reserve for
--- the rest.
+-- the rest. Only the sustained bucket owes units.
 builders.r = function()
   local A, B = {}, algorithm('b')
 
   function A.parse(text)
+    local text, debt = split_debt(text)
     local capacity, token, parts, step, rest = match(text, '^r (%d+) (%d+) (%d+) (%d+) (.+)$')
     local l = { sustained = B.of(capacity, token, parts, step), reserve = B.of(match(rest, '^(%d+) (%d+) (%d+) (%d+)$')) }
     l.capacity = l.sustained.capacity + l.reserve.capacity
     l.period = max(l.sustained.period, l.reserve.period)
+    l.debt = debt or l.capacity
+    l.sustained.debt = l.debt
     return l
   end
 
@@ -41,62 +44,62 @@ builders.r = function()
   end
 
   function A.available(l, s, now)
-    return B.available(l.sustained, s.sustained, now) + B.available(l.reserve, s.reserve, now)
+    return max(l.capacity - A.used(l, s, now), 0)
   end
 
   function A.idle(l, s)
     return max(B.idle(l.sustained, s.sustained), B.idle(l.reserve, s.reserve))
   end
 
-  function A.with_used(l, now, used)
+  function A.with_used(l, now, used, owed)
+    owed = min(owed, max(used - l.capacity, 0))
+    used = min(used, l.capacity)
     local sustained = min(used, l.sustained.capacity)
     return {
-      sustained = B.with_used(l.sustained, now, sustained),
-      reserve = B.with_used(l.reserve, now, used - sustained),
+      sustained = B.with_used(l.sustained, now, sustained + owed, owed),
+      reserve = B.with_used(l.reserve, now, used - sustained, 0),
     }
   end
 
-  -- The earliest time over all splits of `units` between the buckets. A larger share waits longer
-  -- for the sustained bucket and less for the reserve, so the best split is where the two waits
-  -- cross.
+  -- The earliest time over all splits of the units that may be in use between the buckets. A larger
+  -- part waits less for the sustained bucket and longer for the reserve, so the best split is where
+  -- the two waits cross.
   function A.available_at(l, s, now, units)
-    local function from_sustained(share)
-      return B.available_at(l.sustained, s.sustained, now, share)
+    local most = l.capacity - units
+    local function sustained(part)
+      return B.most_used_at(l.sustained, s.sustained, now, part)
     end
-    local function from_reserve(share)
-      return B.available_at(l.reserve, s.reserve, now, units - share)
+    local function reserve(part)
+      return B.most_used_at(l.reserve, s.reserve, now, most - part)
     end
-    local function ready(share)
-      return max(from_sustained(share), from_reserve(share))
+    local function ready(part)
+      return max(sustained(part), reserve(part))
     end
-    local low = min(B.available(l.sustained, s.sustained, now), units)
-    low = max(low, units - l.reserve.capacity)
-    local high = units - B.available(l.reserve, s.reserve, now)
-    high = max(min(high, l.sustained.capacity), low)
+    local low = max(most - l.reserve.capacity, 0)
+    local high = max(min(B.used(l.sustained, s.sustained, now), most), low)
     while low < high do
       local middle = floor((low + high) / 2)
-      if from_sustained(middle) >= from_reserve(middle) then
+      if sustained(middle) <= reserve(middle) then
         high = middle
       else
         low = middle + 1
       end
     end
-    if low >= 1 and units - (low - 1) <= l.reserve.capacity then
-      return min(ready(low), ready(low - 1))
-    end
-    return ready(low)
+    return low >= 1 and min(ready(low), ready(low - 1)) or ready(low)
   end
 
   function A.take(l, s, now, units)
-    local sustained = min(units, B.available(l.sustained, s.sustained, now))
+    local beyond = max(units - B.available(l.sustained, s.sustained, now), 0)
+    local reserve = min(beyond, B.available(l.reserve, s.reserve, now))
+    local sustained = units - reserve
     -- A bucket that gives 0 stays as it is.
     if sustained > 0 then
       B.take(l.sustained, s.sustained, now, sustained)
     end
-    if units > sustained then
-      B.take(l.reserve, s.reserve, now, units - sustained)
+    if reserve > 0 then
+      B.take(l.reserve, s.reserve, now, reserve)
     end
-    s.from_sustained, s.from_reserve = sustained, units - sustained
+    s.from_sustained, s.from_reserve = sustained, reserve
   end
 
   function A.ticket(l, s, now)
@@ -110,24 +113,26 @@ builders.r = function()
     B.undo(l.reserve, s.reserve, now, tonumber(from_reserve), reserve)
   end
 
-  -- The units drawn last, from the reserve, are given back first.
+  -- The units drawn last, those owed and then those from the reserve, are given back first.
   function A.give(l, s, now, units)
-    local reserve = min(units, B.used(l.reserve, s.reserve, now))
+    local owed = max(B.used(l.sustained, s.sustained, now) - l.sustained.capacity, 0)
+    local reserve = min(max(units - owed, 0), B.used(l.reserve, s.reserve, now))
     B.give(l.reserve, s.reserve, now, reserve)
     B.give(l.sustained, s.sustained, now, units - reserve)
   end
 
   -- Each bucket by itself, unless one has become too small for the units in use.
   function A.adopt(l, old, s, now)
-    local used = min(old.capacity - A.available(old, s, now), l.capacity)
+    local owed = A.owed(old, s, now)
+    local used = min(A.used(old, s, now), l.capacity + min(owed, l.debt))
     local adopted = {
       sustained = B.adopt(l.sustained, old.sustained, s.sustained, now),
       reserve = B.adopt(l.reserve, old.reserve, s.reserve, now),
     }
-    if l.capacity - A.available(l, adopted, now) == used then
+    if A.used(l, adopted, now) == used then
       return adopted
     end
-    return A.with_used(l, now, used)
+    return A.with_used(l, now, used, owed)
   end
 
   return A

@@ -12,8 +12,11 @@ builders.l = function()
   local A = {}
 
   function A.parse(text)
+    local text, debt = split_debt(text)
     local limit, period = match(text, '^l (%d+) (%d+)$')
-    return { capacity = tonumber(limit), period = tonumber(period), list = true }
+    local l = { capacity = tonumber(limit), period = tonumber(period), list = true }
+    l.debt = debt or l.capacity
+    return l
   end
 
   function A.fresh()
@@ -100,6 +103,9 @@ builders.l = function()
   function A.available_at(l, s, now, units)
     if units >= l.capacity then
       return max(A.idle(l, s), now)
+    end
+    if units == 0 and A.owed(l, s, now) == 0 then
+      return now
     end
     local most, used, ready, i = l.capacity - units, s.sum, now, s.head
     while used > most and i <= s.tail do

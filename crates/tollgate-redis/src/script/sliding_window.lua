@@ -4,8 +4,11 @@ builders.s = function()
   local A = {}
 
   function A.parse(text)
+    local text, debt = split_debt(text)
     local limit, period, counts = match(text, '^s (%d+) (%d+) (%d)$')
-    return { capacity = tonumber(limit), period = tonumber(period), counts = counts == '1' }
+    local l = { capacity = tonumber(limit), period = tonumber(period), counts = counts == '1' }
+    l.debt = debt or l.capacity
+    return l
   end
 
   function A.fresh()
@@ -62,7 +65,7 @@ builders.s = function()
   end
 
   function A.available_at(l, s, now, units)
-    if units <= A.available(l, s, now) then
+    if A.fits(l, s, now, units) then
       return now
     end
     return fades_at(l, rolled(l, s, now), l.capacity - units)

@@ -4,8 +4,10 @@
 builders.b = function()
   local A = {}
 
+  -- A bucket without debt.
   function A.of(capacity, token, parts, step)
     local l = { capacity = tonumber(capacity), token = tonumber(token), parts = tonumber(parts), step = tonumber(step) }
+    l.debt = 0
     -- Parts of a nanosecond, if they are whole.
     l.nanos = l.parts % NANOS_PER_MICRO == 0 and l.parts / NANOS_PER_MICRO
     local whole, rest = muldiv(l.capacity, l.token, l.parts)
@@ -14,7 +16,10 @@ builders.b = function()
   end
 
   function A.parse(text)
-    return A.of(match(text, '^b (%d+) (%d+) (%d+) (%d+)$'))
+    local text, debt = split_debt(text)
+    local l = A.of(match(text, '^b (%d+) (%d+) (%d+) (%d+)$'))
+    l.debt = debt or l.capacity
+    return l
   end
 
   function A.fresh()
@@ -36,7 +41,7 @@ builders.b = function()
   end
 
   -- The time until the bucket is full: whole microseconds and parts.
-  local function debt(s, tick)
+  local function until_full(s, tick)
     if s.full < tick then
       return 0, 0
     end
@@ -76,7 +81,7 @@ builders.b = function()
   end
 
   function A.used(l, s, now)
-    local lacking, part = tokens(l, debt(s, tick(l, now)))
+    local lacking, part = tokens(l, until_full(s, tick(l, now)))
     return part > 0 and lacking + 1 or lacking
   end
 
@@ -85,7 +90,7 @@ builders.b = function()
     if cost > l.capacity then
       return false
     end
-    local us, rest = debt(s, tick(l, now))
+    local us, rest = until_full(s, tick(l, now))
     local most_us, most_rest = span(l, l.capacity - cost)
     return us < most_us or (us == most_us and rest <= most_rest)
   end
@@ -99,7 +104,7 @@ builders.b = function()
   end
 
   function A.written(l, s)
-    local us, rest = minus(l, s.full, s.rest, span(l, l.capacity))
+    local us, rest = minus(l, s.full, s.rest, span(l, l.capacity + l.debt))
     return next_tick(l, rest > 0 and us + 1 or us)
   end
 
@@ -107,14 +112,19 @@ builders.b = function()
     return next_tick(l, s.rest > 0 and s.full + 1 or s.full)
   end
 
-  function A.available_at(l, s, now, units)
+  -- When at most `most` units are in use.
+  function A.most_used_at(l, s, now, most)
     local from = tick(l, now)
-    local us, rest = debt(s, from)
-    us, rest = minus(l, us, rest, span(l, l.capacity - units))
+    local us, rest = until_full(s, from)
+    us, rest = minus(l, us, rest, span(l, most))
     if us == 0 and rest == 0 then
       return now
     end
     return next_tick(l, from + us + (rest > 0 and 1 or 0))
+  end
+
+  function A.available_at(l, s, now, units)
+    return A.most_used_at(l, s, now, l.capacity - units)
   end
 
   function A.lapse(l, s)
@@ -128,35 +138,35 @@ builders.b = function()
     return at, 0
   end
 
-  local function set_debt(s, from, us, rest)
+  local function full_after(s, from, us, rest)
     s.full, s.rest = from + us, rest
   end
 
-  function A.with_used(l, now, used)
+  function A.with_used(l, now, used, owed)
     local s = A.fresh()
-    used = min(used, l.capacity)
+    used = min(used, l.capacity + min(owed, l.debt))
     if used > 0 then
-      set_debt(s, tick(l, now), span(l, used))
+      full_after(s, tick(l, now), span(l, used))
     end
     return s
   end
 
   function A.take(l, s, now, units)
     local from = tick(l, now)
-    local us, rest = debt(s, from)
-    set_debt(s, from, plus(l, us, rest, span(l, units)))
+    local us, rest = until_full(s, from)
+    full_after(s, from, plus(l, us, rest, span(l, units)))
   end
 
-  -- Shortens the debt by a span. A full bucket stays as it is.
-  local function pay_off(l, s, from, less_us, less_rest)
-    local us, rest = debt(s, from)
+  -- Shortens the time until the bucket is full by a span. A full bucket stays as it is.
+  local function advance(l, s, from, less_us, less_rest)
+    local us, rest = until_full(s, from)
     if us > 0 or rest > 0 then
-      set_debt(s, from, minus(l, us, rest, less_us, less_rest))
+      full_after(s, from, minus(l, us, rest, less_us, less_rest))
     end
   end
 
   function A.give(l, s, now, units)
-    pay_off(l, s, tick(l, now), span(l, units))
+    advance(l, s, tick(l, now), span(l, units))
   end
 
   function A.give_held(l, s, now, units, lapse, nanos)
@@ -169,7 +179,7 @@ builders.b = function()
     if us > most_us or (us == most_us and rest > most_rest) then
       us, rest = most_us, most_rest
     end
-    pay_off(l, s, from, us, rest)
+    advance(l, s, from, us, rest)
   end
 
   function A.ticket(l, s, now)
@@ -181,21 +191,38 @@ builders.b = function()
     A.give_held(l, s, now, units, tonumber(lapse), tonumber(nanos))
   end
 
-  -- The refilled part of a token stays, so that a limit that changes often still refills. Units
-  -- beyond the new capacity are cut.
-  function A.adopt(l, old, s, now)
-    if l.step > 0 or old.step > 0 then
-      return A.with_used(l, now, A.used(old, s, now))
-    end
-    local whole, part = tokens(old, debt(s, now))
-    if whole >= l.capacity then
-      return A.with_used(l, now, l.capacity)
-    end
+  -- How long this bucket refills what `old` refills in a span, rounded up.
+  local function converted(l, old, us, rest)
+    local whole, part = tokens(old, us, rest)
     local parts, over = muldiv(part, l.token, old.token)
     parts = over > 0 and parts + 1 or parts
-    local us, rest = span(l, whole)
+    us, rest = span(l, whole)
+    return plus(l, us, rest, floor(parts / l.parts), parts % l.parts)
+  end
+
+  -- The lesser of two spans.
+  local function least(us, rest, other_us, other_rest)
+    if us > other_us or (us == other_us and rest > other_rest) then
+      return other_us, other_rest
+    end
+    return us, rest
+  end
+
+  -- The refilled part of a token stays, so that a limit that changes often still refills. Units
+  -- beyond the new capacity are cut, except those that were owed before.
+  function A.adopt(l, old, s, now)
+    if l.step > 0 or old.step > 0 then
+      return A.with_used(l, now, A.used(old, s, now), A.owed(old, s, now))
+    end
+    local us, rest = until_full(s, now)
+    local owed_us, owed_rest = converted(l, old, minus(old, us, rest, span(old, old.capacity)))
+    owed_us, owed_rest = least(owed_us, owed_rest, span(l, l.debt))
+    local most_us, most_rest = span(l, l.capacity)
+    most_us, most_rest = plus(l, most_us, most_rest, owed_us, owed_rest)
+    us, rest = converted(l, old, us, rest)
+    us, rest = least(us, rest, most_us, most_rest)
     local adopted = A.fresh()
-    set_debt(adopted, now, plus(l, us, rest, floor(parts / l.parts), parts % l.parts))
+    full_after(adopted, now, us, rest)
     return adopted
   end
 

@@ -65,6 +65,7 @@ local function report(cell, cost, allowed, units, held)
   answer[n + 1], answer[n + 2], answer[n + 3] = wait, left, reset_at
   answer[n + 4], answer[n + 5], answer[n + 6] = grows_at, units, held
   answer[n + 7] = is_blocked(cell, now) and cell.blocked or 0
+  answer[n + 8] = (left > 0 or cell.behind) and 0 or cell.a.owed(cell.l, cell.s, now)
 end
 
 -- Takes, reserves or peeks: all charges if every enforced limit has room, none otherwise. A shadow
@@ -148,6 +149,12 @@ local function act(i)
   elseif op == 'penalise' then
     units = penalise(cell, now, cost)
     changed[i] = units > 0
+  elseif op == 'record' then
+    units = record(cell, now, cost)
+    changed[i] = units < cost
+  elseif op == 'renew' then
+    changed[i] = renew(cell, ARGV[extra + 1], now, tonumber(ARGV[extra + 2]))
+    held = changed[i] and 1 or 0
   elseif op == 'reset' then
     changed[i] = true
   elseif op == 'block' then
@@ -155,9 +162,9 @@ local function act(i)
     cell.set, cell.blocked = date and 0 or now, date and span or now + span
     changed[i] = true
   elseif op == 'settle' then
-    local shortfall = settle(cell, ARGV[extra + 1], now, cost)
-    units, held = shortfall or 0, shortfall and 1 or 0
-    changed[i] = shortfall
+    local shortfall, found = settle(cell, ARGV[extra + 1], now, cost)
+    units, held = shortfall or 0, found or 0
+    changed[i] = found
   elseif op == 'refuse' then
     view(cell, limit)
     changed[i] = refuse(cell, now, cost)
@@ -176,7 +183,9 @@ local function act(i)
     peeked = copy_cell(cell)
     view(peeked, op == 'undo' and limit or cell.limit)
   end
-  report(peeked, cost, fits(peeked, now, cost), units, held)
+  -- A record has no cost to admit any more: its reply says until when units are owed.
+  local asked = op == 'record' and 0 or cost
+  report(peeked, asked, fits(peeked, now, asked), units, held)
 end
 
 if decides and op ~= 'refuse' then

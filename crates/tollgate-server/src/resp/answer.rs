@@ -23,7 +23,7 @@ pub(super) fn decision(
 
 /// The reply of `TOLL.CHECK`.
 fn check(replies: &mut Replies, decision: &Decision) {
-    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until } =
+    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until, owed: _ } =
         decision.into();
     replies.map(if until.is_some() { 8 } else { 7 });
     replies.bulk(b"allowed");

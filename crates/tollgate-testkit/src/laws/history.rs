@@ -22,6 +22,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             1 => Just(Verb::Peek),
             1 => Just(Verb::Refund),
             1 => Just(Verb::Penalise),
+            2 => Just(Verb::Record),
         ];
         let script = self.any_rules().prop_flat_map(move |rules| {
             let period = rules.iter().flat_map(Rule::limits).map(full_refill).max().unwrap_or(MINUTE);
@@ -38,6 +39,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 world.clock.advance(step.wait);
                 let client = CLIENTS[step.client];
                 let request = Request::client(client).cost(step.cost);
+                let shortfall = oracle.shortfall(&[("client", client)], step.cost, world.now());
                 let expected = oracle.ask(verb, &[("client", client)], step.cost, world.now());
                 let decision = match verb {
                     Verb::Check => world.check(request),
@@ -48,6 +50,11 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     Verb::Penalise => {
                         run(world.limiter.penalise(request)).expect("the store penalises");
                         world.peek(request)
+                    }
+                    Verb::Record => {
+                        let recorded = run(world.limiter.record(request)).expect("the store records");
+                        prop_assert_eq!(recorded.shortfall(), shortfall);
+                        recorded.decision().clone()
                     }
                     Verb::Peek => world.peek(request),
                 };
@@ -76,7 +83,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         let tick = self.tick;
         let script = replacements(tick).prop_flat_map(move |limits| {
             let period = limits.iter().map(full_refill).max().unwrap_or(MINUTE);
-            let asks = prop::collection::vec((0..limits.len(), 0..4_u8), 30);
+            let asks = prop::collection::vec((0..limits.len(), 0..5_u8), 30);
             (Just(limits), steps(tick, period, 30), asks)
         });
         self.property(script, |(limits, steps, asks)| {
@@ -97,7 +104,20 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 let mut converted = if stored.0 == *limit { None } else { Some(view(&stored)) };
                 let cell = converted.as_mut().unwrap_or(&mut stored.1);
                 let cost = step.cost;
-                let fits = cell.available(now) >= cost;
+                let fits = cell.fits(now, cost);
+                if ask == 4 {
+                    // A record is drawn under the limit that wrote the state, and converts nothing.
+                    let _ = run(world.limiter.record(Request::client("a").cost(cost)));
+                    if cost > 0 && stored.1.in_use(now) == 0 {
+                        stored = (*limit, naive(limit));
+                    }
+                    // A window that nothing is taken from does not open.
+                    let recorded = stored.1.recordable(now).min(cost);
+                    if recorded > 0 {
+                        stored.1.take(now, recorded);
+                    }
+                    continue;
+                }
                 let both = [("client", "a"), ("guard", "x")];
                 let guarded = ask == 3 && !self.sharded;
                 let request = Request::new(if guarded { &both } else { &both[..1] }).cost(cost);
@@ -109,8 +129,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 let expected = (cell.available(now), first_time(&**cell, now, nanos(tick), limit.capacity()));
                 let outcome = decision.limits()[0].outcome;
                 prop_assert_eq!(
-                    (outcome.allowed(), outcome.remaining, outcome.reset_at.as_nanos()),
-                    (fits, expected.0, expected.1),
+                    (outcome.allowed(), outcome.remaining, outcome.owed, outcome.reset_at.as_nanos()),
+                    (fits, expected.0, cell.owed(now), expected.1),
                     "{} of {} under {}, written under {}",
                     if ask == 0 { "a peek" } else { "a check" },
                     cost,
@@ -142,15 +162,24 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             assert_eq!(left(), 8, "the excess came back");
             assert_eq!(run(reserve(3).settle(5)).expect("held").shortfall, 0);
             assert_eq!(left(), 3, "the shortfall was taken");
-            assert_eq!(run(reserve(2).settle(9)).expect("held").shortfall, 6);
-            assert_eq!(left(), 0, "as far as units were left");
+            assert_eq!(run(reserve(2).settle(9)).expect("held").shortfall, 0);
+            assert_eq!((left(), world.peek("a").owed()), (0, 6), "the rest was recorded");
             assert!(!reserve(1).decision().allowed());
             run(world.limiter.reset("a")).expect("the store resets");
             let late = reserve(7);
             world.clock.advance(30 * SECOND);
             assert_eq!(left(), 10, "expired unsettled: all given back");
-            assert_eq!(run(late.settle(7)), Err(Error::NotReserved));
-            assert_eq!(left(), 10);
+            let hold = late.detach().expect("held");
+            let settle = || run(world.limiter.settle(hold, Request::client("a").cost(7)));
+            assert_eq!(settle().expect("recorded late").shortfall, 0);
+            assert_eq!(left(), 3);
+            assert_eq!(settle(), Err(Error::NotReserved), "counted once");
+            assert_eq!(left(), 3);
+            let renewed = reserve(3);
+            world.clock.advance(20 * SECOND);
+            run(renewed.renew(30 * SECOND)).expect("renewed");
+            world.clock.advance(30 * SECOND - self.tick);
+            assert_eq!(run(renewed.settle(1)).expect("still held").shortfall, 0);
         }
     }
 
@@ -186,6 +215,7 @@ fn expected_of(report: &tollgate::Report) -> Expected {
         rule: report.rule.to_string(),
         allowed: report.outcome.allowed(),
         remaining: report.outcome.remaining,
+        owed: report.outcome.owed,
         reset_at: report.outcome.reset_at,
         retry_after,
     }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use num_rational::Ratio;
-use tollgate::{Algorithm, Bucket, Limit};
+use tollgate::{Algorithm, Limit};
 
-type Fraction = Ratio<i128>;
+use super::level::{Level, TwoLevels};
+
+pub(super) type Fraction = Ratio<i128>;
 
 /// A limit and its history, for one key.
 pub trait Naive: Send {
@@ -13,9 +15,17 @@ pub trait Naive: Send {
     fn available(&self, now: u64) -> u64;
     /// Units in use, possibly more than the limit.
     fn in_use(&self, now: u64) -> u64;
+    /// Units recorded beyond the limit and not paid off yet.
+    fn owed(&self, now: u64) -> u64;
+    /// Units that may be recorded at `now`.
+    fn recordable(&self, now: u64) -> u64;
+    /// Whether `cost` is admitted at `now`: not even 0 while units are owed.
+    fn fits(&self, now: u64, cost: u64) -> bool {
+        self.available(now) >= cost && self.owed(now) == 0
+    }
     /// This history under a limit that replaces its own: as many units in use.
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
-        with_used(limit, now, self.in_use(now))
+        with_used(limit, now, self.in_use(now), self.owed(now))
     }
     /// Takes `cost` units, available or not.
     fn take(&mut self, now: u64, cost: u64);
@@ -26,30 +36,61 @@ pub trait Naive: Send {
 /// The oracle for `limit`.
 #[must_use]
 pub fn naive(limit: &Limit) -> Box<dyn Naive> {
+    let size = Size::of(limit);
     match limit.algorithm() {
-        Algorithm::FixedWindow { limit, period, aligned, .. } => {
-            Box::new(Window { limit, period: nanos(period), aligned, taken: Vec::new() })
+        Algorithm::FixedWindow { period, aligned, .. } => {
+            Box::new(Window { size, period: nanos(period), aligned, taken: Vec::new() })
         }
-        Algorithm::SlidingWindow { limit, period, .. } => {
-            Box::new(Estimate { limit, period: nanos(period), taken: Vec::new() })
+        Algorithm::SlidingWindow { period, .. } => {
+            Box::new(Estimate { size, period: nanos(period), taken: Vec::new() })
         }
-        Algorithm::SlidingLog { limit, period } => {
-            Box::new(Log { limit, period: nanos(period), taken: Vec::new() })
+        Algorithm::SlidingLog { period, .. } => {
+            Box::new(Log { size, period: nanos(period), taken: Vec::new() })
         }
-        Algorithm::TokenBucket(bucket) => Box::new(Level::full(bucket)),
+        Algorithm::TokenBucket(bucket) => Box::new(Level::full(bucket, size.debt)),
         Algorithm::Reserve { sustained, reserve } => {
-            Box::new(TwoLevels(Level::full(sustained), Level::full(reserve)))
+            Box::new(TwoLevels(Level::full(sustained, size.debt), Level::full(reserve, 0)))
         }
         other => unreachable!("an algorithm without an oracle: {other:?}"),
     }
 }
 
-/// The history of a client that just took `used` units: all of them from a window or a log, at most
-/// the capacity from a bucket.
-fn with_used(limit: &Limit, now: u64, used: u64) -> Box<dyn Naive> {
+/// The units of a limit.
+#[derive(Clone, Copy)]
+struct Size {
+    limit: u64,
+    debt: u64,
+    counts_denied: bool,
+}
+
+impl Size {
+    fn of(limit: &Limit) -> Self {
+        Self { limit: limit.capacity(), debt: limit.max_debt(), counts_denied: limit.counts_denied() }
+    }
+
+    fn available(self, in_use: u64) -> u64 {
+        self.limit.saturating_sub(in_use)
+    }
+
+    /// Counted attempts are no debt.
+    fn owed(self, in_use: u64) -> u64 {
+        if self.counts_denied { 0 } else { in_use.saturating_sub(self.limit).min(self.debt) }
+    }
+
+    fn recordable(self, in_use: u64) -> u64 {
+        let in_use = if self.counts_denied { in_use.min(self.limit) } else { in_use };
+        (self.limit + self.debt).saturating_sub(in_use)
+    }
+}
+
+/// The history of a client that just took `used` units and owed `owed` of them: all of them from a
+/// window or a log, at most the capacity and the debt from a bucket.
+pub(super) fn with_used(limit: &Limit, now: u64, used: u64, owed: u64) -> Box<dyn Naive> {
     let mut cell = naive(limit);
     let used = match limit.algorithm() {
-        Algorithm::TokenBucket(_) | Algorithm::Reserve { .. } => used.min(limit.capacity()),
+        Algorithm::TokenBucket(_) | Algorithm::Reserve { .. } => {
+            used.min(limit.capacity() + owed.min(limit.max_debt()))
+        }
         _ => used,
     };
     if used > 0 {
@@ -80,7 +121,7 @@ fn untake(taken: &mut Taken, since: u64, mut units: u64) {
 }
 
 struct Window {
-    limit: u64,
+    size: Size,
     period: u64,
     aligned: bool,
     taken: Taken,
@@ -104,7 +145,15 @@ impl Window {
 
 impl Naive for Window {
     fn available(&self, now: u64) -> u64 {
-        self.limit.saturating_sub(self.current(now).1)
+        self.size.available(self.in_use(now))
+    }
+
+    fn owed(&self, now: u64) -> u64 {
+        self.size.owed(self.in_use(now))
+    }
+
+    fn recordable(&self, now: u64) -> u64 {
+        self.size.recordable(self.in_use(now))
     }
 
     fn in_use(&self, now: u64) -> u64 {
@@ -116,9 +165,9 @@ impl Naive for Window {
         match limit.algorithm() {
             // The window keeps its start, if the new period has not ended it.
             Algorithm::FixedWindow { period, aligned: false, .. } if now - open < nanos(period) => {
-                with_used(limit, open, used)
+                with_used(limit, open, used, 0)
             }
-            _ => with_used(limit, now, used),
+            _ => with_used(limit, now, used, self.owed(now)),
         }
     }
 
@@ -133,7 +182,7 @@ impl Naive for Window {
 }
 
 struct Estimate {
-    limit: u64,
+    size: Size,
     period: u64,
     taken: Taken,
 }
@@ -150,7 +199,15 @@ impl Estimate {
 
 impl Naive for Estimate {
     fn available(&self, now: u64) -> u64 {
-        self.limit.saturating_sub(self.in_use(now))
+        self.size.available(self.in_use(now))
+    }
+
+    fn owed(&self, now: u64) -> u64 {
+        self.size.owed(self.in_use(now))
+    }
+
+    fn recordable(&self, now: u64) -> u64 {
+        self.size.recordable(self.in_use(now))
     }
 
     fn in_use(&self, now: u64) -> u64 {
@@ -164,10 +221,10 @@ impl Naive for Estimate {
 
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         match limit.algorithm() {
-            Algorithm::SlidingWindow { limit, period, .. } if nanos(period) == self.period => {
-                Box::new(Self { limit, taken: self.taken.clone(), period: self.period })
+            Algorithm::SlidingWindow { period, .. } if nanos(period) == self.period => {
+                Box::new(Self { size: Size::of(limit), taken: self.taken.clone(), period: self.period })
             }
-            _ => with_used(limit, now, self.in_use(now)),
+            _ => with_used(limit, now, self.in_use(now), self.owed(now)),
         }
     }
 
@@ -182,14 +239,22 @@ impl Naive for Estimate {
 }
 
 struct Log {
-    limit: u64,
+    size: Size,
     period: u64,
     taken: Taken,
 }
 
 impl Naive for Log {
     fn available(&self, now: u64) -> u64 {
-        self.limit.saturating_sub(self.in_use(now))
+        self.size.available(self.in_use(now))
+    }
+
+    fn owed(&self, now: u64) -> u64 {
+        self.size.owed(self.in_use(now))
+    }
+
+    fn recordable(&self, now: u64) -> u64 {
+        self.size.recordable(self.in_use(now))
     }
 
     fn in_use(&self, now: u64) -> u64 {
@@ -200,13 +265,13 @@ impl Naive for Log {
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         match limit.algorithm() {
             // The entries keep their times. Lapsed entries do not come back.
-            Algorithm::SlidingLog { limit, period } => {
+            Algorithm::SlidingLog { period, .. } => {
                 let period = nanos(period);
                 let counts = |(at, _): &&(u64, u64)| now - at < self.period.min(period);
                 let taken = self.taken.iter().filter(counts).copied().collect();
-                Box::new(Self { limit, period, taken })
+                Box::new(Self { size: Size::of(limit), period, taken })
             }
-            _ => with_used(limit, now, self.in_use(now)),
+            _ => with_used(limit, now, self.in_use(now), self.owed(now)),
         }
     }
 
@@ -216,113 +281,5 @@ impl Naive for Log {
 
     fn give(&mut self, now: u64, units: u64) {
         untake(&mut self.taken, (now + 1).saturating_sub(self.period), units);
-    }
-}
-
-/// A bucket as a level that rises with time.
-struct Level {
-    bucket: Bucket,
-    level: Fraction,
-    as_of: u64,
-}
-
-impl Level {
-    fn full(bucket: Bucket) -> Self {
-        Self { bucket, level: Fraction::from(i128::from(bucket.capacity)), as_of: 0 }
-    }
-
-    fn at(&self, now: u64) -> Fraction {
-        let interval = nanos(self.bucket.interval);
-        let amount = i128::from(self.bucket.amount);
-        let refill = if self.bucket.stepped {
-            Fraction::from(i128::from(now / interval - self.as_of / interval) * amount)
-        } else {
-            Fraction::new(i128::from(now - self.as_of) * amount, i128::from(interval))
-        };
-        (self.level + refill).min(Fraction::from(i128::from(self.bucket.capacity)))
-    }
-
-    fn change(&mut self, now: u64, units: i128) {
-        let capacity = Fraction::from(i128::from(self.bucket.capacity));
-        self.level = (self.at(now) + Fraction::from(units)).min(capacity);
-        self.as_of = now;
-    }
-}
-
-impl Level {
-    /// This debt under a bucket that replaces this one, at most the new capacity. The refilled
-    /// fraction of a token is kept, in the new rate's fractions of a nanosecond.
-    fn replaced(&self, bucket: Bucket, now: u64) -> Self {
-        let debt = Fraction::from(i128::from(self.bucket.capacity)) - self.at(now);
-        let capacity = Fraction::from(i128::from(bucket.capacity));
-        let (amount, interval) = (bucket.amount, nanos(bucket.interval));
-        let token = i128::from(*Ratio::new(amount, interval).denom());
-        let debt = match self.bucket.stepped || bucket.stepped {
-            true => debt.ceil(),
-            false => (debt * token).ceil() / token,
-        };
-        Self { bucket, level: capacity - debt.min(capacity), as_of: now }
-    }
-}
-
-impl Naive for Level {
-    fn available(&self, now: u64) -> u64 {
-        u64::try_from(self.at(now).floor().to_integer()).expect("a level is never negative")
-    }
-
-    fn in_use(&self, now: u64) -> u64 {
-        self.bucket.capacity - self.available(now)
-    }
-
-    fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
-        match limit.algorithm() {
-            Algorithm::TokenBucket(bucket) => Box::new(self.replaced(bucket, now)),
-            _ => with_used(limit, now, self.in_use(now)),
-        }
-    }
-
-    fn take(&mut self, now: u64, cost: u64) {
-        self.change(now, -i128::from(cost));
-    }
-
-    fn give(&mut self, now: u64, units: u64) {
-        self.change(now, i128::from(units));
-    }
-}
-
-/// The sustained bucket and the reserve.
-struct TwoLevels(Level, Level);
-
-impl Naive for TwoLevels {
-    fn available(&self, now: u64) -> u64 {
-        self.0.available(now) + self.1.available(now)
-    }
-
-    fn in_use(&self, now: u64) -> u64 {
-        self.0.in_use(now) + self.1.in_use(now)
-    }
-
-    fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
-        let used = self.in_use(now);
-        if let Algorithm::Reserve { sustained, reserve } = limit.algorithm() {
-            // Bucket by bucket, unless one is now too small for its units in use.
-            let both = Self(self.0.replaced(sustained, now), self.1.replaced(reserve, now));
-            if both.in_use(now) == used.min(limit.capacity()) {
-                return Box::new(both);
-            }
-        }
-        with_used(limit, now, used)
-    }
-
-    fn take(&mut self, now: u64, cost: u64) {
-        let sustained = cost.min(self.0.available(now));
-        self.0.take(now, sustained);
-        self.1.take(now, cost - sustained);
-    }
-
-    fn give(&mut self, now: u64, units: u64) {
-        let debt = self.1.bucket.capacity - self.1.available(now);
-        self.1.give(now, units.min(debt));
-        self.0.give(now, units - units.min(debt));
     }
 }

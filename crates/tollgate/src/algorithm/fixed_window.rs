@@ -7,7 +7,7 @@
 //! The *aligned* variant starts windows at multiples of the period instead, for limits that roll
 //! over on the minute or the hour.
 
-use super::{Arithmetic, aligned_start, exactly};
+use super::{Arithmetic, aligned_start, exactly, owed, recordable};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +16,7 @@ pub(crate) struct FixedWindow {
     pub(crate) period: u64,
     pub(crate) aligned: bool,
     pub(crate) count_denied: bool,
+    pub(crate) max_debt: u64,
 }
 
 /// The state of one client. Nothing used means never seen.
@@ -57,6 +58,10 @@ impl Arithmetic for FixedWindow {
         self.period
     }
 
+    fn max_debt(&self) -> u64 {
+        self.max_debt
+    }
+
     fn written_at(&self, state: &State) -> u64 {
         state.opened_at
     }
@@ -65,8 +70,16 @@ impl Arithmetic for FixedWindow {
         if self.is_open(state, now) { state.used } else { 0 }
     }
 
+    fn owed(&self, state: &State, now: u64) -> u64 {
+        owed(self, self.count_denied, self.used(state, now))
+    }
+
+    fn recordable(&self, state: &State, now: u64) -> u64 {
+        recordable(self, self.count_denied, self.used(state, now))
+    }
+
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
-        if units <= self.available(state, now) { now } else { self.idle_at(state) }
+        if self.fits(state, now, units) { now } else { self.idle_at(state) }
     }
 
     fn idle_at(&self, state: &State) -> u64 {
@@ -85,7 +98,7 @@ impl Arithmetic for FixedWindow {
         *state = if used == 0 { State::default() } else { State { used, ..*state } };
     }
 
-    fn with_used(&self, now: u64, used: u64) -> State {
+    fn with_used(&self, now: u64, used: u64, _owed: u64) -> State {
         if used == 0 { State::default() } else { State { opened_at: self.start(now), used } }
     }
 
@@ -94,7 +107,7 @@ impl Arithmetic for FixedWindow {
         // The window keeps its start, unless the new period would already have ended it: units in
         // use stay in use.
         let still_open = now.saturating_sub(state.opened_at) < self.period;
-        if used > 0 && !self.aligned && still_open { *state } else { self.with_used(now, used) }
+        if used > 0 && !self.aligned && still_open { *state } else { self.with_used(now, used, 0) }
     }
 }
 

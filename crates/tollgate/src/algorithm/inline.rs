@@ -65,6 +65,11 @@ impl Arithmetic for InlineBucket {
         self.bucket.capacity
     }
 
+    /// Zero: other limits would not know what is owed.
+    fn max_debt(&self) -> u64 {
+        0
+    }
+
     /// Zero: a time is either within the longest refill or wild.
     fn period(&self) -> u64 {
         0
@@ -112,8 +117,8 @@ impl Arithmetic for InlineBucket {
         *state = self.write(read);
     }
 
-    fn with_used(&self, now: u64, used: u64) -> Time {
-        self.write(self.bucket.with_used(now, used))
+    fn with_used(&self, now: u64, used: u64, owed: u64) -> Time {
+        self.write(self.bucket.with_used(now, used, owed))
     }
 
     fn adopt(&self, _old: &Self, state: &Time, _now: u64) -> Time {
@@ -158,6 +163,11 @@ impl Arithmetic for InlineWindow {
         self.limit
     }
 
+    /// Zero: the count may exceed this limit because another admitted it.
+    fn max_debt(&self) -> u64 {
+        0
+    }
+
     fn period(&self) -> u64 {
         self.period
     }
@@ -179,15 +189,15 @@ impl Arithmetic for InlineWindow {
     }
 
     fn take(&self, state: &mut Count, now: u64, units: u64) {
-        *state = self.with_used(now, self.used(state, now).saturating_add(units)).ending(state, now);
+        *state = self.with_used(now, self.used(state, now).saturating_add(units), 0).ending(state, now);
     }
 
     fn give(&self, state: &mut Count, now: u64, units: u64) {
         let used = self.used(state, now).saturating_sub(units);
-        *state = self.with_used(now, used).ending(state, now);
+        *state = self.with_used(now, used, 0).ending(state, now);
     }
 
-    fn with_used(&self, now: u64, used: u64) -> Count {
+    fn with_used(&self, now: u64, used: u64, _owed: u64) -> Count {
         if used == 0 { Count::default() } else { Count { ends_at: now.saturating_add(self.period), used } }
     }
 
@@ -197,7 +207,7 @@ impl Arithmetic for InlineWindow {
 
     /// The number of units stays; only the window's start moves.
     fn rebase(&self, state: &Count, now: u64) -> Count {
-        self.with_used(now, state.used)
+        self.with_used(now, state.used, 0)
     }
 }
 

@@ -2,8 +2,9 @@
 //! units that it lacks.
 //!
 //! The reserve refills separately, and more slowly: a client may burst deep now and then, but not
-//! repeatedly. A cost may draw on both. A request is denied when both together lack units. A refund
-//! goes to the reserve first, since that was drawn on last.
+//! repeatedly. A cost may draw on both. A request is denied when both together lack units. Only the
+//! sustained bucket owes units, once both are empty; the reserve's refill counts against them. A
+//! refund goes to owed units first, then to the reserve, since those were drawn last.
 
 use super::Arithmetic;
 use super::token_bucket::{Parts, State as Bucket, TokenBucket};
@@ -45,6 +46,10 @@ impl Arithmetic for Reserve {
         self.sustained.capacity.saturating_add(self.reserve.capacity)
     }
 
+    fn max_debt(&self) -> u64 {
+        self.sustained.max_debt
+    }
+
     fn period(&self) -> u64 {
         self.sustained.period().max(self.reserve.period())
     }
@@ -62,34 +67,27 @@ impl Arithmetic for Reserve {
         sustained.saturating_add(self.reserve.used(&state.reserve, now))
     }
 
-    /// The earliest time over all ways to split `units` between the two. A larger share of the
-    /// sustained bucket is available later, and leaves a share of the reserve that is available
-    /// earlier, so the best split is where the two times meet.
+    /// The earliest time over all ways to split the units that may be in use between the two. The
+    /// more may be in use of the sustained bucket, the earlier it is ready, and the later the
+    /// reserve, so the best split is where the two times meet.
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
-        let from_sustained = |share: u64| self.sustained.available_at(&state.sustained, now, share);
-        let from_reserve =
-            |share: u64| self.reserve.available_at(&state.reserve, now, units.saturating_sub(share));
-        let in_reserve = self.reserve.available(&state.reserve, now);
-        let mut low = self.sustained.available(&state.sustained, now).min(units);
-        low = low.max(units.saturating_sub(self.reserve.capacity));
-        let mut high = units.saturating_sub(in_reserve).min(self.sustained.capacity).max(low);
+        let most = self.capacity().saturating_sub(units);
+        let sustained = |part: u64| self.sustained.most_used_at(&state.sustained, now, part);
+        let reserve = |part: u64| self.reserve.most_used_at(&state.reserve, now, most.saturating_sub(part));
+        // The reserve never has more in use than its capacity.
+        let mut low = most.saturating_sub(self.reserve.capacity);
+        let mut high = self.sustained.used(&state.sustained, now).min(most).max(low);
         while low < high {
             let middle = low.midpoint(high);
-            if from_sustained(middle) >= from_reserve(middle) {
+            if sustained(middle) <= reserve(middle) {
                 high = middle;
             } else {
                 low = middle.saturating_add(1);
             }
         }
-        let ready = |share: u64| from_sustained(share).max(from_reserve(share));
-        // The share just below the meeting point may be available earlier still, if it leaves no
-        // more than the reserve's capacity.
-        match low.checked_sub(1) {
-            Some(below) if units.saturating_sub(below) <= self.reserve.capacity => {
-                ready(low).min(ready(below))
-            }
-            _ => ready(low),
-        }
+        let ready = |part: u64| sustained(part).max(reserve(part));
+        // The part just below the meeting point may be ready earlier still.
+        low.checked_sub(1).map_or_else(|| ready(low), |below| ready(low).min(ready(below)))
     }
 
     fn idle_at(&self, state: &State) -> u64 {
@@ -97,8 +95,10 @@ impl Arithmetic for Reserve {
     }
 
     fn take(&self, state: &mut State, now: u64, units: u64) {
-        let sustained = units.min(self.sustained.available(&state.sustained, now));
-        let reserve = units.saturating_sub(sustained);
+        let reserve_left = self.reserve.available(&state.reserve, now);
+        let beyond = units.saturating_sub(self.sustained.available(&state.sustained, now));
+        let reserve = beyond.min(reserve_left);
+        let sustained = units.saturating_sub(reserve);
         // A bucket that gives no units stays unchanged.
         if sustained > 0 {
             self.sustained.take(&mut state.sustained, now, sustained);
@@ -108,26 +108,31 @@ impl Arithmetic for Reserve {
         }
     }
 
-    fn with_used(&self, now: u64, used: u64) -> State {
+    fn with_used(&self, now: u64, used: u64, owed: u64) -> State {
+        let owed = owed.min(used.saturating_sub(self.capacity()));
+        let used = used.min(self.capacity());
         let sustained = used.min(self.sustained.capacity);
         State {
-            sustained: self.sustained.with_used(now, sustained),
-            reserve: self.reserve.with_used(now, used.saturating_sub(sustained)),
+            sustained: self.sustained.with_used(now, sustained.saturating_add(owed), owed),
+            reserve: self.reserve.with_used(now, used.saturating_sub(sustained), 0),
         }
     }
 
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
-        let used = old.used(state, now).min(self.capacity());
+        let owed = old.owed(state, now);
+        let used = old.used(state, now).min(self.capacity().saturating_add(owed.min(self.max_debt())));
         let adopted = State {
             sustained: self.sustained.adopt(&old.sustained, &state.sustained, now),
             reserve: self.reserve.adopt(&old.reserve, &state.reserve, now),
         };
         // Bucket by bucket, unless one is now too small for its units in use.
-        if self.used(&adopted, now) == used { adopted } else { self.with_used(now, used) }
+        if self.used(&adopted, now) == used { adopted } else { self.with_used(now, used, owed) }
     }
 
     fn give(&self, state: &mut State, now: u64, units: u64) {
-        let reserve = units.min(self.reserve.used(&state.reserve, now));
+        let owed = self.sustained.used(&state.sustained, now).saturating_sub(self.sustained.capacity);
+        let beyond = units.saturating_sub(owed);
+        let reserve = beyond.min(self.reserve.used(&state.reserve, now));
         self.reserve.give(&mut state.reserve, now, reserve);
         self.sustained.give(&mut state.sustained, now, units.saturating_sub(reserve));
     }

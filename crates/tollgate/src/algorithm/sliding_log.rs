@@ -14,6 +14,7 @@ use crate::Timestamp;
 pub(crate) struct SlidingLog {
     pub(crate) limit: u64,
     pub(crate) period: u64,
+    pub(crate) max_debt: u64,
 }
 
 /// The state of one client: the admitted requests, oldest first, and the sum of their costs. The
@@ -24,8 +25,8 @@ pub(crate) struct State {
     sum: u64,
 }
 
-/// The requests admitted at one instant. Sixteen bytes, so a client costs at most a ring of `limit`
-/// of them.
+/// The requests admitted or recorded at one instant. Sixteen bytes, so a client costs at most a
+/// ring of as many of them as the limit and its debt have units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at: u64,
@@ -84,6 +85,10 @@ impl Arithmetic for SlidingLog {
         self.period
     }
 
+    fn max_debt(&self) -> u64 {
+        self.max_debt
+    }
+
     fn written_at(&self, state: &State) -> u64 {
         state.newest_at()
     }
@@ -102,6 +107,9 @@ impl Arithmetic for SlidingLog {
         if units >= self.limit {
             // The whole limit, which every answer asks for: avoids walking the log.
             return self.idle_at(state).max(now);
+        }
+        if units == 0 && self.owed(state, now) == 0 {
+            return now;
         }
         let most = self.limit.saturating_sub(units);
         let (mut used, mut at) = (state.sum, now);
@@ -142,7 +150,7 @@ impl Arithmetic for SlidingLog {
         }
     }
 
-    fn with_used(&self, now: u64, used: u64) -> State {
+    fn with_used(&self, now: u64, used: u64, _owed: u64) -> State {
         let mut state = State::default();
         if used > 0 {
             self.take(&mut state, now, used);

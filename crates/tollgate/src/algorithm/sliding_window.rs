@@ -6,7 +6,7 @@
 //! assumes that the previous period's requests came evenly. If they did not, up to twice the limit
 //! can pass within one period.
 
-use super::{Arithmetic, aligned_start, exactly, narrow, product, quotient_ceil};
+use super::{Arithmetic, aligned_start, exactly, narrow, owed, product, quotient_ceil, recordable};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +14,7 @@ pub(crate) struct SlidingWindow {
     pub(crate) limit: u64,
     pub(crate) period: u64,
     pub(crate) count_denied: bool,
+    pub(crate) max_debt: u64,
 }
 
 /// The state of one client. It lapses after two periods.
@@ -90,6 +91,10 @@ impl Arithmetic for SlidingWindow {
         self.period
     }
 
+    fn max_debt(&self) -> u64 {
+        self.max_debt
+    }
+
     fn written_at(&self, state: &State) -> u64 {
         state.start
     }
@@ -99,18 +104,29 @@ impl Arithmetic for SlidingWindow {
         state.current.saturating_add(self.weighted(state.previous, self.covered_nanos(&state, now)))
     }
 
+    fn owed(&self, state: &State, now: u64) -> u64 {
+        owed(self, self.count_denied, self.used(state, now))
+    }
+
+    fn recordable(&self, state: &State, now: u64) -> u64 {
+        recordable(self, self.count_denied, self.used(state, now))
+    }
+
     fn fits(&self, state: &State, now: u64, cost: u64) -> bool {
+        if cost == 0 {
+            return self.owed(state, now) == 0;
+        }
         let state = self.rolled(state, now);
         let Some(room) = self.limit.checked_sub(state.current.saturating_add(cost)) else {
-            return cost == 0;
+            return false;
         };
         // floor(y * covered / period) <= room
         let covered = self.covered_nanos(&state, now);
-        cost == 0 || product(state.previous, covered) < product(room.saturating_add(1), self.period)
+        product(state.previous, covered) < product(room.saturating_add(1), self.period)
     }
 
     fn available_at(&self, state: &State, now: u64, units: u64) -> u64 {
-        if units <= self.available(state, now) {
+        if self.fits(state, now, units) {
             return now;
         }
         self.fades_at(&self.rolled(state, now), self.limit.saturating_sub(units))
@@ -135,7 +151,7 @@ impl Arithmetic for SlidingWindow {
         *state = if empty { State::default() } else { State { current, previous, ..rolled } };
     }
 
-    fn with_used(&self, now: u64, used: u64) -> State {
+    fn with_used(&self, now: u64, used: u64, _owed: u64) -> State {
         if used == 0 {
             return State::default();
         }
@@ -144,7 +160,7 @@ impl Arithmetic for SlidingWindow {
 
     fn adopt(&self, old: &Self, state: &State, now: u64) -> State {
         // Counts mean the same under the same period.
-        if old.period == self.period { *state } else { self.with_used(now, old.used(state, now)) }
+        if old.period == self.period { *state } else { self.with_used(now, old.used(state, now), 0) }
     }
 }
 
@@ -155,7 +171,8 @@ mod tests {
     use crate::{HOUR, Limit, Meter, Timestamp};
 
     const HOUR_NS: u64 = 3_600_000_000_000;
-    const FIFTY: SlidingWindow = SlidingWindow { limit: 50, period: HOUR_NS, count_denied: false };
+    const FIFTY: SlidingWindow =
+        SlidingWindow { limit: 50, period: HOUR_NS, count_denied: false, max_debt: 50 };
 
     #[test]
     fn a2_vector_fifty_per_hour_at_a_quarter_to() {

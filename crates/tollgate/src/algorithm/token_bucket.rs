@@ -29,6 +29,7 @@ pub(crate) struct TokenBucket<F> {
     pub(crate) amount: u64,
     pub(crate) interval: u64,
     pub(crate) stepped: bool,
+    pub(crate) max_debt: u64,
     /// A token takes `token / fraction` nanoseconds, in lowest terms.
     token: u64,
     fraction: F,
@@ -53,18 +54,20 @@ impl State<u64> {
 }
 
 impl TokenBucket<Parts> {
+    /// A bucket without debt.
     pub(crate) const fn new(capacity: u64, amount: u64, interval: u64, stepped: bool) -> Self {
         let shared = greatest_common_divisor(amount, interval);
         let (Some(token), Some(parts)) = (interval.checked_div(shared), amount.checked_div(shared)) else {
             // Amount and interval are both zero, which no valid limit has.
-            return Self { capacity, amount, interval, stepped, token: 1, fraction: Parts(1) };
+            return Self { capacity, amount, interval, stepped, max_debt: 0, token: 1, fraction: Parts(1) };
         };
-        Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) }
+        Self { capacity, amount, interval, stepped, max_debt: 0, token, fraction: Parts(parts) }
     }
 
-    /// The bucket whose token takes `token / parts` nanoseconds, in lowest terms.
+    /// The bucket without debt whose token takes `token / parts` nanoseconds, in lowest terms.
     pub(crate) const fn reduced(capacity: u64, token: u64, parts: u64) -> Self {
-        Self { capacity, amount: parts, interval: token, stepped: false, token, fraction: Parts(parts) }
+        let (amount, interval, fraction) = (parts, token, Parts(parts));
+        Self { capacity, amount, interval, stepped: false, max_debt: 0, token, fraction }
     }
 
     /// The time of a token in nanoseconds, as numerator and denominator.
@@ -74,19 +77,19 @@ impl TokenBucket<Parts> {
 
     /// This bucket with an eight-byte state, if a token is a whole number of nanoseconds.
     pub(crate) const fn whole(self) -> Option<TokenBucket<Whole>> {
-        let Self { capacity, amount, interval, stepped, token, fraction: Parts(parts) } = self;
+        let Self { capacity, amount, interval, stepped, max_debt, token, fraction: Parts(parts) } = self;
         if parts != 1 {
             return None;
         }
-        Some(TokenBucket { capacity, amount, interval, stepped, token, fraction: Whole })
+        Some(TokenBucket { capacity, amount, interval, stepped, max_debt, token, fraction: Whole })
     }
 }
 
 impl TokenBucket<Whole> {
     /// This bucket in the general form.
     pub(crate) const fn in_parts(self) -> TokenBucket<Parts> {
-        let Self { capacity, amount, interval, stepped, token, fraction: _ } = self;
-        TokenBucket { capacity, amount, interval, stepped, token, fraction: Parts(1) }
+        let Self { capacity, amount, interval, stepped, max_debt, token, fraction: _ } = self;
+        TokenBucket { capacity, amount, interval, stepped, max_debt, token, fraction: Parts(1) }
     }
 }
 
@@ -97,9 +100,8 @@ impl<F: Fraction> TokenBucket<F> {
         if self.stepped { aligned_start(now, self.interval) } else { now }
     }
 
-    /// The debt of the bucket (the time until it is full), in parts of a nanosecond; a token is
-    /// `token` of them.
-    fn debt(&self, state: &State<F::Rest>, tick: u64) -> u128 {
+    /// The time until the bucket is full, in parts of a nanosecond; a token is `token` of them.
+    fn until_full(&self, state: &State<F::Rest>, tick: u64) -> u128 {
         match state.full_at.checked_sub(tick) {
             Some(ahead) => {
                 product(ahead, self.fraction.parts()).saturating_add(u128::from(F::numerator(state.rest)))
@@ -108,25 +110,26 @@ impl<F: Fraction> TokenBucket<F> {
         }
     }
 
-    fn with_debt(&self, tick: u64, debt: u128) -> State<F::Rest> {
+    /// The state of a bucket that is full after this time, in parts of a nanosecond.
+    fn full_after(&self, tick: u64, time: u128) -> State<F::Rest> {
         let parts = u128::from(self.fraction.parts());
-        let nanos = debt.checked_div(parts).unwrap_or(debt);
-        let rest = debt.checked_rem(parts).unwrap_or(0);
+        let nanos = time.checked_div(parts).unwrap_or(time);
+        let rest = time.checked_rem(parts).unwrap_or(0);
         State { full_at: tick.saturating_add(narrow(nanos)), rest: F::keep(narrow(rest)) }
     }
 
-    /// Reduces the debt by `parts`. A full bucket is left unchanged.
-    fn pay_off(&self, state: &mut State<F::Rest>, tick: u64, parts: u128) {
-        let debt = self.debt(state, tick);
-        if debt > 0 {
-            *state = self.with_debt(tick, debt.saturating_sub(parts));
+    /// Reduces the time until the bucket is full by `parts`. A full bucket is left unchanged.
+    fn advance(&self, state: &mut State<F::Rest>, tick: u64, parts: u128) {
+        let time = self.until_full(state, tick);
+        if time > 0 {
+            *state = self.full_after(tick, time.saturating_sub(parts));
         }
     }
 
-    /// Nanoseconds of `count` tokens, at most the capacity, where a token is whole.
+    /// Nanoseconds of `count` tokens, at most the capacity and the debt, where a token is whole.
     #[inline]
     const fn span(&self, count: u64) -> u64 {
-        debug_assert!(count.checked_mul(self.token).is_some(), "a full refill takes at most a hundred years");
+        debug_assert!(count.checked_mul(self.token).is_some(), "a refill takes at most two hundred years");
         count.wrapping_mul(self.token)
     }
 
@@ -134,8 +137,19 @@ impl<F: Fraction> TokenBucket<F> {
         product(count, self.token)
     }
 
+    /// The first time at which at most `most` units are in use.
+    pub(super) fn most_used_at(&self, state: &State<F::Rest>, now: u64, most: u64) -> u64 {
+        let tick = self.tick(now);
+        let excess = self.until_full(state, tick).saturating_sub(self.tokens(most));
+        if excess == 0 {
+            return now;
+        }
+        let at = tick.saturating_add(narrow(quotient_ceil(excess, u128::from(self.fraction.parts()))));
+        if self.stepped { aligned_end(at, self.interval) } else { at }
+    }
+
     /// [`Arithmetic::adopt`] from a bucket of either form. Units beyond the new capacity are
-    /// dropped: a replacement makes no debt.
+    /// dropped, except those that were owed before: a replacement makes no debt.
     pub(crate) fn adopt_bucket<G: Fraction>(
         &self,
         old: &TokenBucket<G>,
@@ -143,15 +157,19 @@ impl<F: Fraction> TokenBucket<F> {
         now: u64,
     ) -> State<F::Rest> {
         if self.stepped || old.stepped {
-            return self.with_used(now, old.used(state, now));
+            return self.with_used(now, old.used(state, now), old.owed(state, now));
         }
         // The refilled fraction of a token is kept, so that a limit that changes often still
         // refills.
-        let (debt, token) = (old.debt(state, now), u128::from(old.token));
-        let whole = debt.checked_div(token).unwrap_or(0).saturating_mul(u128::from(self.token));
-        let part = debt.checked_rem(token).unwrap_or(0).saturating_mul(u128::from(self.token));
-        let debt = whole.saturating_add(quotient_ceil(part, token));
-        self.with_debt(now, debt.min(self.tokens(self.capacity)))
+        let token = u128::from(old.token);
+        let converted = |time: u128| {
+            let whole = time.checked_div(token).unwrap_or(0).saturating_mul(u128::from(self.token));
+            let part = time.checked_rem(token).unwrap_or(0).saturating_mul(u128::from(self.token));
+            whole.saturating_add(quotient_ceil(part, token))
+        };
+        let time = old.until_full(state, now);
+        let owed = converted(time.saturating_sub(old.tokens(old.capacity))).min(self.tokens(self.max_debt));
+        self.full_after(now, converted(time).min(self.tokens(self.capacity).saturating_add(owed)))
     }
 }
 
@@ -185,6 +203,10 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         self.capacity
     }
 
+    fn max_debt(&self) -> u64 {
+        self.max_debt
+    }
+
     fn period(&self) -> u64 {
         narrow(quotient_ceil(self.tokens(self.capacity), u128::from(self.fraction.parts())))
     }
@@ -192,12 +214,14 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     #[inline]
     fn written_at(&self, state: &Self::State) -> u64 {
         let earliest = if F::WORDS == 1 {
-            // Fits 64 bits: a full refill takes at most a hundred years of nanoseconds.
-            state.full_at.saturating_sub(self.span(self.capacity))
+            // Fits 64 bits: refilling the capacity and the debt takes at most two hundred years of
+            // nanoseconds.
+            state.full_at.saturating_sub(self.span(sum(self.capacity, self.max_debt)))
         } else {
             let parts = self.fraction.parts();
             let full = product(state.full_at, parts).saturating_add(F::numerator(state.rest).into());
-            narrow(quotient_ceil(full.saturating_sub(self.tokens(self.capacity)), parts.into()))
+            let most = self.tokens(sum(self.capacity, self.max_debt));
+            narrow(quotient_ceil(full.saturating_sub(most), parts.into()))
         };
         if self.stepped { aligned_end(earliest, self.interval) } else { earliest }
     }
@@ -210,21 +234,22 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     #[inline]
     fn used(&self, state: &Self::State, now: u64) -> u64 {
         if F::WORDS == 1 {
-            let debt = state.full_at.saturating_sub(self.tick(now));
-            let whole = debt.checked_div(self.token).unwrap_or(0);
-            return sum(whole, u64::from(whole.wrapping_mul(self.token) != debt));
+            let time = state.full_at.saturating_sub(self.tick(now));
+            let whole = time.checked_div(self.token).unwrap_or(0);
+            return sum(whole, u64::from(whole.wrapping_mul(self.token) != time));
         }
-        narrow(quotient_ceil(self.debt(state, self.tick(now)), u128::from(self.token)))
+        narrow(quotient_ceil(self.until_full(state, self.tick(now)), u128::from(self.token)))
     }
 
     #[inline]
     fn fits(&self, state: &Self::State, now: u64, cost: u64) -> bool {
         let tick = self.tick(now);
         if F::WORDS == 1 {
-            let whole = sum(tick, self.span(self.capacity));
-            return cost <= self.capacity && sum(state.full_at.max(tick), self.span(cost)) <= whole;
+            // The sum of the state and the cost may exceed 64 bits if units are owed.
+            let Some(spare) = self.capacity.checked_sub(cost) else { return false };
+            return state.full_at <= sum(tick, self.span(spare));
         }
-        self.debt(state, tick).saturating_add(self.tokens(cost)) <= self.tokens(self.capacity)
+        self.until_full(state, tick).saturating_add(self.tokens(cost)) <= self.tokens(self.capacity)
     }
 
     #[inline]
@@ -233,14 +258,7 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
             let spare = self.span(self.capacity.saturating_sub(units));
             return state.full_at.saturating_sub(spare).max(now);
         }
-        let tick = self.tick(now);
-        let most_debt = self.tokens(self.capacity.saturating_sub(units));
-        let excess = self.debt(state, tick).saturating_sub(most_debt);
-        if excess == 0 {
-            return now;
-        }
-        let at = tick.saturating_add(narrow(quotient_ceil(excess, u128::from(self.fraction.parts()))));
-        if self.stepped { aligned_end(at, self.interval) } else { at }
+        self.most_used_at(state, now, self.capacity.saturating_sub(units))
     }
 
     fn idle_at(&self, state: &Self::State) -> u64 {
@@ -255,23 +273,23 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
             return;
         }
         let tick = self.tick(now);
-        *state = self.with_debt(tick, self.debt(state, tick).saturating_add(self.tokens(units)));
+        *state = self.full_after(tick, self.until_full(state, tick).saturating_add(self.tokens(units)));
     }
 
     fn give(&self, state: &mut Self::State, now: u64, units: u64) {
-        self.pay_off(state, self.tick(now), self.tokens(units));
+        self.advance(state, self.tick(now), self.tokens(units));
     }
 
     fn give_held(&self, state: &mut Self::State, now: u64, units: u64, lapses_at: u64) {
         let tick = self.tick(now);
         let outstanding = product(lapses_at.saturating_sub(tick), self.fraction.parts());
-        self.pay_off(state, tick, self.tokens(units).min(outstanding));
+        self.advance(state, tick, self.tokens(units).min(outstanding));
     }
 
-    fn with_used(&self, now: u64, used: u64) -> Self::State {
-        match used.min(self.capacity) {
+    fn with_used(&self, now: u64, used: u64, owed: u64) -> Self::State {
+        match used.min(sum(self.capacity, owed.min(self.max_debt))) {
             0 => Self::State::default(),
-            used => self.with_debt(self.tick(now), self.tokens(used)),
+            used => self.full_after(self.tick(now), self.tokens(used)),
         }
     }
 

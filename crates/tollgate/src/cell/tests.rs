@@ -32,8 +32,51 @@ fn c5_a_reservation_that_expires_gives_everything_back_on_its_own() {
     assert_eq!(one(&mut cell, reserve(5, OnExpiry::GiveBack), &limit, 8, NOW).outcome.remaining, 2);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(4)).outcome.remaining, 2);
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 10);
-    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &limit, 8, at(6)).effect, Effect::NotReserved);
-    assert!(cell.is_idle(at(6)));
+    assert!(!cell.is_idle(at(9)) && cell.is_idle(at(10)), "it can be settled for as long again");
+}
+
+#[test]
+fn c7_a_settlement_after_the_expiry_records_what_the_expiry_gave_back_and_counts_once() {
+    let limit = Limit::sliding_log(10, MINUTE);
+    let settle = |cell: &mut Cell, cost, secs| one(cell, Op::Settle { hold: HOLD }, &limit, cost, at(secs));
+    for (on_expiry, before, cost) in [(OnExpiry::GiveBack, 10, 7), (OnExpiry::Keep, 2, 9)] {
+        let mut cell = Cell::new(limit);
+        one(&mut cell, reserve(5, on_expiry), &limit, 8, NOW);
+        assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(6)).outcome.remaining, before);
+        let late = settle(&mut cell, cost, 6);
+        assert_eq!((late.effect, late.outcome.remaining), (Effect::SettledLate { shortfall: 0 }, 10 - cost));
+        let again = settle(&mut cell, cost, 7);
+        assert_eq!((again.effect, again.outcome.remaining), (Effect::NotReserved, 10 - cost));
+    }
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(5, OnExpiry::Keep), &limit, 8, NOW);
+    let kept = settle(&mut cell.clone(), 1, 9).outcome.remaining;
+    assert_eq!(kept, 2, "an estimate that was kept gives nothing back");
+    assert_eq!(settle(&mut cell, 7, 10).effect, Effect::NotReserved, "too late");
+}
+
+#[test]
+fn c7_settling_for_more_than_was_held_records_the_rest() {
+    let limit = Limit::fixed_window(10, MINUTE).debt(4);
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(5, OnExpiry::Keep), &limit, 8, NOW);
+    let settled = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 13, NOW);
+    assert_eq!((settled.effect, settled.outcome.owed), (Effect::Settled { shortfall: 0 }, 3));
+    let recorded = one(&mut cell, Op::Record, &limit, 5, NOW);
+    assert_eq!((recorded.effect, recorded.outcome.owed), (Effect::Recorded { shortfall: 4 }, 4));
+    assert_eq!(recorded.outcome.verdict, Verdict::Denied { retry_after: MINUTE });
+}
+
+#[test]
+fn c7_a_renewed_reservation_lasts_from_the_renewal_and_an_expired_one_cannot_be_renewed() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(5, OnExpiry::GiveBack), &limit, 8, NOW);
+    let renew = Op::Renew { hold: HOLD, ttl: Duration::from_secs(10) };
+    assert_eq!(one(&mut cell, renew, &limit, 0, at(4)).effect, Effect::Renewed);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(13)).outcome.remaining, 2);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(14)).outcome.remaining, 10);
+    assert_eq!(one(&mut cell, renew, &limit, 0, at(14)).effect, Effect::NotReserved);
 }
 
 #[test]
@@ -57,6 +100,8 @@ fn c5_one_holder_has_at_most_as_many_reservations_as_are_free() {
     assert_ne!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).effect, Effect::NotReserved);
     assert!(!reserve(&mut cell, 1, 30).allowed(), "the first still has far more than are free");
     cell.expire(at(30));
+    assert_eq!(cell.live_holds().count(), 0);
+    cell.expire(at(60));
     assert!(cell.holds.is_empty());
 }
 
@@ -92,7 +137,7 @@ fn b4_the_wait_ends_when_a_reservation_expires_if_that_is_sooner() {
 
 #[test]
 fn c5_settling_gives_back_the_excess_or_takes_the_shortfall() {
-    let limit = Limit::fixed_window(10, MINUTE);
+    let limit = Limit::fixed_window(10, MINUTE).debt(0);
     for (actual, remaining, shortfall) in [(3, 7, 0), (5, 5, 0), (8, 2, 0), (12, 0, 2)] {
         let mut cell = Cell::new(limit);
         one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 5, NOW);
@@ -138,7 +183,8 @@ fn c5_a_kept_reservation_stays_drawn_when_it_expires_unsettled() {
     let denied = one(&mut cell, Op::Peek, &limit, 3, at(4));
     assert_eq!(denied.outcome.verdict, Verdict::Denied { retry_after: Duration::from_secs(56) });
     assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(5)).outcome.remaining, 2);
-    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(5)).effect, Effect::NotReserved);
+    assert!(!cell.holds.is_empty());
+    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(10)).effect, Effect::NotReserved);
     assert!(Cell::from_numbers(cell.limit(), &cell.to_numbers()).is_some());
 }
 

@@ -124,7 +124,7 @@ impl<'a> CellView<'a> {
     fn new(cell: &'a Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
         let mut cell = Cow::Borrowed(cell);
         let current = cell.meter.written_at() <= at;
-        if current && cell.holds.first().is_some_and(|hold| hold.expires_at <= at) {
+        if current && cell.holds.iter().any(|hold| hold.is_due(at)) {
             cell.to_mut().expire(at);
         }
         // An idle cell may already have been forgotten, which must not be observable: it counts as
@@ -165,8 +165,8 @@ impl<'a> CellView<'a> {
 
     fn answer(&self, cost: u64, allowed: bool) -> Answer {
         let numbers = (self.available(), self.cell.meter.limit().capacity());
-        let outcome =
-            RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units)).into();
+        let raw = RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units));
+        let outcome = raw.owing(if numbers.0 == 0 { self.meter().owed() } else { 0 }).into();
         let blocked = self.cell.is_blocked(self.now);
         let cause = if blocked { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
         Answer { outcome, effect: Effect::None, cause }
@@ -237,7 +237,9 @@ fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
     match op {
         Op::Reserve { hold: id, holder, ttl, on_expiry } => {
             let expires_at = now.saturating_add(ttl);
-            let hold = Hold { id, holder, units, made_at: now, expires_at, lapses_at: 0, on_expiry };
+            let (lapses_at, has_expired) = (0, false);
+            let hold =
+                Hold { id, holder, units, made_at: now, expires_at, lapses_at, on_expiry, has_expired };
             view.cell.to_mut().hold(hold);
         }
         _ => view.cell.to_mut().meter.take(now, units),
@@ -253,8 +255,8 @@ fn refuse(view: &mut CellView<'_>, cost: u64, fits: bool) -> bool {
     counted || (!fits && view.repairs)
 }
 
-/// Refund, penalise, block, settle and reset: each cell on its own. None of them changes the limit
-/// of the cell.
+/// Refund, penalise, record, block, settle, renew and reset: each cell on its own. None of them
+/// changes the limit of the cell.
 fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
     // An idle cell may already have been forgotten, which must not be observable: it takes the
     // charge's limit.
@@ -279,17 +281,19 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
             cell.block = Block::new(until, now);
             Effect::None
         }
-        Op::Settle { hold } => match cell.settle(hold, now, charge.cost) {
-            Some(shortfall) => Effect::Settled { shortfall },
-            None => Effect::NotReserved,
-        },
+        Op::Record => Effect::Recorded { shortfall: cell.record(now, charge.cost) },
+        Op::Settle { hold } => cell.settle(hold, now, charge.cost),
+        Op::Renew { hold, ttl } if cell.renew(hold, now, ttl) => Effect::Renewed,
+        Op::Renew { .. } => Effect::NotReserved,
         Op::Reset | Op::Take | Op::Reserve { .. } | Op::Peek => Effect::None,
     };
-    let ends = matches!(effect, Effect::Settled { .. }) || matches!(op, Op::Reset | Op::Block { .. });
-    let changed = ends || cell.meter != before;
+    let holds = matches!(effect, Effect::Settled { .. } | Effect::SettledLate { .. } | Effect::Renewed);
+    let changed = holds || matches!(op, Op::Reset | Op::Block { .. }) || cell.meter != before;
     let limit = cell.limit();
     let view = CellView::new(&cell, &limit, reading, now);
-    let answer = Answer { effect, ..view.answer(charge.cost, view.fits(charge.cost)) };
+    // A record has no cost to admit any more: its answer says until when units are owed.
+    let cost = if op == Op::Record { 0 } else { charge.cost };
+    let answer = Answer { effect, ..view.answer(cost, view.fits(cost)) };
     if changed {
         *kept = cell.without_ended(now);
     }

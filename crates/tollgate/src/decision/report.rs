@@ -87,7 +87,7 @@ mod tests {
 
     fn report(rule: &str, verdict: Verdict, remaining: u64, unit_cost: u64) -> Report {
         let now = Timestamp::EPOCH;
-        let outcome = Outcome { now, verdict, remaining, reset_at: now, grows_at: now };
+        let outcome = Outcome { now, verdict, remaining, owed: 0, reset_at: now, grows_at: now };
         Report {
             rule: RuleName::intern(rule),
             budget: Budget::Rule,

@@ -31,11 +31,11 @@ pub(crate) struct StatesBuilder {
 }
 
 impl States {
-    /// The one-word state of one budget.
+    /// The packed state of one budget.
     #[inline(always)]
-    pub(crate) const fn of_word(tag: Tag, word: u64) -> Self {
+    pub(crate) fn of_budget(tag: Tag, state: &[u64]) -> Self {
         let mut words = [0; WORDS_MAX];
-        words[0] = word;
+        words.iter_mut().zip(state).for_each(|(word, state)| *word = *state);
         Self { tags: [Some(tag), None, None, None], words }
     }
 
@@ -79,10 +79,10 @@ impl StatesBuilder {
     #[inline(always)]
     pub(crate) fn push(&mut self, tag: Tag, width: usize) -> Option<&mut [u64]> {
         *self.states.tags.get_mut(self.budgets)? = Some(tag);
-        self.budgets = self.budgets.saturating_add(1);
-        let start = self.end;
-        self.end = start.saturating_add(width);
-        self.states.words.get_mut(start..self.end)
+        self.budgets = self.budgets.wrapping_add(1);
+        let rest = self.states.words.get_mut(self.end..)?;
+        self.end = self.end.wrapping_add(width);
+        rest.get_mut(..width)
     }
 
     /// Appends the inline limit of the last budget, if there is one.

@@ -11,7 +11,7 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 
 /// The algorithm of a limit and its numbers: input of [`Limit::new`], output of
-/// [`Limit::algorithm`].
+/// [`Limit::algorithm`]. The debt is apart: [`Limit::debt`], [`Limit::max_debt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -79,13 +79,13 @@ impl Limit {
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         match self.0 {
-            Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied }) => {
+            Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied, .. }) => {
                 Algorithm::FixedWindow { limit, period: Duration::from_nanos(period), aligned, count_denied }
             }
-            Kind::SlidingWindow(SlidingWindow { limit, period, count_denied }) => {
+            Kind::SlidingWindow(SlidingWindow { limit, period, count_denied, .. }) => {
                 Algorithm::SlidingWindow { limit, period: Duration::from_nanos(period), count_denied }
             }
-            Kind::SlidingLog(SlidingLog { limit, period }) => {
+            Kind::SlidingLog(SlidingLog { limit, period, .. }) => {
                 Algorithm::SlidingLog { limit, period: Duration::from_nanos(period) }
             }
             Kind::TokenBucket(bucket) => Algorithm::TokenBucket(Bucket::of(&bucket)),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Algorithm, Bucket, Kind, Limit, MAX_COUNT, MAX_SPAN};
+use crate::Error;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -19,44 +20,114 @@ pub(super) struct InvalidNumber {
     pub(super) summary: &'static str,
 }
 
+impl From<InvalidNumber> for Error {
+    fn from(InvalidNumber { field, value, reason, .. }: InvalidNumber) -> Self {
+        Self::InvalidLimit { field, value: value.to_string(), reason }
+    }
+}
+
 impl Limit {
     pub(super) const fn checked(algorithm: Algorithm) -> Result<Self, InvalidNumber> {
         Ok(Self(match algorithm {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 match (checked_count("limit", limit), checked_span("period", period)) {
-                    (Ok(limit), Ok(period)) => {
-                        Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied })
-                    }
+                    (Ok(limit), Ok(period)) => Kind::FixedWindow(FixedWindow {
+                        limit,
+                        period,
+                        aligned,
+                        count_denied,
+                        max_debt: limit,
+                    }),
                     (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
                 }
             }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
                 match (checked_count("limit", limit), checked_span("period", period)) {
                     (Ok(limit), Ok(period)) => {
-                        Kind::SlidingWindow(SlidingWindow { limit, period, count_denied })
+                        Kind::SlidingWindow(SlidingWindow { limit, period, count_denied, max_debt: limit })
                     }
                     (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
                 }
             }
             Algorithm::SlidingLog { limit, period } => {
                 match (checked_count("limit", limit), checked_span("period", period)) {
-                    (Ok(limit), Ok(period)) => Kind::SlidingLog(SlidingLog { limit, period }),
+                    (Ok(limit), Ok(period)) => {
+                        Kind::SlidingLog(SlidingLog { limit, period, max_debt: limit })
+                    }
                     (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
                 }
             }
             Algorithm::TokenBucket(bucket) => match checked_bucket(bucket) {
-                Ok(bucket) => Kind::of_bucket(bucket),
+                Ok(bucket) => Kind::of_bucket(with_default_debt(bucket, bucket.capacity)),
                 Err(invalid) => return Err(invalid),
             },
             Algorithm::Reserve { sustained, reserve } => {
                 let total = sustained.capacity.saturating_add(reserve.capacity);
                 match (checked_bucket(sustained), checked_bucket(reserve), checked_count("capacity", total)) {
-                    (Ok(sustained), Ok(reserve), Ok(_)) => Kind::Reserve(Reserve { sustained, reserve }),
+                    (Ok(sustained), Ok(reserve), Ok(total)) => {
+                        let sustained = with_default_debt(sustained, total);
+                        Kind::Reserve(Reserve { sustained, reserve })
+                    }
                     (Err(invalid), ..) | (_, Err(invalid), _) | (.., Err(invalid)) => return Err(invalid),
                 }
             }
         }))
     }
+
+    /// This limit with another bound on the units that can be owed.
+    pub(super) const fn checked_debt(self, debt: u64) -> Result<Self, InvalidNumber> {
+        if debt > MAX_COUNT {
+            return Err(invalid_debt(debt, "a whole number from 0 to 999999999999999"));
+        }
+        let (mut kind, mut payable) = (self.0, u64::MAX);
+        match &mut kind {
+            Kind::FixedWindow(window) => window.max_debt = debt,
+            Kind::SlidingWindow(window) => window.max_debt = debt,
+            Kind::SlidingLog(log) => log.max_debt = debt,
+            Kind::TokenBucket(bucket) => {
+                payable = payable_debt(bucket.amount, bucket.interval);
+                bucket.max_debt = debt;
+            }
+            Kind::FractionalBucket(bucket) => {
+                payable = payable_debt(bucket.amount, bucket.interval);
+                bucket.max_debt = debt;
+            }
+            Kind::Reserve(both) => {
+                payable = payable_debt(both.sustained.amount, both.sustained.interval);
+                both.sustained.max_debt = debt;
+            }
+            Kind::InlineBucket(_) | Kind::InlineWindow(_) if debt == 0 => {}
+            Kind::InlineBucket(_) | Kind::InlineWindow(_) => {
+                return Err(invalid_debt(debt, "0 for a limit that comes with a request"));
+            }
+        }
+        if debt > payable {
+            return Err(invalid_debt(debt, "small enough for the refill to pay it off within 100 years"));
+        }
+        Ok(Self(kind))
+    }
+}
+
+#[expect(clippy::as_conversions, reason = "widening, in a const")]
+const fn invalid_debt(debt: u64, reason: &'static str) -> InvalidNumber {
+    let summary = "a limit's debt must be a whole number below 10^15, paid off within 100 years";
+    InvalidNumber { field: "debt", value: debt as u128, reason, summary }
+}
+
+/// The most units that a refill pays off within 100 years.
+#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "checked, in a const")]
+const fn payable_debt(amount: u64, interval: u64) -> u64 {
+    match MAX_SPAN.as_nanos().saturating_mul(amount as u128).checked_div(interval as u128) {
+        Some(units) if units < MAX_COUNT as u128 => units as u64,
+        _ => MAX_COUNT,
+    }
+}
+
+/// This bucket, which can owe one whole limit, as far as its refill pays that off.
+const fn with_default_debt(mut bucket: TokenBucket<Parts>, whole: u64) -> TokenBucket<Parts> {
+    let payable = payable_debt(bucket.amount, bucket.interval);
+    bucket.max_debt = if whole < payable { whole } else { payable };
+    bucket
 }
 
 #[expect(clippy::as_conversions, reason = "widening, in a const")]

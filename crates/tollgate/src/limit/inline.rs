@@ -22,7 +22,7 @@ impl Limit {
         Some(Self(match self.0 {
             Kind::TokenBucket(bucket) if !bucket.stepped => reduced(bucket.in_parts()),
             Kind::FractionalBucket(bucket) if !bucket.stepped => reduced(bucket),
-            Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false }) => {
+            Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false, .. }) => {
                 Kind::InlineWindow(InlineWindow { limit, period })
             }
             Kind::InlineBucket(InlineBucket { bucket, .. }) => {
@@ -44,12 +44,16 @@ impl Limit {
         }
     }
 
-    /// This limit as one that is not inline.
+    /// This limit as one that is not inline, with the default debt.
     pub(crate) fn plain(self) -> Self {
         Self(match self.0 {
-            Kind::InlineBucket(InlineBucket { bucket, .. }) => Kind::of_bucket(bucket),
+            Kind::InlineBucket(InlineBucket { mut bucket, .. }) => {
+                bucket.max_debt = bucket.capacity;
+                Kind::of_bucket(bucket)
+            }
             Kind::InlineWindow(InlineWindow { limit, period }) => {
-                Kind::FixedWindow(FixedWindow { limit, period, aligned: false, count_denied: false })
+                let (aligned, count_denied) = (false, false);
+                Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied, max_debt: limit })
             }
             plain => plain,
         })

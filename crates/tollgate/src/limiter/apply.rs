@@ -11,20 +11,22 @@ use super::plan::Plan;
 use super::prepared::Prepared;
 use crate::decision::Degraded;
 use crate::store::{Applied, Charge, Op, Store, StoreError};
-use crate::{AsRequest, Decision, Error, Request, Rule, Timestamp};
+use crate::{AsRequest, Decision, Error, MAX_COUNT, Request, Rule, Timestamp};
 
 const NO_LIMIT: &str = "it is an inline rule; pass a limit with Request::under";
 const NOT_INLINE: &str = "it is not an inline rule; pass limits only to a rule made by Rule::inline";
 
 impl<S: Store> Shared<S> {
-    /// The charges of a request, and its cost.
+    /// The charges of a request, and the cost to apply them with: 1 if rules have costs of their
+    /// own, which are then multipliers.
     pub(super) fn plan(&self, prepared: &Prepared, request: &Request<'_>) -> Result<(Plan, u64), Error> {
-        let mut plan = Plan::empty();
-        self.add(&mut plan, prepared, request, 1)?;
-        Ok((plan, request.checked_cost()?))
+        let (mut plan, cost) = (Plan::empty(), request.checked_cost()?);
+        let (multiplier, cost) = if request.rule_costs().is_empty() { (1, cost) } else { (cost, 1) };
+        self.add(&mut plan, prepared, request, multiplier)?;
+        Ok((plan, cost))
     }
 
-    /// Adds the charges of a request.
+    /// Adds the charges of a request. A rule with a cost of its own has that as its multiplier.
     pub(super) fn add(
         &self,
         plan: &mut Plan,
@@ -34,6 +36,14 @@ impl<S: Store> Shared<S> {
     ) -> Result<(), Error> {
         if let Some(only) = request.only_rule().filter(|only| prepared.rules.index(only).is_none()) {
             return Err(Error::UnknownRule { rule: only.into() });
+        }
+        for (rule, cost) in request.rule_costs() {
+            if prepared.rules.index(rule).is_none() {
+                return Err(Error::UnknownRule { rule: (*rule).into() });
+            }
+            if *cost > MAX_COUNT {
+                return Err(Error::InvalidCost { value: *cost });
+            }
         }
         let rule = request.only_rule().and_then(|only| prepared.rules.index(only));
         let is_inline = rule.and_then(|index| prepared.rules.rules().get(index)).map(Rule::is_inline);

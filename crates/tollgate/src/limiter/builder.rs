@@ -144,6 +144,7 @@ impl<S: Store> LimiterBuilder<S> {
             total: Tally::default(),
             store_errors: AtomicU64::new(0),
             converted: AtomicU64::new(0),
+            shortfall: AtomicU64::new(0),
             queues: Queues::default(),
         };
         Limiter { shared: Arc::new(shared) }

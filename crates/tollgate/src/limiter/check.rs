@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::prepared::{PlainRule, PlainRules, Prepared, RulesGuard};
+use crate::algorithm::token_bucket::Word;
 use crate::decision::{States, TAGS_MAX, WORDS_MAX};
 use crate::key::checked_value;
 use crate::memory::{Subject, Taken, Target};
@@ -55,28 +56,56 @@ impl<S> fmt::Debug for InMemory<'_, S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        let only = self.rules.plain().filter(|plain| plain.others.is_empty()).map(|plain| &plain.first);
-        let Some(target) = request.with_request(|request| only?.locate(memory, &request)) else {
-            return request.with_request(|request| self.check_several(memory, &request));
+        if let Some(PlainRules { bucket: Some(bucket), first, .. }) = self.rules.plain()
+            && let Some(target) = request.with_request(|request| first.locate_word(memory, &request))
+        {
+            // Read the clock while the state is being fetched.
+            let now = self.clock.now();
+            let step = |word: &mut _, now| target.step_bucket(bucket, word, now);
+            return match self.take_one(memory, &target, now, step) {
+                Some(taken) if self.observer.is_none() => Ok(decision(&target, &taken)),
+                Some(taken) => Ok(self.observed(request, &target, taken)),
+                None => request.with_request(|request| self.take(memory, &[target], &request, now)),
+            };
+        }
+        request.with_request(|request| self.check_located(memory, &request))
+    }
+
+    /// Checks a request under rules that are not one token bucket.
+    #[inline(never)]
+    fn check_located(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        let located = match self.rules.plain() {
+            Some(PlainRules { first, others, .. }) if others.is_empty() => first.locate(memory, request),
+            _ => None,
         };
-        // Read the clock while the state is being fetched.
+        let Some(target) = located else { return self.check_several(memory, request) };
         let now = self.clock.now();
-        match self.take_one(memory, &target, now) {
-            Some(taken) if self.observer.is_none() => Ok(taken.decision()),
-            Some(taken) => Ok(self.observed(request, taken)),
-            None => request.with_request(|request| self.take(memory, &[target], &request, now)),
+        match target.width() {
+            1 => self.check_one::<1>(memory, &target, request, now),
+            2 => self.check_one::<2>(memory, &target, request, now),
+            3 => self.check_one::<3>(memory, &target, request, now),
+            4 => self.check_one::<4>(memory, &target, request, now),
+            _ => self.take(memory, &[target], request, now),
         }
     }
 
-    #[inline(never)]
-    fn observed(&self, request: &impl AsRequest, taken: Taken) -> Decision {
-        let decision = taken.decision();
-        self.notify(request, &decision);
-        decision
+    /// Checks a request on its only budget, whose state has `W` words.
+    #[inline(always)]
+    fn check_one<const W: usize>(
+        &self,
+        memory: &MemoryStore,
+        target: &Target<'_>,
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        match self.take_one::<W>(memory, target, now, |words, now| target.step(words, now)) {
+            Some(taken) if self.observer.is_none() => Ok(decision(target, &taken)),
+            Some(taken) => Ok(self.observed(request, target, taken)),
+            None => self.take(memory, &[*target], request, now),
+        }
     }
 
     /// Checks a request under several rules, or one that a plain rule cannot locate.
-    #[inline(never)]
     fn check_several(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
         let (loaded, mut targets) = (OnceCell::new(), Targets::new());
         self.locate(memory, &loaded, request, &mut targets);
@@ -89,7 +118,7 @@ impl<S: Store> Shared<S> {
     #[inline]
     fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
         &'a self,
-        memory: &MemoryStore,
+        memory: &'a MemoryStore,
         loaded: &'a OnceCell<RulesGuard>,
         request: &Request<'_>,
         targets: &mut SmallVec<A>,
@@ -110,13 +139,31 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Takes from the only located budget, on the fastest path.
+    /// Takes from the only budget.
     #[inline(always)]
-    fn take_one(&self, memory: &MemoryStore, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
-        let (taken, stripe) = (memory.take_one(target, now)?, stripe_index());
-        target.count(stripe, taken.allowed);
+    fn take_one<const W: usize>(
+        &self,
+        memory: &MemoryStore,
+        target: &Target<'_>,
+        now: Timestamp,
+        step: impl FnOnce(&mut [u64; W], u64) -> Option<bool>,
+    ) -> Option<Taken<W>> {
+        let (taken, stripe) = (memory.take_one(target, now, step)?, stripe_index());
+        target.tally().count_at(stripe, taken.allowed);
         self.total.count_at(stripe, taken.allowed);
         Some(taken)
+    }
+
+    #[inline(never)]
+    fn observed<const W: usize>(
+        &self,
+        request: &impl AsRequest,
+        target: &Target<'_>,
+        taken: Taken<W>,
+    ) -> Decision {
+        let decision = decision(target, &taken);
+        self.notify(request, &decision);
+        decision
     }
 
     /// Takes from the located budgets.
@@ -134,11 +181,13 @@ impl<S: Store> Shared<S> {
         };
         let (stripe, allowed) = (stripe_index(), verdicts.denied == 0);
         for (index, target) in targets.iter().enumerate() {
-            target.count(stripe, verdicts.denied >> index & 1 == 0);
+            target.tally().count_at(stripe, verdicts.denied >> index & 1 == 0);
         }
         self.total.count_at(stripe, allowed);
         let decision = Decision::of_states(verdicts.now, request.units(), allowed, left.finish());
-        self.notify(request, &decision);
+        if self.observer.is_some() {
+            self.notify(request, &decision);
+        }
         Ok(decision)
     }
 
@@ -167,17 +216,18 @@ impl<S: Store> Shared<S> {
     ) {
         for batch in requests.chunks(BATCH) {
             match self.rules.plain() {
-                Some(PlainRules { first, others }) if others.is_empty() => {
-                    self.check_batch_under(first, memory, batch, &mut each);
+                Some(PlainRules { bucket: Some(bucket), first, .. }) => {
+                    self.check_batch_of_words(bucket, first, memory, batch, &mut each);
                 }
                 _ => self.check_batch(memory, batch, &mut each),
             }
         }
     }
 
-    /// Checks a batch under the only rule.
-    fn check_batch_under<R: AsRequest>(
+    /// Checks a batch under the only rule, with one token bucket.
+    fn check_batch_of_words<R: AsRequest>(
         &self,
+        bucket: &Word,
         rule: &PlainRule,
         memory: &MemoryStore,
         batch: &[R],
@@ -185,17 +235,27 @@ impl<S: Store> Shared<S> {
     ) {
         let mut targets = [None; BATCH];
         for (request, target) in batch.iter().zip(&mut targets) {
-            *target = request.with_request(|request| rule.locate(memory, &request));
+            *target = request.with_request(|request| rule.locate_word(memory, &request));
         }
-        let now = self.clock.now();
+        let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
         for (request, target) in batch.iter().zip(&targets) {
-            let target = target.as_slice();
-            match target.first().and_then(|target| self.take_one(memory, target, now)) {
-                Some(taken) if self.observer.is_none() => each(Ok(taken.decision())),
-                Some(taken) => each(Ok(self.observed(request, taken))),
-                None => each(request.with_request(|request| self.take(memory, target, &request, now))),
+            let taken = target.as_ref().and_then(|target| {
+                memory.take_one(target, now, |word, now| target.step_bucket(bucket, word, now))
+            });
+            let (Some(target), Some(taken)) = (target, taken) else {
+                each(request.with_request(|request| self.take(memory, target.as_slice(), &request, now)));
+                continue;
+            };
+            let counter = &mut decided[usize::from(taken.allowed)];
+            *counter = counter.wrapping_add(1);
+            match self.observer {
+                None => each(Ok(decision(target, &taken))),
+                Some(_) => each(Ok(self.observed(request, target, taken))),
             }
         }
+        let stripe = stripe_index();
+        rule.lookup.tally().count_many_at(stripe, decided);
+        self.total.count_many_at(stripe, decided);
     }
 
     /// Checks a batch under any rules.
@@ -222,9 +282,19 @@ impl<S: Store> Shared<S> {
 }
 
 impl PlainRule {
+    /// The one-word state of a request's budget; `None` if the request needs another path.
+    #[inline(always)]
+    fn locate_word<'a>(&'a self, memory: &'a MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
+        let (cost, true) = (request.valid_cost()?, request.is_unscoped()) else { return None };
+        if !self.by_client {
+            return Some(memory.target_global(&self.lookup, cost));
+        }
+        Some(memory.target_word(&self.lookup, request.only_client().filter(is_valid)?, cost))
+    }
+
     /// The budget of a request under this rule; `None` if the request needs the general path.
     #[inline(always)]
-    fn locate<'a>(&'a self, memory: &MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
+    fn locate<'a>(&'a self, memory: &'a MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
         if !request.is_unscoped() {
             return None;
         }
@@ -236,17 +306,23 @@ impl PlainRule {
     }
 }
 
+/// The decision on a request with one budget.
+#[inline(always)]
+fn decision<const W: usize>(target: &Target<'_>, taken: &Taken<W>) -> Decision {
+    Decision::of_budget(taken.now, target.cost(), taken.allowed, target.tag(), &taken.left)
+}
+
 /// Locates the budgets that a request draws on. `None` if the request needs the general path: too
-/// many rules cover it for one decision, one of them is a shadow rule, a state does not pack, or
-/// the request is invalid.
+/// many rules cover it for one decision, one of them is a shadow rule or has a cost of its own, a
+/// state does not pack, or the request is invalid.
 fn locate<'a>(
-    memory: &MemoryStore,
+    memory: &'a MemoryStore,
     prepared: &'a Prepared,
     request: &Request<'_>,
     mut found: impl FnMut(Target<'a>),
 ) -> Option<()> {
     let (cost, inline) = (request.valid_cost()?, request.inline_limit());
-    if request.is_own() {
+    if request.is_own() || !request.rule_costs().is_empty() {
         return None;
     }
     let (mut words, mut rules) = (0_usize, 0_usize);

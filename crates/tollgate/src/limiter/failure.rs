@@ -49,12 +49,20 @@ impl Share {
                 Algorithm::Reserve { sustained: self.bucket(sustained), reserve: self.bucket(reserve) }
             }
         };
-        Limit::new(share).unwrap_or(*limit)
+        let share = Limit::new(share).unwrap_or(*limit);
+        if limit.has_default_debt() {
+            return share;
+        }
+        share.with_debt(self.debt(limit.max_debt())).unwrap_or(share)
     }
 
     fn count(self, whole: u64) -> u64 {
+        self.debt(whole).max(1)
+    }
+
+    fn debt(self, whole: u64) -> u64 {
         let share = u128::from(whole).saturating_mul(self.0.into()).checked_div(Self::WHOLE.into());
-        share.and_then(|share| u64::try_from(share).ok()).unwrap_or(whole).max(1)
+        share.and_then(|share| u64::try_from(share).ok()).unwrap_or(whole)
     }
 
     /// Scales the interval, not the amount: a low rate is not rounded to zero.
@@ -124,7 +132,7 @@ fn assumed(verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
         Verdict::Denied { retry_after } => now.saturating_add(retry_after),
         Verdict::Allowed | Verdict::Never => now,
     };
-    let outcome = Outcome { now, verdict, remaining, reset_at: at, grows_at: at };
+    let outcome = Outcome { now, verdict, remaining, owed: 0, reset_at: at, grows_at: at };
     Answer { outcome, effect: Effect::None, cause: Cause::Limit }
 }
 
@@ -140,5 +148,6 @@ mod tests {
         assert_eq!(quarter(Limit::sliding_log(3, MINUTE)), Limit::sliding_log(1, MINUTE));
         assert_eq!(quarter(Limit::per_minute(100)), Limit::token_bucket(25, 100, 4 * MINUTE));
         assert_eq!(Share(Share::WHOLE).of(&Limit::API), Limit::API);
+        assert_eq!(quarter(Limit::sliding_log(8, MINUTE).debt(3)), Limit::sliding_log(2, MINUTE).debt(0));
     }
 }

@@ -60,7 +60,8 @@ impl Plan {
         Self { planned: SmallVec::new(), subjects: SmallVec::new(), inline: SmallVec::new() }
     }
 
-    /// Adds the charges of all rules that cover `request`, with `multiplier`.
+    /// Adds the charges of all rules that cover `request`, with the rule's cost in the request or
+    /// `multiplier`.
     pub(crate) fn add(
         &mut self,
         prepared: &Prepared,
@@ -69,6 +70,9 @@ impl Plan {
     ) -> Result<(), Error> {
         prepared.rules.cover(request, |covered| {
             let Some((rule, budget)) = prepared.get(covered, request.inline_limit()) else { return Ok(()) };
+            let costs = request.rule_costs().iter();
+            let named = costs.copied().find(|(name, _)| *name == rule.name().as_str());
+            let multiplier = named.map_or(multiplier, |(_, cost)| cost);
             let start = self.subjects.len();
             rule.encode_key(request, &mut self.subjects)?;
             let charge = PlannedCharge {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::snapshot::entered;
+use crate::algorithm::token_bucket::Word;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
@@ -26,10 +27,18 @@ pub(super) struct Prepared {
 
 /// The rules of a set in which every rule applies to every client's requests alike: no search is
 /// needed.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) struct PlainRules {
+    /// The limit, if there is one rule with one limit, a token bucket with a one-word state.
+    pub(super) bucket: Option<Word>,
     pub(super) first: PlainRule,
     pub(super) others: Box<[PlainRule]>,
+}
+
+impl PlainRules {
+    fn same(&self, other: &Self) -> bool {
+        self.first == other.first && self.others == other.others
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -92,7 +101,8 @@ impl Prepared {
             words = words.saturating_add(lookup.words());
             (words <= WORDS_MAX).then(|| PlainRule { by_client: rule.is_by_client(), lookup })
         });
-        Some(PlainRules { first: plain.next()??, others: plain.collect::<Option<_>>()? })
+        let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
+        Some(PlainRules { bucket: first.lookup.bucket().filter(|_| others.is_empty()), first, others })
     }
 
     /// The rule that covers a request, and the budget that the request draws on.
@@ -198,7 +208,7 @@ impl ActiveRules {
 
     fn activate_plain(&self, prepared: &Prepared) {
         let index = prepared.plain().and_then(|plain| {
-            let same = |known: &OnceLock<PlainRules>| known.get().is_none_or(|known| *known == plain);
+            let same = |known: &OnceLock<PlainRules>| known.get().is_none_or(|known| known.same(&plain));
             let index = self.all_plain.iter().position(same)?;
             self.all_plain.get(index)?.get_or_init(|| plain);
             Some(index)

@@ -13,6 +13,8 @@ use crate::decision::Degraded;
 use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store};
 use crate::{AsRequest, Decision, Error, Verdict};
 
+const ONE_COST: &str = "a reservation settles all rules at one cost; reserve without Request::costs";
+
 /// A reservation: units held for work whose cost is not known yet.
 ///
 /// Dropped unsettled, it gives all units back ([`OnExpiry::GiveBack`]): at once if the store is
@@ -50,8 +52,8 @@ pub struct Reservation<S: Store> {
 /// How a reservation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// Units by which the actual cost exceeded the reserved units and the units left, the largest
-    /// number of any limit.
+    /// Units of the actual cost that were not recorded because they exceed the debt of a limit, the
+    /// largest number of any limit.
     pub shortfall: u64,
 }
 
@@ -62,13 +64,22 @@ impl<S: Store> Limiter<S> {
     /// nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted;
+    /// [`Error::InvalidRule`] if a rule has a [cost of its own](crate::Request::costs): one cost
+    /// settles all rules.
     pub async fn reserve(
         &self,
         request: impl AsRequest,
         ttl: Duration,
         on_expiry: OnExpiry,
     ) -> Result<Reservation<S>, Error> {
+        request.with_request(|request| match request.rule_costs() {
+            [(rule, _), ..] => {
+                let (rule, reason) = ((*rule).into(), ONE_COST.into());
+                Err(Error::InvalidRule { rule, field: "cost", reason })
+            }
+            [] => Ok(()),
+        })?;
         let (plan, cost) = self.plan(&request)?;
         let holder = request.with_request(|request| request.holder());
         let reservation = self.hold(plan, cost, ttl, on_expiry, holder).await?;
@@ -88,12 +99,23 @@ impl<S: Store> Limiter<S> {
             return self.shared.settle_nothing(&plan, cost).await;
         }
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
+        let settlement = Settlement { shortfall: self.shared.count_shortfall(&applied) };
         let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
         let mut held = enforced.map(|(_, answer)| answer.effect != Effect::NotReserved).peekable();
         if held.peek().is_some() && !held.any(|held| held) {
             return Err(Error::NotReserved);
         }
-        Ok(Settlement::of(&applied))
+        Ok(settlement)
+    }
+
+    /// Holds a [detached](Reservation::detach) reservation for `ttl` from now, for work that lasts,
+    /// such as a stream.
+    ///
+    /// # Errors
+    /// As [`Reservation::renew`].
+    pub async fn renew(&self, hold: HoldId, request: impl AsRequest, ttl: Duration) -> Result<(), Error> {
+        let (plan, _) = self.plan(&request)?;
+        if hold == HoldId::NOTHING { Ok(()) } else { self.shared.renew(hold, &plan, ttl).await }
     }
 
     pub(super) async fn hold(
@@ -134,12 +156,14 @@ impl<S: Store> Reservation<S> {
         &self.decision
     }
 
-    /// Ends the reservation at the actual cost: the excess is given back; the shortfall is taken as
-    /// far as units are left, and the rest is reported.
+    /// Ends the reservation at the actual cost: the excess is given back; a cost beyond the
+    /// estimate is [recorded](Limiter::record), up to the debt of each limit, and the rest is
+    /// reported. It can be settled for as long again after it has expired: the units that the
+    /// expiry gave back are recorded then.
     ///
     /// # Errors
-    /// [`Error::NotReserved`] if it has expired (all units were given back then) or was never
-    /// granted, and any failure of the store.
+    /// [`Error::NotReserved`] if it expired longer ago or was never granted, and any failure of the
+    /// store.
     pub async fn settle(mut self, cost: u64) -> Result<Settlement, Error> {
         if cost > crate::MAX_COUNT {
             return Err(Error::InvalidCost { value: cost });
@@ -161,7 +185,19 @@ impl<S: Store> Reservation<S> {
         if self.is_lost(&applied) {
             return Err(Error::NotReserved);
         }
-        Ok(Settlement::of(&applied))
+        Ok(Settlement { shortfall: self.limiter.shared.count_shortfall(&applied) })
+    }
+
+    /// Holds the reservation for `ttl` from now, for work that lasts, such as a stream.
+    ///
+    /// # Errors
+    /// [`Error::NotReserved`] if it has expired or was never granted, and any failure of the store.
+    pub async fn renew(&self, ttl: Duration) -> Result<(), Error> {
+        if self.decision.degraded() || self.plan.is_empty() || self.is_zero {
+            return Ok(());
+        }
+        let Some(hold) = self.hold else { return Err(Error::NotReserved) };
+        self.limiter.shared.renew(hold, &self.plan, ttl).await
     }
 
     /// Detaches the reservation: it stays in the store, to be [settled](Limiter::settle) by its id,
@@ -185,6 +221,11 @@ impl<S: Store> Reservation<S> {
         self.hold = None;
         match settled {
             Ok(applied) if self.is_lost(&applied) => None,
+            Ok(applied) if has_expired(&applied) => {
+                // It was recorded, and not admitted.
+                let _ = self.limiter.shared.act(Op::Refund, &self.plan, cost).await;
+                None
+            }
             Ok(mut applied) => {
                 applied.answers.iter_mut().for_each(|answer| answer.outcome.verdict = Verdict::Allowed);
                 Some(self.plan.decision(applied.now, Degraded::No, &applied.answers))
@@ -203,20 +244,24 @@ impl<S: Store> Reservation<S> {
 }
 
 impl<S: Store> Shared<S> {
-    /// Ends a reservation of nothing: all of the cost is taken now, as far as it goes.
+    /// Ends a reservation of nothing: all of the cost is recorded now.
     async fn settle_nothing(&self, plan: &Plan, cost: u64) -> Result<Settlement, Error> {
-        let applied = self.act(Op::Penalise, plan, cost).await?;
-        let charges = plan.charges(cost);
-        let each = charges.iter().zip(&applied.answers);
-        let lacking = each.map(|(charge, answer)| charge.cost.saturating_sub(answer.effect.units()));
-        Ok(Settlement { shortfall: lacking.max().unwrap_or(0) })
+        Ok(Settlement { shortfall: self.record(plan, cost).await?.shortfall() })
+    }
+
+    async fn renew(&self, hold: HoldId, plan: &Plan, ttl: Duration) -> Result<(), Error> {
+        let applied = self.act(Op::Renew { hold, ttl }, plan, 0).await?;
+        let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
+        let mut renewed = enforced.map(|(_, answer)| answer.effect == Effect::Renewed).peekable();
+        if renewed.peek().is_some() && !renewed.any(|renewed| renewed) {
+            return Err(Error::NotReserved);
+        }
+        Ok(())
     }
 }
 
-impl Settlement {
-    fn of(applied: &Applied) -> Self {
-        Self { shortfall: applied.answers.iter().map(|answer| answer.effect.units()).max().unwrap_or(0) }
-    }
+fn has_expired(applied: &Applied) -> bool {
+    applied.answers.iter().any(|answer| matches!(answer.effect, Effect::SettledLate { .. }))
 }
 
 impl<S: Store> Drop for Reservation<S> {

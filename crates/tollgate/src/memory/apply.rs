@@ -45,8 +45,8 @@ impl MemoryStore {
     /// [`Store::apply`](crate::Store::apply), synchronously.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if a block or a penalty needs a new key and there is no room. Requests
-    /// are denied or pooled instead.
+    /// [`StoreError::Full`] if a block, a penalty or a record needs a new key and there is no room.
+    /// Requests are denied or pooled instead.
     pub fn apply_now(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         if self.has_legacy() {
             charges.iter().filter(|charge| charge.key.index() == 0).for_each(|charge| self.migrate(charge));
@@ -76,7 +76,7 @@ impl MemoryStore {
             counter.fetch_add(u64::from(op != Op::Peek), Ordering::Relaxed)
         };
         match self.on_full {
-            _ if matches!(op, Op::Block { .. } | Op::Penalise) => Err(StoreError::Full),
+            _ if matches!(op, Op::Block { .. } | Op::Penalise | Op::Record) => Err(StoreError::Full),
             OnFull::Pool => {
                 count(&self.room.pooled);
                 self.apply_pooled(op, charges, now, |group| self.is_unknown(group))
@@ -334,9 +334,9 @@ fn drop_surplus_cells(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) 
 fn may_create(op: Op, now: Timestamp) -> Option<bool> {
     match op {
         Op::Peek => None,
-        Op::Refund | Op::Reset | Op::Settle { .. } => Some(false),
+        Op::Refund | Op::Reset | Op::Settle { .. } | Op::Renew { .. } => Some(false),
         Op::Block { until: Until::Date(until) } => Some(until > now),
-        Op::Block { .. } | Op::Take | Op::Penalise | Op::Reserve { .. } => Some(true),
+        Op::Block { .. } | Op::Take | Op::Penalise | Op::Record | Op::Reserve { .. } => Some(true),
     }
 }
 
@@ -347,7 +347,7 @@ fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
     }
     let later = room_at.max(now.saturating_add(FULL_RETRY));
     let verdict = Verdict::Denied { retry_after: later.since(now) };
-    let outcome = Outcome { now, verdict, remaining: 0, reset_at: later, grows_at: later };
+    let outcome = Outcome { now, verdict, remaining: 0, owed: 0, reset_at: later, grows_at: later };
     *answer = Answer { outcome, cause: Cause::StoreFull, ..*answer };
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct Prefix {
     sums: Secret,
     /// The sums with the number marker added.
     numbered: Secret,
+    /// The multipliers of the number itself, beside the sums that they are added to.
+    number: Secret,
 }
 
 impl fmt::Debug for Prefix {
@@ -106,7 +108,8 @@ impl Secrets {
         sums.add(digest, &self.for_budget);
         let before = sums.sums;
         sums.add_next(NUMBER_MARKER);
-        Prefix { sums: before, numbered: sums.sums }
+        let number = sums.secrets.next().copied().unwrap_or_default();
+        Prefix { sums: before, numbered: sums.sums, number }
     }
 
     /// The identity of a client under a budget.
@@ -114,9 +117,8 @@ impl Secrets {
     pub(super) fn identify_client(&self, prefix: &Prefix, client: Client<'_>) -> Id {
         match client {
             Client::Numbered(number) => {
-                let rest = self.for_words.get(1..).unwrap_or(&[]);
-                let mut sums = Sums { sums: prefix.numbered, secrets: rest.iter() };
-                sums.add_next(number);
+                let mut sums = Sums { sums: prefix.numbered, secrets: [].iter() };
+                sums.add(number, &prefix.number);
                 sums.finish()
             }
             Client::Named(name) => self.identify_value(prefix, name.as_bytes()),
@@ -181,7 +183,7 @@ impl Secrets {
             let period = u128::from(period);
             [one.wrapping_add(period.wrapping_mul(first)), other.wrapping_add(period.wrapping_mul(second))]
         };
-        Prefix { sums: add(prefix.sums), numbered: add(prefix.numbered) }
+        Prefix { sums: add(prefix.sums), numbered: add(prefix.numbered), number: prefix.number }
     }
 
     /// The home of an identity. Each of its bits depends on all bits of the identity and on the

@@ -6,12 +6,13 @@ use super::hash::{Id, POOLED, Prefix};
 use super::room::KeyCount;
 use super::shard::WIDEST;
 use super::table::prefetch;
-use super::{GLOBALS, MemoryStore, SHARDS};
+use super::{GLOBALS, MemoryStore, Padded, SHARDS};
 use crate::Limit;
 use crate::algorithm::token_bucket::Word;
 use crate::decision::words_of;
 use crate::key::{Key, digest};
 use crate::limit::Kind;
+use crate::meter::packed::{self, Step};
 use crate::request::Client;
 use crate::rule::Tag;
 use crate::stats::Tally;
@@ -20,13 +21,14 @@ use crate::stats::Tally;
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     pub(super) tag: Tag,
+    /// The tag's number.
+    pub(super) number: u32,
     prefix: Prefix,
-    pub(super) limits: &'static [Limit],
+    /// The limits, prepared.
+    pub(super) steps: Box<[Step]>,
     /// Words of the packed state; 0 if it does not pack.
     pub(super) width: usize,
     unit_cost: u64,
-    /// The limit, if it is one token bucket with a one-word state.
-    pub(super) word: Option<Word>,
     pub(super) key_count: Arc<KeyCount>,
     /// The rule's decision counts.
     tally: Arc<Tally>,
@@ -46,6 +48,7 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(super) lookup: &'a Lookup,
+    pub(super) shard: &'a Padded,
     pub(super) slot: Slot,
     pub(super) cost: u64,
     pub(super) charge: u64,
@@ -66,18 +69,15 @@ impl MemoryStore {
         let prefix = self.secrets.prefix(digest);
         let global = self.global_slot(self.secrets.identify(&prefix, &[]), digest);
         let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
-        let (limits, key_count) = (tag.limits.as_slice(), self.room.of(tag.rule));
-        let word = match limits {
-            [Limit(Kind::TokenBucket(bucket))] => bucket.word(),
-            _ => None,
-        };
-        Lookup { tag, prefix, limits, width, unit_cost: tag.unit_cost, word, key_count, tally, global }
+        let (steps, key_count) = (tag.limits.iter().map(Step::new).collect(), self.room.of(tag.rule));
+        let (number, unit_cost) = (tag.number(), tag.unit_cost);
+        Lookup { tag, number, prefix, steps, width, unit_cost, key_count, tally, global }
     }
 
     /// Locates a budget's state and prefetches it. `None` if it does not pack.
     #[inline(always)]
     pub(crate) fn target<'a>(
-        &self,
+        &'a self,
         lookup: &'a Lookup,
         subject: Subject<'_>,
         inline: Option<&Limit>,
@@ -97,12 +97,30 @@ impl MemoryStore {
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
             Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
         };
-        prefetch(std::ptr::from_ref(&self.shards[slot.shard]).addr());
-        match lookup.word {
-            Some(_) => self.views.prefetch(1, slot.shard, slot.home),
-            None => self.views.prefetch(lookup.width, slot.shard, slot.home),
-        }
-        Some(Target { lookup, slot, cost, charge: cost.saturating_mul(lookup.unit_cost) })
+        Some(self.aim(lookup, slot, lookup.width, cost))
+    }
+
+    /// Locates the one-word state of a client and prefetches it.
+    #[inline(always)]
+    pub(crate) fn target_word<'a>(&'a self, lookup: &'a Lookup, client: Client<'_>, cost: u64) -> Target<'a> {
+        let slot = self.slot(self.secrets.identify_client(&lookup.prefix, client));
+        self.aim(lookup, slot, 1, cost)
+    }
+
+    /// Locates the state of a global budget. Every request draws on it, so it is cached anyway.
+    #[inline(always)]
+    pub(crate) fn target_global<'a>(&'a self, lookup: &'a Lookup, cost: u64) -> Target<'a> {
+        let (slot, charge) = (lookup.global, cost.saturating_mul(lookup.unit_cost));
+        Target { lookup, shard: &self.shards[slot.shard], slot, cost, charge }
+    }
+
+    /// Prefetches a slot and its shard's lock.
+    #[inline(always)]
+    fn aim<'a>(&'a self, lookup: &'a Lookup, slot: Slot, width: usize, cost: u64) -> Target<'a> {
+        let shard = &self.shards[slot.shard];
+        prefetch(std::ptr::from_ref(shard).addr());
+        self.views.prefetch(width, slot.shard, slot.home);
+        Target { lookup, shard, slot, cost, charge: cost.saturating_mul(lookup.unit_cost) }
     }
 
     #[inline]
@@ -135,18 +153,48 @@ impl MemoryStore {
 }
 
 impl Target<'_> {
-    /// Counts the verdict of the target's rule.
+    /// The decision counts of the target's rule.
     #[inline(always)]
-    pub(crate) fn count(&self, stripe: usize, allowed: bool) {
-        self.lookup.tally.count_at(stripe, allowed);
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.lookup.tally
     }
 
-    #[inline]
-    pub(super) fn limits<'a>(&self, inline: Option<&'a Limit>) -> &'a [Limit] {
-        match inline {
-            None => self.lookup.limits,
-            Some(limit) => std::slice::from_ref(limit),
+    /// Takes from a copy of the budget's state: see [`packed::take`]. A denial that has to be
+    /// counted is left to the general path.
+    #[inline(always)]
+    pub(crate) fn step<const W: usize>(&self, words: &mut [u64; W], now: u64) -> Option<bool> {
+        let fits = packed::take(&self.lookup.steps, words, now, self.charge)?;
+        (fits || !self.lookup.tag.counts_denied || self.charge == 0).then_some(fits)
+    }
+
+    /// Takes from a copy of the state of the budget's only limit, a token bucket.
+    #[inline(always)]
+    pub(crate) const fn step_bucket(&self, bucket: &Word, [word]: &mut [u64; 1], now: u64) -> Option<bool> {
+        match bucket.take(*word, now, self.charge) {
+            Some(Some(left)) => {
+                *word = left;
+                Some(true)
+            }
+            Some(None) => Some(false),
+            None => None,
         }
+    }
+
+    pub(crate) const fn width(&self) -> usize {
+        self.lookup.width
+    }
+
+    pub(crate) const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(crate) const fn tag(&self) -> Tag {
+        self.lookup.tag
+    }
+
+    /// Whether the budget is global. A global budget needs no room.
+    pub(super) const fn is_global(&self) -> bool {
+        self.slot.shard >= SHARDS
     }
 }
 
@@ -163,10 +211,17 @@ impl Lookup {
         words_of(self.tag.budget, self.width)
     }
 
-    /// The number of the tag.
-    #[inline]
-    pub(super) const fn number(&self) -> u32 {
-        self.tag.number()
+    /// The decision counts of the rule.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The limit, if it is one token bucket with a one-word state.
+    pub(crate) fn bucket(&self) -> Option<Word> {
+        match &*self.steps {
+            [Step::Bucket(bucket)] => Some(*bucket),
+            _ => None,
+        }
     }
 }
 

@@ -167,7 +167,7 @@ impl MemoryStore {
     /// Forgets every idle key, a shard at a time, and returns how many there were.
     pub fn reclaim(&self, now: Timestamp) -> u64 {
         let mut sum = 0_u64;
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let mut freed = Freed::default();
             shard.0.lock().reclaim(now, &mut freed);
             self.room.reclaim(&freed);
@@ -204,7 +204,7 @@ impl MemoryStore {
     pub fn clear(&self, rule: &str) -> u64 {
         let rule = RuleName::intern(rule);
         let mut sum = 0_u64;
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let mut freed = Freed::default();
             shard.0.lock().clear(rule, &mut freed);
             self.room.reclaim(&freed);

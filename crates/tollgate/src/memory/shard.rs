@@ -38,7 +38,8 @@ pub(super) struct Shard {
     pub(super) latest: Timestamp,
     /// When the next sweep is due: the epoch while one is under way.
     pub(super) sweep_due: Timestamp,
-    /// No key turns idle before this time: until then a search finds nothing.
+    /// No key turns idle before this time: until then a search finds nothing. Taking from a key
+    /// only delays the time at which it turns idle, so only a new key lowers this.
     pub(super) next_idle: u64,
     /// The changed pages, if changes are tracked.
     pub(super) changes: Changes,
@@ -155,14 +156,13 @@ impl Shard {
     /// Where the state is that this budget's tag wrote, in the table of its width.
     #[inline(always)]
     pub(super) fn offset_of(&self, lookup: &Lookup, slot: &Slot) -> Option<StateOffset> {
-        self.table(lookup.width).written_by(slot.id, slot.home, lookup.number())
+        self.table(lookup.width).written_by(slot.id, slot.home, lookup.number)
     }
 
-    /// The one-word state that this budget's tag wrote, and [`next_idle`](Self::next_idle).
+    /// The state that this budget's tag wrote, in the table of width `W`.
     #[inline(always)]
-    pub(super) fn word_of(&mut self, lookup: &Lookup, slot: &Slot) -> Option<(&mut u64, &mut u64)> {
-        let [table, ..] = &mut self.tables;
-        Some((table.word_written_by(slot.id, slot.home, lookup.number())?, &mut self.next_idle))
+    pub(super) fn state_of<const W: usize>(&mut self, lookup: &Lookup, slot: &Slot) -> Option<&mut [u64; W]> {
+        self.tables.get_mut(W - 1)?.state_written_by(slot.id, slot.home, lookup.number)
     }
 
     #[inline]

@@ -108,21 +108,25 @@ impl Table {
         self.words.get_mut(at..at + self.stride - HEADER)
     }
 
-    /// The one-word state of `id`, if the tag with this number wrote it.
+    /// The state of `id`, if the tag with this number wrote it, in a table of width `W`.
     #[inline(always)]
-    pub(super) fn word_written_by(&mut self, id: Id, home: u64, number: u32) -> Option<&mut u64> {
-        let wanted = header(id, number);
-        let (slots, _) = self.words.as_chunks_mut::<{ HEADER + 1 }>();
-        let mut index = first_probe(home, slots.len());
+    pub(super) fn state_written_by<const W: usize>(
+        &mut self,
+        id: Id,
+        home: u64,
+        number: u32,
+    ) -> Option<&mut [u64; W]> {
+        let (wanted, stride) = (header(id, number), HEADER + W);
+        let mut at = first_probe(home, self.slots) * stride;
         loop {
-            let [high, low, _] = *slots.get(index)?;
+            let [high, low] = *self.words.get(at..at + stride)?.first_chunk()?;
             if [high, low] == wanted {
-                return slots.get_mut(index).map(|[_, _, word]| word);
+                return self.words.get_mut(at + HEADER..at + stride)?.first_chunk_mut();
             }
             if low & NUMBER == 0 {
                 return None;
             }
-            index = if index + 1 < slots.len() { index + 1 } else { 0 };
+            at = if at + stride < self.words.len() { at + stride } else { 0 };
         }
     }
 

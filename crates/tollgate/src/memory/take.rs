@@ -5,22 +5,21 @@
 //! every state has enough left, *write*, and *answer* with the new states. A global budget is
 //! handled like any other; its shard just has few others.
 //!
-//! One budget with an existing one-word state takes one lock and no loop
+//! One budget with an existing state takes one lock and no list
 //! ([`MemoryStore::take_one`]). Any other budgets, new or not, take the same steps in a loop
 //! ([`MemoryStore::take`]). Everything else (a replaced limit, a denial that counts, a block, a
 //! reservation, a log, a state ahead of the clock, a full store) is left to
 //! [`apply`](super::apply).
 
-use super::locked::{Shards, lock, observe_clocks};
+use super::MemoryStore;
+use super::locked::LockedShards;
 use super::lookup::Target;
 use super::room::Freed;
 use super::shard::{Location, Shard};
 use super::table::StateOffset;
-use super::{MemoryStore, SHARDS};
-use crate::decision::{States, StatesBuilder, TAGS_MAX};
+use crate::decision::{StatesBuilder, TAGS_MAX};
 use crate::meter::packed;
-use crate::rule::Tag;
-use crate::{Decision, Limit, Timestamp};
+use crate::{Limit, Timestamp};
 
 /// Slots that each request sweeps while a sweep is under way.
 pub(super) const SWEEP_PER_REQUEST: usize = 8;
@@ -29,30 +28,35 @@ pub(super) const SWEEP_PER_REQUEST: usize = 8;
 const SWEEP_PER_NEW_KEY: usize = 16;
 
 impl MemoryStore {
-    /// Takes the cost from a request's only budget, if its one-word state exists. `None` leaves the
-    /// request to [`take`](Self::take): nothing has been done.
+    /// Takes the cost from a request's only budget, if its state exists and has `W` words. `step`
+    /// takes from a copy of the state, as [`packed::take`] does. `None` leaves the request to
+    /// [`take`](Self::take): nothing has been done.
     #[inline(always)]
-    pub(crate) fn take_one(&self, target: &Target<'_>, now: Timestamp) -> Option<Taken> {
-        let Target { lookup, slot, cost, charge } = *target;
-        let bucket = lookup.word.as_ref()?;
-        let shard = &mut *self.shards[slot.shard].0.lock();
+    pub(crate) fn take_one<const W: usize>(
+        &self,
+        target: &Target<'_>,
+        now: Timestamp,
+        step: impl FnOnce(&mut [u64; W], u64) -> Option<bool>,
+    ) -> Option<Taken<W>> {
+        let shard = &mut *target.shard.0.lock();
         let now = self.observe_clock(shard, now);
-        let (word, next_idle) = shard.word_of(lookup, &slot)?;
-        let Some(full_at) = bucket.take(*word, now.as_nanos(), charge)? else {
-            return Some(Taken { tag: lookup.tag, now, cost, allowed: false, left: *word });
-        };
+        let state = shard.state_of(target.lookup, &target.slot)?;
+        let mut left = *state;
+        if !step(&mut left, now.as_nanos())? {
+            return Some(Taken { now, allowed: false, left: *state });
+        }
         // A cost of 0 leaves the state unchanged, even a full bucket's.
-        let left = if charge == 0 { *word } else { full_at };
-        *word = left;
-        *next_idle = left.min(*next_idle);
-        shard.note(slot.home);
-        Some(Taken { tag: lookup.tag, now, cost, allowed: true, left })
+        if target.charge == 0 {
+            return Some(Taken { now, allowed: true, left: *state });
+        }
+        *state = left;
+        shard.note(target.slot.home);
+        Some(Taken { now, allowed: true, left })
     }
 
     /// Takes the cost from all budgets of a request if every one has enough, and pushes the states
     /// it leaves. `inline` is the limit that came with the request. `None` leaves the request to
     /// [`apply_now`](Self::apply_now): nothing has been done.
-    #[inline(always)]
     pub(crate) fn take(
         &self,
         targets: &[Target<'_>],
@@ -60,36 +64,30 @@ impl MemoryStore {
         now: Timestamp,
         left: &mut StatesBuilder,
     ) -> Option<Verdicts> {
-        match targets {
-            [] => None,
-            // The same steps, compiled for a list of one.
-            [target] => {
-                let shard = &mut *self.shards[target.slot.shard].0.lock();
-                let now = self.observe_clock(shard, now);
-                self.take_locked(shard, std::slice::from_ref(target), inline, now, left)
-            }
-            _ => {
-                let mut locked = lock(self, targets.iter().map(|target| target.slot.shard));
-                let shards = locked.as_mut_slice();
-                let now = observe_clocks(shards, self, now);
-                self.take_locked(shards, targets, inline, now, left)
-            }
+        // The same steps, compiled for each length of the list.
+        match targets.len() {
+            1 => self.take_list::<1>(targets.first_chunk()?, inline, now, left),
+            2 => self.take_list::<2>(targets.first_chunk()?, inline, now, left),
+            3 => self.take_list::<3>(targets.first_chunk()?, inline, now, left),
+            TAGS_MAX => self.take_list::<TAGS_MAX>(targets.first_chunk()?, inline, now, left),
+            _ => None,
         }
     }
 
     #[inline(always)]
-    fn take_locked(
+    fn take_list<const N: usize>(
         &self,
-        shards: &mut (impl Shards + ?Sized),
-        targets: &[Target<'_>],
+        targets: &[Target<'_>; N],
         inline: Option<&Limit>,
         now: Timestamp,
         left: &mut StatesBuilder,
     ) -> Option<Verdicts> {
-        let (mut slots, mut idle_at) = ([None; TAGS_MAX], u64::MAX);
-        let (mut denied, mut bit, mut takes, mut has_new) = (0, 1, true, false);
-        for (target, slot) in targets.iter().zip(&mut slots) {
-            let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
+        let mut locked = LockedShards::lock(targets);
+        let now = locked.observe_clocks(self, now);
+        let (mut slots, mut has_new) = ([None; N], false);
+        let (mut denied, mut bit, mut takes) = (0, 1, true);
+        for (index, (target, slot)) in targets.iter().zip(&mut slots).enumerate() {
+            let (lookup, shard) = (target.lookup, locked.of(index)?);
             *slot = shard.offset_of(lookup, &target.slot);
             let draft = left.push(lookup.tag, lookup.width)?;
             match *slot {
@@ -97,11 +95,12 @@ impl MemoryStore {
                 None if self.has_other_state(shard, target) => return None,
                 None => has_new = true,
             }
-            takes &= target.cost > 0;
-            match packed::take(target.limits(inline), draft, now.as_nanos(), target.charge)? {
-                Some(next) => idle_at = next.min(idle_at),
-                None => denied |= bit,
-            }
+            takes &= target.charge > 0;
+            let fits = match inline {
+                None => packed::take(&lookup.steps, draft, now.as_nanos(), target.charge)?,
+                Some(limit) => packed::take_other(limit, &mut &mut *draft, now.as_nanos(), target.charge)?,
+            };
+            denied |= if fits { 0 } else { bit };
             bit <<= 1;
             left.push_inline(inline);
         }
@@ -112,16 +111,18 @@ impl MemoryStore {
             takes = false;
         }
         if has_new {
-            self.add_slots(targets, &mut slots, shards, takes, now)?;
+            self.add_slots(targets, &mut slots, &mut locked, takes, now)?;
         }
         let mut drafts = left.words_mut();
-        for (target, slot) in targets.iter().zip(&slots) {
-            let (lookup, shard) = (target.lookup, shards.of(target.slot.shard));
+        for (index, (target, slot)) in targets.iter().zip(&slots).enumerate() {
+            let (lookup, shard) = (target.lookup, locked.of(index)?);
             let (draft, _) = drafts.split_at_mut_checked(lookup.width)?;
             match slot.and_then(|at| shard.table_mut(lookup.width).words_at_mut(at)) {
                 Some(state) if takes => {
                     copy(state, draft);
-                    shard.next_idle = idle_at.min(shard.next_idle);
+                    if has_new {
+                        shard.next_idle = packed::idle_at(&lookup.tag.limits, draft).min(shard.next_idle);
+                    }
                     shard.note(target.slot.home);
                 }
                 Some(state) => copy(draft, state),
@@ -142,32 +143,34 @@ impl MemoryStore {
     /// Adds slots for the new keys of a request that takes. `None` if there is no room; a request
     /// that takes nothing gets the same answer.
     #[cold]
-    fn add_slots(
+    fn add_slots<const N: usize>(
         &self,
-        targets: &[Target<'_>],
-        slots: &mut [Option<StateOffset>; TAGS_MAX],
-        shards: &mut (impl Shards + ?Sized),
+        targets: &[Target<'_>; N],
+        slots: &mut [Option<StateOffset>; N],
+        locked: &mut LockedShards<'_, N>,
         takes: bool,
         now: Timestamp,
     ) -> Option<()> {
         let is_new = slots.map(|slot| slot.is_none());
-        let new = targets.iter().zip(is_new).filter(|(_, is_new)| *is_new).map(|(target, _)| target);
-        for (index, target) in new.clone().enumerate() {
+        let new = || targets.iter().enumerate().filter(|(index, _)| is_new[*index]);
+        for (nth, (_, target)) in new().enumerate() {
+            let key_count = &target.lookup.key_count;
             if !takes {
-                let has_room = target.slot.shard >= SHARDS || self.room.has_room(&target.lookup.key_count);
-                has_room.then_some(())?;
-            } else if target.slot.shard >= SHARDS {
-                self.room.take_unbounded(&target.lookup.key_count);
-            } else if !self.room.take(&target.lookup.key_count) {
-                new.take(index).for_each(|target| self.room.release(&target.lookup.key_count));
+                (target.is_global() || self.room.has_room(key_count)).then_some(())?;
+            } else if target.is_global() {
+                self.room.take_unbounded(key_count);
+            } else if !self.room.take(key_count) {
+                new().take(nth).for_each(|(_, target)| self.room.release(&target.lookup.key_count));
                 return None;
             }
         }
         if takes {
-            new.for_each(|target| self.add_slot(shards.of(target.slot.shard), target, now));
+            for (index, target) in new() {
+                self.add_slot(locked.of(index)?, target, now);
+            }
             // A new slot may have moved others.
-            for (target, slot) in targets.iter().zip(slots) {
-                *slot = shards.of(target.slot.shard).offset_of(target.lookup, &target.slot);
+            for (index, (target, slot)) in targets.iter().zip(slots).enumerate() {
+                *slot = locked.of(index)?.offset_of(target.lookup, &target.slot);
             }
         }
         Some(())
@@ -176,7 +179,7 @@ impl MemoryStore {
     /// Advances the shard's clock, continues a sweep that is due, and returns the time to decide
     /// at.
     #[inline(always)]
-    fn observe_clock(&self, shard: &mut Shard, now: Timestamp) -> Timestamp {
+    pub(super) fn observe_clock(&self, shard: &mut Shard, now: Timestamp) -> Timestamp {
         let now = shard.observe_clock(now);
         if shard.sweep_is_due(now) {
             self.continue_sweep(shard, SWEEP_PER_REQUEST, now);
@@ -217,19 +220,11 @@ pub(crate) struct Verdicts {
 
 /// The result of [`MemoryStore::take_one`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
-    tag: Tag,
-    now: Timestamp,
-    cost: u64,
+pub(crate) struct Taken<const W: usize> {
+    pub(crate) now: Timestamp,
     pub(crate) allowed: bool,
-    left: u64,
-}
-
-impl Taken {
-    #[inline(always)]
-    pub(crate) const fn decision(self) -> Decision {
-        Decision::of_states(self.now, self.cost, self.allowed, States::of_word(self.tag, self.left))
-    }
+    /// The state after the request.
+    pub(crate) left: [u64; W],
 }
 
 /// Copies a state. Most have one word or two.

@@ -6,11 +6,13 @@ use crate::{Limit, Timestamp};
 
 impl Meter {
     /// Converts the meter to a limit that replaces its own. Units in use stay in use, unit for
-    /// unit: a window and a log keep their whole count, a bucket is cut to exactly empty.
+    /// unit: a window and a log keep their whole count, a bucket is cut to exactly empty. Units
+    /// that were owed stay owed, up to the new limit's debt.
     pub fn retune(&mut self, limit: Limit, now: Timestamp) {
         use AlgorithmState::*;
         let at = self.not_before(now).as_nanos();
-        let used = dispatch!(&self.0, |algorithm, state| algorithm.used(state, at));
+        let (used, owed) =
+            dispatch!(&self.0, |algorithm, state| (algorithm.used(state, at), algorithm.owed(state, at)));
         let mut next = Self::new(limit);
         match (&self.0, &mut next.0) {
             (FixedWindow(old, was), FixedWindow(new, state)) => *state = new.adopt(old, was, at),
@@ -23,7 +25,7 @@ impl Meter {
             (InlineWindow(old, was), InlineWindow(new, state)) => *state = new.adopt(old, was, at),
             (TokenBucket(old, was), FractionalBucket(new, state)) => *state = new.adopt_bucket(old, was, at),
             (FractionalBucket(old, was), TokenBucket(new, state)) => *state = new.adopt_bucket(old, was, at),
-            (_, new) => dispatch!(new, |algorithm, state| *state = algorithm.with_used(at, used)),
+            (_, new) => dispatch!(new, |algorithm, state| *state = algorithm.with_used(at, used, owed)),
         }
         *self = next;
     }

@@ -41,6 +41,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Units left.
     pub remaining: u64,
+    /// Units owed: recorded beyond the limit and not paid off yet. Nothing is left then.
+    pub owed: u64,
     /// When the whole limit is available again if no more requests arrive.
     pub reset_at: Timestamp,
     /// When `remaining` next grows if no more requests arrive: the time of the decision if no unit
@@ -63,6 +65,7 @@ pub(crate) struct RawOutcome {
     /// Nanoseconds until the request is admitted: 0 if it was, [`u64::MAX`] if it never will be.
     wait: u64,
     remaining: u64,
+    owed: u64,
     pub(crate) reset_at: u64,
     grows_at: u64,
 }
@@ -88,7 +91,14 @@ impl RawOutcome {
             available_at(cost).saturating_sub(now).max(1)
         };
         let grows_at = if available < capacity { available_at(available.saturating_add(1)) } else { now };
-        Self { now, wait, remaining: available, reset_at: available_at(capacity), grows_at }
+        Self { now, wait, remaining: available, owed: 0, reset_at: available_at(capacity), grows_at }
+    }
+
+    /// The outcome of a limit on which this many units are owed.
+    #[inline(always)]
+    pub(crate) const fn owing(mut self, owed: u64) -> Self {
+        self.owed = owed;
+        self
     }
 }
 
@@ -103,6 +113,7 @@ impl From<RawOutcome> for Outcome {
                 wait => Verdict::Denied { retry_after: Duration::from_nanos(wait) },
             },
             remaining: raw.remaining,
+            owed: raw.owed,
             reset_at: Timestamp::from_nanos(raw.reset_at),
             grows_at: Timestamp::from_nanos(raw.grows_at),
         }

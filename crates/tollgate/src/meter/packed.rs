@@ -2,6 +2,7 @@
 
 use super::{AlgorithmState, Meter};
 use crate::Limit;
+use crate::algorithm::token_bucket::Word;
 use crate::algorithm::{Arithmetic, sliding_log};
 use crate::limit::Kind;
 
@@ -84,41 +85,70 @@ pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
         .fold(0, u64::max)
 }
 
-/// Takes `cost` from the packed states of one budget, and returns when no unit will be in use any
-/// more: `Some(None)` if a state has too few units left, `None` if one is ahead of `now`. Either
-/// way some states may already be changed: call it on a copy.
-#[inline]
-pub(crate) fn take(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> Option<Option<u64>> {
-    let (mut idle_at, mut fits) = (0, true);
-    for limit in limits {
-        match packed!(limit, |algorithm| take_next(algorithm, &mut words, now, cost))? {
-            Some(next) => idle_at = next.max(idle_at),
-            None => fits = false,
+/// A limit prepared for [`take`].
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// A token bucket with a one-word state.
+    Bucket(Word),
+    /// Any other limit that packs.
+    Other(Limit),
+}
+
+impl Step {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        match &limit.0 {
+            Kind::TokenBucket(bucket) => bucket.word().map_or(Self::Other(*limit), Self::Bucket),
+            _ => Self::Other(*limit),
         }
     }
-    Some(fits.then_some(idle_at))
+}
+
+/// Takes `cost` from the packed states of one budget: `Some(false)` if a state has too few units
+/// left, `None` if one is ahead of `now`. Either way some states may already be changed: call it on
+/// a copy.
+#[inline(always)]
+pub(crate) fn take(steps: &[Step], mut words: &mut [u64], now: u64, cost: u64) -> Option<bool> {
+    let mut fits = true;
+    for step in steps {
+        fits &= match step {
+            Step::Bucket(bucket) => {
+                let (word, rest) = words.split_first_mut()?;
+                words = rest;
+                match bucket.take(*word, now, cost)? {
+                    Some(left) => {
+                        *word = left;
+                        true
+                    }
+                    None => false,
+                }
+            }
+            Step::Other(Limit(Kind::FixedWindow(window))) => take_next(window, &mut words, now, cost)?,
+            Step::Other(limit) => take_other(limit, &mut words, now, cost)?,
+        };
+    }
+    Some(fits)
 }
 
 /// Takes `cost` from the first packed state in `words`, and advances `words` past it.
+#[inline(never)]
+pub(crate) fn take_other(limit: &Limit, words: &mut &mut [u64], now: u64, cost: u64) -> Option<bool> {
+    packed!(limit, |algorithm| take_next(algorithm, words, now, cost))
+}
+
 #[inline(always)]
-fn take_next<A: Arithmetic>(
-    algorithm: &A,
-    words: &mut &mut [u64],
-    now: u64,
-    cost: u64,
-) -> Option<Option<u64>> {
+fn take_next<A: Arithmetic>(algorithm: &A, words: &mut &mut [u64], now: u64, cost: u64) -> Option<bool> {
     let (first, rest) = std::mem::take(words).split_at_mut_checked(A::WORDS)?;
     *words = rest;
     let mut state = A::load(first);
     if algorithm.written_at(&state) > now {
         return None;
     }
-    if !algorithm.fits(&state, now, cost) {
-        return Some(None);
+    let fits = algorithm.fits(&state, now, cost);
+    if fits {
+        algorithm.take(&mut state, now, cost);
+        A::save(&state, first);
     }
-    algorithm.take(&mut state, now, cost);
-    A::save(&state, first);
-    Some(Some(algorithm.idle_at(&state)))
+    Some(fits)
 }
 
 /// Each limit of a budget with its part of the packed states.

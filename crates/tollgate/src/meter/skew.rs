@@ -34,6 +34,11 @@ impl MeterView<'_> {
         if self.behind { 0 } else { self.meter.available(self.at) }
     }
 
+    /// Units owed. A state that is far ahead counts as exactly empty.
+    pub(crate) fn owed(&self) -> u64 {
+        if self.behind { 0 } else { self.meter.owed(self.at) }
+    }
+
     pub(crate) fn fits(&self, cost: u64) -> bool {
         if self.behind { cost == 0 } else { self.meter.fits(self.at, cost) }
     }
@@ -53,7 +58,8 @@ impl MeterView<'_> {
 
     pub(super) fn outcome(&self, cost: u64, allowed: bool) -> Outcome {
         let numbers = (self.available(), self.meter.limit().capacity());
-        RawOutcome::new(self.at, cost, allowed, numbers, |units| self.available_at(units)).into()
+        let raw = RawOutcome::new(self.at, cost, allowed, numbers, |units| self.available_at(units));
+        raw.owing(if numbers.0 == 0 { self.owed() } else { 0 }).into()
     }
 }
 

@@ -8,8 +8,18 @@ use crate::{Algorithm, Bucket, Limit};
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Spelled(self.algorithm()))?;
+        if self.has_default_debt() { Ok(()) } else { write!(f, " debt {}", self.max_debt()) }
+    }
+}
+
+/// An algorithm without a debt.
+struct Spelled(Algorithm);
+
+impl fmt::Display for Spelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counting = |count_denied| if count_denied { " counting denied" } else { "" };
-        match self.algorithm() {
+        match self.0 {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 let aligned = if aligned { " aligned" } else { "" };
                 write!(f, "{limit}/{} fixed{aligned}{}", Per(period), counting(count_denied))

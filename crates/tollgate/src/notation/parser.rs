@@ -62,13 +62,15 @@ pub(super) struct Parser<'a> {
     next: usize,
     /// Whether only a count and a period have been read.
     plain: bool,
+    /// Whether a debt has been read, which comes last.
+    has_debt: bool,
 }
 
 impl<'a> Parser<'a> {
     /// A parser of `text`, which should be a `limit` or a `duration`. `hint` says what to write
     /// instead of a character that is in neither.
     pub(super) fn new(what: &'static str, text: &'a str, hint: &str) -> Result<Self, Error> {
-        let parser = Self { what, text, tokens: Vec::new(), next: 0, plain: false };
+        let parser = Self { what, text, tokens: Vec::new(), next: 0, plain: false, has_debt: false };
         match tokenize(text) {
             Ok(tokens) => Ok(Self { tokens, ..parser }),
             Err((column, c)) => Err(parser.error(column, format!("unexpected {:?}", c.to_string()), hint)),
@@ -84,6 +86,15 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn limit(&mut self) -> Result<Limit, Error> {
+        let limit = self.without_debt()?;
+        let Some(token) = self.peek().filter(|token| token.text == "debt") else { return Ok(limit) };
+        self.next = self.next.saturating_add(1);
+        self.has_debt = true;
+        let debt = self.count_from(0)?;
+        limit.with_debt(debt).map_err(|error| self.out_of_range(token.column, error))
+    }
+
+    fn without_debt(&mut self) -> Result<Limit, Error> {
         if let Some(token) = self.peek().filter(|token| !token.is_number()) {
             let preset = Limit::PRESETS.into_iter().find(|(name, _)| *name == token.text);
             self.next = self.next.saturating_add(1);
@@ -149,7 +160,11 @@ impl<'a> Parser<'a> {
 
     /// A count: `10`, `1_000`, `10k`.
     fn count(&mut self) -> Result<u64, Error> {
-        let range = "write a whole number from 1 to 999999999999999";
+        self.count_from(1)
+    }
+
+    fn count_from(&mut self, least: u64) -> Result<u64, Error> {
+        let range = &format!("write a whole number from {least} to {MAX_COUNT}");
         let Some(token) = self.peek() else { return Err(self.error_at_end("a count is missing", range)) };
         let digits = self.digits(range)?;
         let scale = match self.peek() {
@@ -166,7 +181,7 @@ impl<'a> Parser<'a> {
             self.next = self.next.saturating_add(1);
         }
         match digits.checked_mul(scale) {
-            Some(count @ 1..=MAX_COUNT) => Ok(count),
+            Some(count) if (least..=MAX_COUNT).contains(&count) => Ok(count),
             _ => Err(self.error_at(token, "a count is out of range", range)),
         }
     }
@@ -260,12 +275,16 @@ impl<'a> Parser<'a> {
     }
 
     fn checked(&self, algorithm: Algorithm) -> Result<Limit, Error> {
-        Limit::new(algorithm).map_err(|error| match error {
+        Limit::new(algorithm).map_err(|error| self.out_of_range(1, error))
+    }
+
+    fn out_of_range(&self, column: usize, error: Error) -> Error {
+        match error {
             Error::InvalidLimit { field, value, reason } => {
-                self.error(1, format!("{field} {value} is out of range"), format!("it must be {reason}"))
+                self.error(column, format!("{field} {value} is out of range"), format!("it must be {reason}"))
             }
             other => other,
-        })
+        }
     }
 
     fn peek(&self) -> Option<Token<'a>> {
@@ -274,11 +293,11 @@ impl<'a> Parser<'a> {
 
     pub(super) fn hint_after(&self, limit: &Limit) -> String {
         let known: &[&str] = match limit.algorithm() {
-            Algorithm::FixedWindow { .. } => &["aligned", "counting denied"],
-            Algorithm::SlidingWindow { .. } => &["counting denied"],
-            Algorithm::TokenBucket(_) if !self.plain => &[],
-            Algorithm::TokenBucket(_) => &["fixed", "sliding", "log", "burst"],
-            _ => &[],
+            _ if self.has_debt => &[],
+            Algorithm::FixedWindow { .. } => &["aligned", "counting denied", "debt"],
+            Algorithm::SlidingWindow { .. } => &["counting denied", "debt"],
+            Algorithm::TokenBucket(_) if self.plain => &["fixed", "sliding", "log", "burst", "debt"],
+            _ => &["debt"],
         };
         let word = self.peek().map_or("", |token| token.text);
         if word == "aligned" && known.contains(&"fixed") {

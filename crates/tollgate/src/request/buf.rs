@@ -35,6 +35,7 @@ pub struct RequestBuf<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Scope<'a> {
     All,
+    Costs(Vec<(Cow<'a, str>, u64)>),
     Only(Cow<'a, str>),
     Under(Cow<'a, str>, InlineLimit),
 }
@@ -83,6 +84,13 @@ impl<'a> RequestBuf<'a> {
         self.cost
     }
 
+    /// Sets the costs of rules by name, as [`Request::costs`].
+    #[must_use]
+    pub fn costs<R: Into<Cow<'a, str>>>(mut self, costs: impl IntoIterator<Item = (R, u64)>) -> Self {
+        self.scope = Scope::Costs(costs.into_iter().map(|(rule, cost)| (rule.into(), cost)).collect());
+        self
+    }
+
     /// Applies only the rule with this name, as [`Request::only`].
     #[must_use]
     pub fn only(mut self, rule: impl Into<Cow<'a, str>>) -> Self {
@@ -109,6 +117,9 @@ impl<'a> RequestBuf<'a> {
             cost: self.cost,
             scope: match self.scope {
                 Scope::All => Scope::All,
+                Scope::Costs(costs) => {
+                    Scope::Costs(costs.into_iter().map(|(rule, cost)| (owned(rule), cost)).collect())
+                }
                 Scope::Only(rule) => Scope::Only(owned(rule)),
                 Scope::Under(rule, limit) => Scope::Under(owned(rule), limit),
             },
@@ -127,6 +138,7 @@ impl<'a, N: Into<Cow<'a, str>>, V: Into<Cow<'a, str>>> FromIterator<(N, V)> for 
 impl AsRequest for &RequestBuf<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
         let pairs: SmallVec<[(&str, &str); USUAL]>;
+        let costs: SmallVec<[(&str, u64); USUAL]>;
         let request = match self.attributes.as_slice() {
             [(name, client)] if name == CLIENT => Request::client(client),
             attributes => {
@@ -137,6 +149,10 @@ impl AsRequest for &RequestBuf<'_> {
         let request = request.cost(self.cost);
         f(match &self.scope {
             Scope::All => request,
+            Scope::Costs(listed) => {
+                costs = listed.iter().map(|(rule, cost)| (&**rule, *cost)).collect();
+                request.costs(&costs)
+            }
             Scope::Only(rule) => request.only(rule),
             Scope::Under(rule, limit) => request.under(rule, limit),
         })
@@ -172,9 +188,11 @@ mod tests {
         let limit = InlineLimit(Limit::per_second(1));
         let all: RequestBuf<'_> = [("path", "/"), (CLIENT, "a"), ("path", "")].into_iter().collect();
         let all = all.cost(7);
-        for request in [all.clone(), all.clone().only("rule"), all.clone().under("rule", limit)] {
+        let costs = || all.clone().costs([("rule", 2), ("other", 0)]);
+        for request in [all.clone(), costs(), all.clone().only("rule"), all.clone().under("rule", limit)] {
             assert_eq!(request.clone().into_owned(), request);
         }
+        (&costs()).with_request(|request| assert_eq!(request.rule_costs(), [("rule", 2), ("other", 0)]));
         let attributes = [("path", "/"), (CLIENT, "a"), ("path", "")];
         let plain = Request::new(&attributes).cost(7);
         (&all).with_request(|request| assert_eq!(request, plain));

@@ -11,13 +11,13 @@ use crate::{Error, Limit, Request};
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     /// The rules, those on demand last.
-    rules: Vec<Rule>,
+    pub(super) rules: Vec<Rule>,
     /// The number of rules that are not on demand.
     automatic: usize,
     /// The index of each rule, sorted by name.
     by_name: Vec<(&'static str, usize)>,
     /// The overrides of each rule, in the order of the rules.
-    overrides: Vec<Overrides>,
+    pub(super) overrides: Vec<Overrides>,
     /// The names of all attributes that the rules and overrides read, sorted.
     attributes: Vec<String>,
     /// Whether a request that no rule covers is denied.

@@ -45,7 +45,7 @@ fn load(saved: &SavedPages, seed: [u64; 2]) -> MemoryStore {
 /// The state of every busy key, as text.
 fn state(store: &MemoryStore, now: Timestamp) -> Vec<String> {
     let mut all = Vec::new();
-    for shard in &store.shards {
+    for shard in store.shards.iter() {
         shard.0.lock().each(|id, Unpacked { tag, cells }| {
             if cells.iter().any(|cell| !cell.is_idle(now)) {
                 all.push(format!("{id:?} {tag:?} {cells:?}"));
