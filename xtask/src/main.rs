@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 mod prose;
+mod simulate;
 
 const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
@@ -18,8 +19,12 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --server PART      only http, resp or grpc of these; writes nothing
   --redis            a node with a real Redis beside redis-benchmark and a rival's
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
+  --simulate         10 million lines replayed under three limits and for suggestions, beside wc and zcat
   --instructions     only counts instructions with callgrind, and compares with the record
-cargo xtask pictures draws docs/algorithms.svg anew";
+cargo xtask pictures draws docs/algorithms.svg anew, and takes the screenshots of the tests' run";
+
+/// The screenshots that the tests of the dashboard and of `tollgate top` leave.
+const SCREENSHOTS: [&str; 4] = ["dashboard-light.png", "dashboard-dark.png", "client.png", "top.svg"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
         ["bench", "--server"] => bench_servers(&["server"]),
         ["bench", "--server", part @ ("http" | "resp" | "grpc")] => bench_servers(&["server", part]),
         ["bench", "--redis"] => bench_redis(),
+        ["bench", "--simulate"] => simulate::bench(),
         ["bench", "--disk"] => bench_with("disk", &["disk"]),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
@@ -108,7 +114,11 @@ fn set_up() -> Result<(), String> {
     // Tests start servers of their own, on free ports.
     install_unless(&["redis-server", "--version"], "redis-server")?;
     install_unless(&["nginx", "-v"], "nginx-light")?;
-    install_unless(&["caddy", "version"], "caddy")
+    install_unless(&["caddy", "version"], "caddy")?;
+    // It has promtool beside it. Both check what is packaged for them.
+    install_unless(&["prometheus", "--version"], "prometheus")?;
+    // Tests open pages in it.
+    install_unless(&["chromium", "--version"], "chromium")
 }
 
 fn laws(cases: &str) -> Result<(), String> {
@@ -255,7 +265,16 @@ fn pictures() -> Result<(), String> {
         "--",
         "docs/algorithms.svg",
     ]);
-    run("pictures", &mut draw)
+    run("pictures", &mut draw)?;
+    // The tests leave screenshots, so that they show what is tested.
+    set_up()?;
+    let tests = ["test", "--package", "tollgate-server", "--test", "dashboard", "--test", "top"];
+    cargo("screenshots", &tests)?;
+    for name in SCREENSHOTS {
+        let (from, to) = (root().join("target/tmp/screenshots").join(name), root().join("docs").join(name));
+        std::fs::copy(&from, &to).map_err(|error| format!("cannot copy {}: {error}", from.display()))?;
+    }
+    Ok(())
 }
 
 /// Whether cargo has a subcommand.

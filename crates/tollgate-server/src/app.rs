@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 use crate::backend::Backend;
 use crate::config::{Config, ConfigErrors, Extent, Fixed, Origin, Settings};
 use crate::inline;
+use crate::live::Live;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
@@ -28,6 +29,7 @@ mod denials;
 mod log_names;
 mod log_throttle;
 mod observer;
+mod outages;
 mod refusals;
 
 pub(crate) use blocks::Blocked;
@@ -57,6 +59,8 @@ pub struct App {
     blocked: blocks::Names,
     ready: AtomicBool,
     pub(crate) metrics: Metrics,
+    /// Snapshots for those who watch.
+    pub(crate) live: Live,
     pub(crate) decisions: Arc<DecisionCounts>,
     /// Throttles the log of wrong admin tokens.
     wrong_tokens: LogThrottle,
@@ -141,6 +145,7 @@ impl App {
             blocked: blocks::Names::default(),
             ready: AtomicBool::new(true),
             metrics: Metrics::default(),
+            live: Live::default(),
             decisions,
             wrong_tokens: LogThrottle::new(SECOND),
             untrusted_proxy: Once::new(),

@@ -15,8 +15,15 @@ use tollgate::{Limit, MAX_COUNT, MemoryStore, RuleSet, block_on};
 use tollgate_disk::{DiskStore, catches_panic};
 
 use crate::config::{Flags, Origin, STARTER, WORKERS_MAX, is_yaml};
+use crate::loading;
+use crate::remote::Target;
+use crate::remote::check::check;
 use crate::serve::serve_until_signal;
-use crate::{ask, loading};
+use crate::simulate;
+
+mod administration;
+
+use administration::{Blocks, Client, Explain, Top};
 
 /// Exit status of a command that failed. (1 means denied.)
 const FAILED: u8 = 2;
@@ -31,9 +38,11 @@ Examples:
   tollgate serve                          10 per 60 s per client, on http://127.0.0.1:8080
   curl localhost:8080/check/alice         may alice proceed?
   tollgate check alice                    the same check, for scripts
+  tollgate explain client=alice           why is alice admitted or denied?
   tollgate init                           writes a commented configuration
   tollgate validate tollgate.toml         explains it, or shows its errors
-  tollgate serve --config tollgate.toml   serves it; edits take effect at once"
+  tollgate serve --config tollgate.toml   serves it; edits take effect at once
+  tollgate simulate access.log --suggest  the limits that suit the traffic of a log"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -99,16 +108,45 @@ Examples:
     Check {
         /// Client name
         client: String,
-        /// Server URL
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-        server: String,
         /// Cost in units
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=MAX_COUNT))]
         cost: u64,
-        /// CA certificate (PEM) that verifies the server [default: the public CAs]
-        #[arg(long, value_name = "FILE")]
-        cacert: Option<PathBuf>,
+        #[command(flatten)]
+        target: Target,
     },
+    /// Explain a decision, changing nothing: exit 0 if the request is admitted, 1 denied, 2 error
+    #[command(after_help = "\
+Examples:
+  tollgate explain client=alice path=/login
+  tollgate explain client=alice --cost 5
+  tollgate explain client=alice --json | jq .rules
+  tollgate explain client=alice --server https://limits.example --token-file admin.token")]
+    Explain(Explain),
+    /// Show, block, unblock or reset a client, or give it limits of its own: exit 2 on an error
+    #[command(after_help = "\
+Examples:
+  tollgate client show alice
+  tollgate client block alice --for 10m
+  tollgate client unblock alice
+  tollgate client reset alice
+  tollgate client limit alice --rule per-client 100/s
+  tollgate client limit alice --clear
+  if tollgate client show alice --json > alice.json; then backup; fi")]
+    Client(Client),
+    /// List the blocked clients
+    #[command(after_help = "\
+Examples:
+  tollgate blocks
+  tollgate blocks --json | jq -r '.blocks[].client'")]
+    Blocks(Blocks),
+    /// Watch a server: rates, rules, clients
+    #[command(after_help = "\
+Examples:
+  tollgate top
+  tollgate top --server https://limits.example --token-file admin.token
+
+Keys: s sorts the rules, / filters rules and clients, the arrows scroll, q quits.")]
+    Top(Top),
     /// Write a commented configuration file; an existing file is never overwritten
     #[command(after_help = "\
 Examples:
@@ -133,6 +171,19 @@ TOLLGATE_* variables apply here as they do to `tollgate serve`.")]
         #[arg(default_value = "tollgate.toml")]
         file: PathBuf,
     },
+    /// Replay access logs against limits: who would have been denied, and which limit to choose
+    #[command(after_help = "\
+Examples:
+  tollgate simulate access.log --limit \"10/s burst 20\" --limit \"100/min sliding\"
+  tollgate simulate access.log.*.gz access.log --config tollgate.toml
+  tollgate simulate access.log --suggest                 limits that touch 0.1 % of clients
+  tollgate simulate access.log --suggest --per hour --at-most 0.01% --of requests
+  tollgate simulate api.jsonl --key header:x-api-key --cost tokens --limit \"50000/min\"
+  zcat access.log.gz | tollgate simulate --limit 100/min --html report.html
+
+Formats are detected: nginx and Apache (common, combined), JSON lines, CSV with a header, Caddy,
+Traefik, Envoy, and AWS load balancers. Compressed logs (.gz, .zst) are read as they are.")]
+    Simulate(Box<simulate::Options>),
     /// Write the state of a data directory as lines of JSON, for a backup or a move
     #[command(after_help = "\
 Examples:
@@ -175,32 +226,31 @@ Examples:
 pub fn run() -> ExitCode {
     panic::set_hook(Box::new(report));
     let result = match Cli::parse().command {
-        None => Ok(Cli::command().render_help().to_string()),
+        None => printed(Ok(Cli::command().render_help().to_string())),
         Some(Command::Serve { config, http, grpc, resp, envoy_config, limit, workers, redis, data }) => {
             let workers = workers.and_then(|workers| usize::try_from(workers).ok());
             let flags = Flags { http, grpc, resp, envoy_config, limit, workers, redis, data };
-            serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| String::new())
+            serve_until_signal(Origin::of_process(config, flags), colour()).map(|()| ExitCode::SUCCESS)
         }
-        Some(Command::Check { client, server, cost, cacert }) => {
-            match ask::check(&server, &client, cost, cacert.as_deref()) {
-                Ok(answer) if !answer.allowed => {
-                    print(&format!("{answer}\n"));
-                    return ExitCode::from(1);
-                }
-                answer => answer.map(|answer| format!("{answer}\n")),
-            }
+        Some(Command::Check { client, cost, target }) => {
+            target.remote().and_then(|remote| check(&remote, &client, cost)).map(|answer| {
+                print(&format!("{answer}\n"));
+                ExitCode::from(u8::from(!answer.allowed))
+            })
         }
-        Some(Command::Init { file }) => init(&file),
-        Some(Command::Validate { file }) => validate(file),
-        Some(Command::Dump { data }) => dump(&data),
-        Some(Command::Restore { data }) => restore(&data),
-        Some(Command::Completions { shell }) => Ok(completions(shell)),
+        Some(Command::Explain(explain)) => explain.run(),
+        Some(Command::Client(client)) => client.run(),
+        Some(Command::Blocks(blocks)) => blocks.run(),
+        Some(Command::Top(top)) => top.run(),
+        Some(Command::Init { file }) => printed(init(&file)),
+        Some(Command::Validate { file }) => printed(validate(file)),
+        Some(Command::Simulate(options)) => printed(simulate::run(&options, colour())),
+        Some(Command::Dump { data }) => printed(dump(&data)),
+        Some(Command::Restore { data }) => printed(restore(&data)),
+        Some(Command::Completions { shell }) => printed(Ok(completions(shell))),
     };
     match result {
-        Ok(text) => {
-            print(&text);
-            ExitCode::SUCCESS
-        }
+        Ok(code) => code,
         Err(message) => {
             // A message of several lines is a rendered excerpt, which begins like a compiler's.
             let name = if message.contains('\n') { "" } else { "tollgate: " };
@@ -208,6 +258,14 @@ pub fn run() -> ExitCode {
             ExitCode::from(FAILED)
         }
     }
+}
+
+/// Prints the result of a command that succeeded.
+fn printed(result: Result<String, String>) -> Result<ExitCode, String> {
+    result.map(|text| {
+        print(&text);
+        ExitCode::SUCCESS
+    })
 }
 
 fn init(file: &Path) -> Result<String, String> {

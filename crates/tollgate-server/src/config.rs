@@ -20,6 +20,7 @@ mod origin;
 mod reader;
 mod rules;
 mod server;
+mod setting;
 mod source;
 mod store;
 mod summary;
@@ -31,10 +32,11 @@ pub(crate) use error::ConfigError;
 pub use error::ConfigErrors;
 pub(crate) use error::nearest;
 pub use origin::Origin;
-pub(crate) use reader::{At, ParseError, Section, Setting};
+pub(crate) use reader::{At, Section};
 pub(crate) use rules::Extent;
 pub use server::{Addresses, Fixed, LogFormat};
 pub(crate) use server::{OFF, WORKERS_MAX};
+pub(crate) use setting::{ParseError, Setting};
 pub(crate) use source::{Format, Source};
 pub use store::Store;
 pub(crate) use tree::{Node, Scalar, ScalarKind, Value};
@@ -71,6 +73,8 @@ pub struct Settings {
     pub admin_token: Option<Secret>,
     /// The delay of the response to a wrong token.
     pub failed_auth_delay: Duration,
+    /// Whether peers on this host may read without the token: statistics, clients, the dashboard.
+    pub loopback_reads: bool,
     /// Whether client names are hashed in logs.
     pub hash_keys_in_logs: bool,
     /// Whether gRPC descriptors may refund units.

@@ -13,17 +13,25 @@ use utoipa_axum::routes;
 
 use crate::app::App;
 
+mod access;
 mod admin;
 mod auth;
 mod backup;
 mod blocks;
 mod check;
+mod client;
 mod connection;
 mod cross_site;
+mod dashboard;
 mod document;
+mod explain;
 mod host;
+mod live;
+mod members;
 mod monitor;
+mod playground;
 mod problem;
+mod record;
 mod reserve;
 mod rules;
 
@@ -31,28 +39,37 @@ pub(crate) use connection::Http;
 
 /// The router of all paths.
 fn router(app: Arc<App>) -> Router {
-    let administration = OpenApiRouter::new()
-        .routes(routes!(admin::show, admin::reset))
+    let reading = OpenApiRouter::new()
+        .routes(routes!(client::show))
+        .routes(routes!(blocks::blocks))
+        .routes(routes!(explain::explain))
+        .routes(routes!(live::live))
+        .routes(routes!(monitor::stats))
+        .routes(routes!(monitor::top))
+        .routes(routes!(playground::playground))
+        .routes(routes!(rules::rules))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), access::reading));
+    let changing = OpenApiRouter::new()
+        .routes(routes!(admin::reset))
         .routes(routes!(admin::block, admin::unblock))
         .routes(routes!(admin::set_limit, admin::clear_limits))
         .routes(routes!(admin::penalise))
         .routes(routes!(admin::refund))
         .routes(routes!(backup::backup))
-        .routes(routes!(blocks::blocks))
-        .routes(routes!(rules::rules))
         .routes(routes!(rules::clear))
-        .routes(routes!(monitor::stats))
-        .routes(routes!(monitor::top))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), admin::guard));
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), access::changing));
     let (router, document) = OpenApiRouter::with_openapi(document::about())
         .routes(routes!(check::by_path))
         .route("/check/", get(check::by_path))
         .routes(routes!(check::by_attributes))
         .routes(routes!(check::batch))
+        .routes(routes!(record::record))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::cancel))
         .routes(routes!(reserve::settle))
-        .merge(administration)
+        .routes(routes!(reserve::renew))
+        .merge(reading)
+        .merge(changing)
         .route_layer(middleware::from_fn(cross_site::guard))
         .routes(routes!(auth::told_by_headers))
         .routes(routes!(monitor::healthz))
@@ -65,6 +82,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/auth/", any(auth::told_by_path))
         .route("/auth/{*path}", any(auth::told_by_path))
         .route("/openapi.json", get(document))
+        .merge(dashboard::router())
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(app)

@@ -3,9 +3,10 @@
 //!
 //! A transport makes two translations and nothing else: wire to attributes, and decision to wire.
 #![warn(clippy::unwrap_used)]
+// The futures of a connection nest down to those of the Redis client: about as deep as the default.
+#![recursion_limit = "256"]
 
 mod app;
-mod ask;
 mod backend;
 pub mod cli;
 pub mod config;
@@ -16,14 +17,18 @@ mod grpc;
 mod http;
 mod inline;
 mod latency;
+mod live;
 mod loading;
 mod log;
 mod metrics;
 mod moment;
+mod printable;
 mod reload;
+mod remote;
 mod resp;
 mod secret;
 mod serve;
+mod simulate;
 mod tls;
 mod top;
 mod upkeep;

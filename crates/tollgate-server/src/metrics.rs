@@ -16,7 +16,7 @@ use tollgate_redis::Status;
 
 use crate::app::App;
 use crate::connection::Counts;
-use crate::latency::Latency;
+use crate::latency::{Histogram, Latency};
 
 /// A kind of request: the index of its name in [`ROUTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,9 @@ pub(crate) struct Route(usize);
 
 const ROUTES: [&str; 10] =
     ["client", "check", "batch", "reserve", "administration", "monitoring", "auth", "other", "resp", "grpc"];
+
+/// The routes of HTTP that decide: `client`, `check`, `batch`, `reserve` and `auth`.
+const HTTP_DECISIONS: [usize; 5] = [0, 1, 2, 3, 6];
 
 impl Route {
     /// `/check/{client}`
@@ -93,6 +96,27 @@ impl Metrics {
         }
     }
 
+    /// Requests for decisions over each protocol.
+    pub(crate) fn protocols(&self) -> [(&'static str, u64); 3] {
+        let count = |routes: &[usize]| self.latency_of(routes).count();
+        [
+            ("http", count(&HTTP_DECISIONS)),
+            ("grpc", count(&[Route::GRPC.0])),
+            ("resp", count(&[Route::RESP.0])),
+        ]
+    }
+
+    /// The latency of requests for decisions, over all protocols.
+    pub(crate) fn decision_latency(&self) -> Histogram {
+        let others = self.latency_of(&[Route::GRPC.0, Route::RESP.0]);
+        self.latency_of(&HTTP_DECISIONS).plus(&others)
+    }
+
+    fn latency_of(&self, routes: &[usize]) -> Histogram {
+        let routes = routes.iter().filter_map(|route| self.requests.get(*route));
+        routes.fold(Histogram::default(), |sum, latency| sum.plus(&latency.histogram()))
+    }
+
     /// Counts a reload.
     pub(crate) fn reloaded(&self, succeeded: bool) {
         let count = if succeeded { &self.reloads } else { &self.failed_reloads };
@@ -134,6 +158,8 @@ impl Collector for Scrape {
         exposition.decisions(&self.0, &stats)?;
         let help = "States converted to a replaced limit";
         exposition.counter("converted_states", help, unlabelled(stats.converted))?;
+        let help = "Units used beyond the debt of a limit, which were not recorded";
+        exposition.counter("shortfall_units", help, unlabelled(stats.shortfall))?;
         exposition.counter("store_errors", "Failures of the store", unlabelled(stats.store_errors))?;
         exposition.histogram(
             "store_duration_seconds",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate::Timestamp;
+use tollgate::{Timestamp, format_duration};
 use utoipa::ToSchema;
 
 /// A moment for people, beside the number for programs.
@@ -33,8 +33,14 @@ impl fmt::Display for Moment {
     }
 }
 
+/// A span of time in a sentence. The notation of limits leaves out a 1, as in `10/minute`.
+pub(crate) fn duration(span: Duration) -> String {
+    let text = format_duration(span);
+    if text.starts_with(|first: char| first.is_ascii_digit()) { text } else { format!("1 {text}") }
+}
+
 /// Seconds since the Unix epoch as a date and a time of day.
-fn rfc3339(seconds: u64) -> String {
+pub(crate) fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years begin in March here, so that a leap day is the last day of its year. 719 468 days lie
     // between 0000-03-01 and 1970-01-01. An era is 400 years, which repeat.
@@ -53,6 +59,12 @@ fn rfc3339(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_begins_with_its_number() {
+        let spans = [1, 2, 60, 90, 3_600].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(spans, ["1 second", "2s", "1 minute", "90s", "1 hour"]);
+    }
 
     #[test]
     fn a_moment_is_a_date_and_a_distance() {

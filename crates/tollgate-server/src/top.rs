@@ -20,6 +20,9 @@ const COUNTS_MAX: usize = 256;
 /// The number of tables, so that threads seldom contend.
 const SHARDS: usize = 8;
 
+/// The most recent denials whose times are kept, of each client and rule.
+const RECENT: usize = 4;
+
 /// How long a table counts before it is rotated. The previous one is kept, so there is always at
 /// least this much history.
 const SPAN: Duration = HOUR;
@@ -40,6 +43,8 @@ pub(crate) struct TopClient {
     pub(crate) rule: Option<&'static str>,
     pub(crate) at_least: u64,
     pub(crate) at_most: u64,
+    /// When it was last denied, newest first. Empty where units are counted.
+    pub(crate) recent: SmallVec<[Timestamp; RECENT]>,
 }
 
 #[derive(Debug, Default)]
@@ -57,12 +62,25 @@ struct Table {
     subtracted: u64,
 }
 
+/// A client's name, and the rule that denied it.
+type Counted<'a> = (&'a [u8], Option<&'static str>);
+
 #[derive(Debug)]
 struct Count {
     /// Inline if short: a flood of names must not load the allocator.
     name: SmallVec<[u8; 40]>,
     rule: Option<&'static str>,
     units: u64,
+    /// The times of the last denials, newest first.
+    recent: SmallVec<[Timestamp; RECENT]>,
+}
+
+impl Count {
+    /// Notes a denial.
+    fn denied(&mut self, at: Timestamp) {
+        self.recent.truncate(RECENT - 1);
+        self.recent.insert(0, at);
+    }
 }
 
 /// A hasher for keys that are hashes already.
@@ -113,8 +131,19 @@ impl Top {
         // The highest bits: the table's map uses the lowest.
         let shard = usize::try_from(hash >> (u64::BITS - SHARDS.ilog2())).unwrap_or(0);
         if let (Some(recent), 1..) = (shards.get(shard), units) {
-            recent.lock().unwrap_or_else(PoisonError::into_inner).add(hash, (name, rule), units, now);
+            let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = recent.add(hash, (name, rule), units, now);
+            if admitted.is_none() {
+                count.denied(now);
+            }
         }
+    }
+
+    /// The denials of one client, by rule, most first.
+    pub(crate) fn denials_of(&self, client: &str, now: Timestamp) -> Vec<TopClient> {
+        let mut denials = top(&self.denied, usize::MAX, now);
+        denials.retain(|denied| denied.client == client);
+        denials
     }
 
     /// The clients with the most admitted units, most first.
@@ -137,9 +166,9 @@ fn top(shards: &[Mutex<Recent>], most: usize, now: Timestamp) -> Vec<TopClient> 
 }
 
 impl Recent {
-    fn add(&mut self, hash: u64, of: (&str, Option<&'static str>), units: u64, now: Timestamp) {
+    fn add(&mut self, hash: u64, of: (&str, Option<&'static str>), units: u64, now: Timestamp) -> &mut Count {
         self.rotate(now);
-        self.current.add(hash, of, units);
+        self.current.add(hash, of, units)
     }
 
     fn rotate(&mut self, now: Timestamp) {
@@ -154,31 +183,33 @@ impl Recent {
     fn all(&mut self, now: Timestamp) -> Vec<TopClient> {
         self.rotate(now);
         let uncertainty = self.current.subtracted.saturating_add(self.previous.subtracted);
-        let mut counts: HashMap<(&[u8], Option<&'static str>), u64> = HashMap::new();
-        for Count { name, rule, units } in self.previous.counts.values().chain(self.current.counts.values()) {
-            let sum = counts.entry((name, *rule)).or_default();
-            *sum = sum.saturating_add(*units);
+        let mut counts: HashMap<Counted<'_>, (u64, SmallVec<_>)> = HashMap::new();
+        // The current table first: its denials are newer.
+        for count in self.current.counts.values().chain(self.previous.counts.values()) {
+            let (sum, recent) = counts.entry((&count.name, count.rule)).or_default();
+            *sum = sum.saturating_add(count.units);
+            recent.extend(count.recent.iter().copied().take(RECENT.saturating_sub(recent.len())));
         }
-        let heavy = |((name, rule), count): ((&[u8], Option<&'static str>), u64)| TopClient {
+        let heavy = |((name, rule), (count, recent)): (Counted<'_>, (u64, _))| TopClient {
             client: String::from_utf8_lossy(name).into_owned(),
             rule,
             at_least: count,
             at_most: count.saturating_add(uncertainty),
+            recent,
         };
         counts.into_iter().map(heavy).collect()
     }
 }
 
 impl Table {
-    fn add(&mut self, hash: u64, (name, rule): (&str, Option<&'static str>), units: u64) {
-        if let Some(count) = self.counts.get_mut(&hash) {
-            count.units = count.units.saturating_add(units);
-            return;
-        }
-        if self.counts.len() >= COUNTS_MAX {
+    fn add(&mut self, hash: u64, (name, rule): (&str, Option<&'static str>), units: u64) -> &mut Count {
+        if self.counts.len() >= COUNTS_MAX && !self.counts.contains_key(&hash) {
             self.halve();
         }
-        self.counts.insert(hash, Count { name: name.as_bytes().into(), rule, units });
+        let new = || Count { name: name.as_bytes().into(), rule, units: 0, recent: SmallVec::new() };
+        let count = self.counts.entry(hash).or_insert_with(new);
+        count.units = count.units.saturating_add(units);
+        count
     }
 
     fn halve(&mut self) {
@@ -198,7 +229,7 @@ impl Table {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use tollgate::{Limit, Limiter, MINUTE, ManualClock, Observer, Rule, RuleSet};
+    use tollgate::{DAY, Limit, Limiter, MINUTE, ManualClock, Observer, Rule, RuleSet, SECOND};
 
     struct Counting(Arc<Top>);
 
@@ -244,6 +275,27 @@ mod tests {
         assert_eq!(heaviest[0].client, "heavy");
         assert!(heaviest[0].at_least <= 5_000 && heaviest[0].at_most >= 5_000, "{heaviest:?}");
         assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * COUNTS_MAX);
+    }
+
+    #[test]
+    fn g2_the_last_denials_of_a_client_are_kept_with_their_times_and_rules() {
+        let (limiter, top, clock) = watched(Limit::fixed_window(1, DAY));
+        for client in ["a", "b", "a", "a"] {
+            let _ = limiter.check(client).unwrap();
+            clock.advance(SECOND);
+        }
+        // The table is rotated meanwhile.
+        clock.advance(SPAN);
+        for _ in 0..3 {
+            clock.advance(SECOND);
+            let _ = limiter.check("a").unwrap();
+        }
+        let now = tollgate::Clock::now(&clock);
+        let [denials] = top.denials_of("a", now).try_into().unwrap();
+        assert_eq!((denials.rule, denials.at_least), (Some("per-client"), 5));
+        let ago: Vec<u64> = denials.recent.iter().map(|at| now.since(*at).as_secs()).collect();
+        assert_eq!(ago, [0, 1, 2, SPAN.as_secs() + 4], "the newest first, and no more than these");
+        assert_eq!(top.denials_of("b", now), []);
     }
 
     #[test]

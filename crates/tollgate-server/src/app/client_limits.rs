@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleSet};
+use tollgate::{CLIENT, Error, Limits, Override, Rule, RuleName, RuleSet};
 use tracing::warn;
 
 use super::App;
@@ -52,6 +52,13 @@ impl App {
     /// Whether the file has a rule called `rule`.
     pub(crate) fn has_rule(&self, rule: &str) -> bool {
         self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
+    }
+
+    /// The limits that were set for one client, by rule.
+    pub(crate) fn client_limits(&self, client: &str) -> Vec<(RuleName, Limits)> {
+        let rules = self.rules();
+        let own = rules.client_limits.iter().filter(|limit| limit.client == client);
+        own.map(|limit| (limit.replacement.rule(), limit.replacement.limits())).collect()
     }
 
     /// Replaces a rule's limits for one client. Blocks while a data directory is written.

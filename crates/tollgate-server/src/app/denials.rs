@@ -63,15 +63,28 @@ impl Denials {
 
     /// Counts a denial, and logs it if a line is due.
     pub(super) fn count(&self, request: &Request<'_>, decision: &Decision, names: &LogNames) {
-        if !enabled!(target: "tollgate::denied", Level::INFO) {
-            return;
+        if is_logged() {
+            let rule = decision.rule().map(|rule| rule.as_str());
+            self.log(&denied_client(request), rule, cause(decision), decision.now(), names);
         }
+    }
+
+    /// Counts a denial by a limit of 0, which takes no decision of the limiter.
+    pub(super) fn count_zero<'a>(
+        &self,
+        attributes: impl Iterator<Item = (&'a str, &'a str)>,
+        rule: &str,
+        now: Timestamp,
+        names: &LogNames,
+    ) {
+        if is_logged() {
+            self.log(&listed(attributes), Some(rule), "limit", now, names);
+        }
+    }
+
+    fn log(&self, client: &str, rule: Option<&str>, cause: &str, now: Timestamp, names: &LogNames) {
         let protocol = PROTOCOL.try_with(|protocol| *protocol).unwrap_or_default();
-        let rule = decision.rule().map(|rule| rule.as_str());
-        let client = denied_client(request);
-        let Some(denials) = self.due(self.hasher.hash_one((&client, rule, protocol)), decision.now()) else {
-            return;
-        };
+        let Some(denials) = self.due(self.hasher.hash_one((client, rule, protocol)), now) else { return };
         if !self.lines.check("lines").is_ok_and(|line| line.allowed()) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -79,10 +92,10 @@ impl Denials {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         info!(
             target: "tollgate::denied",
-            client = names.logged(&client),
+            client = names.logged(client),
             rule,
             protocol,
-            cause = cause(decision),
+            cause,
             denials,
             dropped_lines = (dropped > 0).then_some(dropped),
             "denied"
@@ -111,8 +124,16 @@ fn denied_client<'a>(request: &Request<'a>) -> Cow<'a, str> {
     if let Some(client) = request.get(CLIENT) {
         return Cow::Borrowed(client);
     }
-    let attribute = |name| format!("{name}={}", request.get(name).unwrap_or_default());
-    Cow::Owned(request.names().map(attribute).collect::<Vec<_>>().join(","))
+    Cow::Owned(listed(request.names().map(|name| (name, request.get(name).unwrap_or_default()))))
+}
+
+/// Attributes as one text.
+fn listed<'a>(attributes: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    attributes.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+}
+
+fn is_logged() -> bool {
+    enabled!(target: "tollgate::denied", Level::INFO)
 }
 
 /// Why a request was denied, in a word.

@@ -1,8 +1,9 @@
-//! Names of clients in log lines: masked or shortened.
+//! Names of clients in log lines: masked or shortened, and without hidden characters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::LOGGED_BYTES_MAX;
+use crate::printable::without_hidden;
 use crate::secret::Secret;
 
 #[derive(Debug)]
@@ -31,8 +32,8 @@ impl LogNames {
         }
         // `floor_char_boundary` is a boundary within the text.
         match name.len() {
-            ..=LOGGED_BYTES_MAX => name.to_owned(),
-            _ => format!("{}…", &name[..name.floor_char_boundary(LOGGED_BYTES_MAX)]),
+            ..=LOGGED_BYTES_MAX => without_hidden(name),
+            _ => without_hidden(&name[..name.floor_char_boundary(LOGGED_BYTES_MAX)]) + "…",
         }
     }
 }

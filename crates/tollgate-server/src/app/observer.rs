@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{Clock as _, Decision, MINUTE, Observer, Request, SECOND, StoreError};
+use tollgate::{Clock as _, Decision, MINUTE, Observer, Request, SECOND, StoreError, Timestamp};
 use tracing::warn;
 
 use super::denials::Denials;
 use super::log_names::LogNames;
 use super::log_throttle::LogThrottle;
+use super::outages::Outages;
 use super::refusals::Refusals;
 use super::{LOGGED_BYTES_MAX, STOPWATCH};
 use crate::config::{BUILT_IN, meant as meant_by};
@@ -30,6 +31,8 @@ pub(crate) struct DecisionCounts {
     /// The log of denials.
     denials: Denials,
     pub(crate) names: LogNames,
+    /// How long the store has been failing.
+    pub(crate) outages: Outages,
 }
 
 impl DecisionCounts {
@@ -43,7 +46,18 @@ impl DecisionCounts {
             refusals: Refusals::new(),
             denials: Denials::new(),
             names: LogNames::new(mask_names)?,
+            outages: Outages::default(),
         })
+    }
+
+    /// Logs a denial by a limit of 0, which takes no decision of the limiter.
+    pub(crate) fn denied_by_zero<'a>(
+        &self,
+        attributes: impl Iterator<Item = (&'a str, &'a str)>,
+        rule: &str,
+        now: Timestamp,
+    ) {
+        self.denials.count_zero(attributes, rule, now, &self.names);
     }
 
     /// Counts a request that no rule covers, and logs at most one a minute. Clients choose the
@@ -89,7 +103,9 @@ impl Observer for DecisionObserver {
     }
 
     fn store_failed(&self, error: &StoreError) {
-        if let Some(failures) = self.failures.count(STOPWATCH.now()) {
+        let now = STOPWATCH.now();
+        self.counts.outages.failed(now);
+        if let Some(failures) = self.failures.count(now) {
             warn!(%error, failures, "the store failed; decisions follow on_store_error");
         }
     }

@@ -7,9 +7,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use tollgate::Error;
-
 use super::error::{ConfigError, nearest};
+use super::setting::{ParseError, Setting};
 use super::source::{Format, PREFIX, Source};
 use super::tree::{Node, Scalar, ScalarKind, Value};
 
@@ -22,53 +21,6 @@ const FIELDS_MAX: usize = 64;
 pub(crate) struct At<T> {
     pub(crate) value: T,
     pub(crate) span: Option<Range<usize>>,
-}
-
-/// Why a value is invalid, and what to write instead. `column` is a position in the text, counted
-/// in characters from 1.
-#[derive(Debug)]
-pub(crate) struct ParseError {
-    reason: String,
-    help: String,
-    column: Option<usize>,
-}
-
-impl ParseError {
-    pub(crate) fn new(reason: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { reason: reason.into(), help: help.into(), column: None }
-    }
-
-    /// The error of a flag's value.
-    pub(super) fn of_flag(self, flag: &str, text: &str) -> ConfigError {
-        ConfigError::new(format!("--{flag} {text}: {}", self.reason), self.help)
-    }
-}
-
-impl From<Error> for ParseError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::InvalidNotation { column, reason, hint, .. } => {
-                Self { reason, help: hint, column: Some(column) }
-            }
-            Error::InvalidLimit { field, value, reason } => {
-                Self::new(format!("the {field} is {value}"), format!("it must be {reason}"))
-            }
-            other => Self::new(other.to_string(), ""),
-        }
-    }
-}
-
-/// A type of setting.
-pub(crate) trait Setting: Sized {
-    /// The expected syntax, in a few words.
-    const EXPECTED: &'static str;
-
-    fn from_text(text: &str) -> Result<Self, ParseError>;
-
-    /// Parses a value that is not a string: only integers, floats and booleans.
-    fn from_other(_: &Scalar) -> Option<Self> {
-        None
-    }
 }
 
 /// A mapping of the file, and its variables.
@@ -211,8 +163,7 @@ impl<'a> Section<'a> {
     pub(crate) fn get<T: Setting>(&mut self, key: &'static str) -> Option<At<T>> {
         let found = self.find(key);
         if let Some((variable, text)) = self.variable(key) {
-            let value = T::from_text(&text)
-                .map_err(|error| self.source.report(in_environment(&variable, &text, error)));
+            let value = T::from_text(&text).map_err(|error| self.report(error.of_variable(&variable, &text)));
             return Some(At { value: value.ok()?, span: None });
         }
         let found = found?;
@@ -231,8 +182,7 @@ impl<'a> Section<'a> {
             let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
             let value = |text| {
                 let read = T::from_text(text);
-                let value =
-                    read.map_err(|error| self.source.report(in_environment(&variable, text, error))).ok()?;
+                let value = read.map_err(|error| self.report(error.of_variable(&variable, text))).ok()?;
                 Some(At { value, span: None })
             };
             return texts.map(value).collect();
@@ -342,15 +292,7 @@ impl<'a> Section<'a> {
         match read {
             Ok(value) => Some(At { value, span: Some(span) }),
             Err(error) => {
-                let quoted = self.source.text.get(span.clone()).unwrap_or_default();
-                let at = error
-                    .column
-                    .and_then(|column| word_span(quoted, column))
-                    .map_or(span.clone(), |inside| {
-                        span.start.saturating_add(inside.start)..span.start.saturating_add(inside.end)
-                    });
-                let message = format!("`{key}` does not work as it is written");
-                self.report(ConfigError::new(message, error.help).at(at, error.reason));
+                self.report(error.of_setting(key, self.source.text, span));
                 None
             }
         }
@@ -365,27 +307,6 @@ impl Field<'_> {
         let at = if is_whole || matches!(format, Format::Toml) { self.value } else { self.key };
         at.span.clone()
     }
-}
-
-/// The span of the word at a column of a quoted string, if nothing in it is escaped.
-fn word_span(quoted: &str, column: usize) -> Option<Range<usize>> {
-    let text = quoted.get(1..quoted.len().checked_sub(1)?)?;
-    if text.contains(['\\', '\n', '"', '\'']) {
-        return None;
-    }
-    let (start, first) = text.char_indices().nth(column.checked_sub(1)?)?;
-    let word = text.get(start..)?.find(|c: char| !c.is_alphanumeric()).filter(|length| *length > 0);
-    let length = if first.is_alphanumeric() {
-        word.unwrap_or(text.len().saturating_sub(start))
-    } else {
-        first.len_utf8()
-    };
-    Some(start.saturating_add(1)..start.saturating_add(1).saturating_add(length))
-}
-
-fn in_environment(variable: &str, text: &str, error: ParseError) -> ConfigError {
-    let position = error.column.map_or_else(String::new, |column| format!(" at column {column}"));
-    ConfigError::new(format!("{variable}={text}: {}{position}", error.reason), error.help)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use tollgate::SECOND;
 use tollgate_http::{ForwardedBy, Identity, Proxies};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use super::reader::{At, Section, Setting as _};
+use super::reader::{At, Section};
+use super::setting::Setting as _;
 use super::source::Source;
 use super::values::{Address, Delay, Network};
 use super::{ConfigError, Flags, Store};

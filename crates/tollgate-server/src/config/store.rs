@@ -295,7 +295,7 @@ impl Disk {
 }
 
 impl Store {
-    fn memory(&self) -> MemoryStore {
+    pub(crate) fn memory(&self) -> MemoryStore {
         MemoryStore::new()
             .max_keys(self.max_keys)
             .on_full(self.on_full)

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use tollgate::{Limit, parse_duration};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use super::reader::{ParseError, Setting};
+use super::setting::{ParseError, Setting};
 use super::tree::{Scalar, ScalarKind};
 
 impl Setting for String {

@@ -59,9 +59,15 @@ pub(crate) struct Connection {
 pub(crate) struct Answering {
     received: Arc<AtomicU64>,
     slot: Arc<Slot>,
+    lifecycle: watch::Receiver<Lifecycle>,
 }
 
 impl Answering {
+    /// As [`Connection::is_stopping`].
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.lifecycle.borrow().phase != Phase::Open
+    }
+
     /// As [`Connection::busy`].
     pub(crate) fn busy(&self) -> Busy {
         self.slot.busy()
@@ -91,7 +97,8 @@ impl Connection {
 
     /// The progress of an answer that is sent in parts.
     pub(crate) fn answering(&self) -> Answering {
-        Answering { received: Arc::clone(&self.received), slot: Arc::clone(&self.slot) }
+        let lifecycle = self.lifecycle.clone();
+        Answering { received: Arc::clone(&self.received), slot: Arc::clone(&self.slot), lifecycle }
     }
 
     /// Sets the number of requests received, and whether the next one has begun.

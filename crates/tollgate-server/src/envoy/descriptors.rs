@@ -40,6 +40,7 @@ pub(super) struct RateLimit {
     pub(super) replaces: Vec<String>,
     pub(super) detailed: bool,
     pub(super) shadow: bool,
+    pub(super) records_over_limit: bool,
 }
 
 impl Descriptor {
@@ -167,13 +168,15 @@ impl<'a> Reader<'a> {
         let name = text(&mut limit, "name").map(|name| name.value).unwrap_or_default();
         let replaces = self.replaces(&mut limit, &name);
         let amount = amount::read(&mut limit, &heading, self.store);
+        // A setting that the reference does not have: it always records.
+        let records_over_limit = limit.get_or("record_over_limit", Flag(true)).0;
         limit.finish();
         if varying > VARYING_MAX {
             let help = format!("give some of them a value; at most {VARYING_MAX} may vary");
             let error = ConfigError::new(format!("this limit is keyed by {varying} varying values"), help);
             self.source.report(error.at(heading, "this one"));
         }
-        Some(RateLimit { amount: amount?, name, replaces, detailed, shadow })
+        Some(RateLimit { amount: amount?, name, replaces, detailed, shadow, records_over_limit })
     }
 
     fn replaces(&self, limit: &mut Section<'a>, own_name: &str) -> Vec<String> {

@@ -121,6 +121,7 @@ impl RateLimit {
             replaces: self.replaces.clone(),
             detailed: self.detailed,
             shadow: self.shadow,
+            records_over_limit: self.records_over_limit,
         }
     }
 }

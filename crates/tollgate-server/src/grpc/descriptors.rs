@@ -33,6 +33,8 @@ pub(super) struct ResolvedDescriptor<'a> {
     cost: u64,
     /// Whether the cost is refunded instead of charged.
     negative: bool,
+    /// Whether `hits_addend` is 0: the request of cost 1 is decided, and nothing is charged.
+    check_only: bool,
 }
 
 #[derive(Debug)]
@@ -82,12 +84,14 @@ impl<'a> ResolvedDescriptor<'a> {
         cost: u64,
     ) -> Result<Self, Status> {
         let negative = descriptor.is_negative_hits;
-        // A refund is not charged.
-        let charged = if negative { 0 } else { cost };
+        let check_only = cost == 0 && !negative;
+        // A refund is not charged. A check asks whether anything is left.
+        let charged = if negative { 0 } else { cost.max(1) };
         let entries = || descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let keys = entries().map(|(key, _)| key);
         let values = entries().map(|(_, value)| value_of(value.as_bytes()));
-        let resolved = |resolution, matched| Self { resolution, matched, detailed: None, cost, negative };
+        let resolved =
+            |resolution, matched| Self { resolution, matched, detailed: None, cost, negative, check_only };
         if let Some(inline) = &descriptor.limit {
             let period = period(inline)?;
             let resolution = match u64::from(inline.requests_per_unit) {
@@ -133,6 +137,17 @@ impl<'a> ResolvedDescriptor<'a> {
         }
     }
 
+    /// Whether the request is only decided, and nothing is charged.
+    pub(super) const fn is_check_only(&self) -> bool {
+        self.check_only
+    }
+
+    /// The request whose cost is recorded if it is over its limit, as the reference service does.
+    pub(super) fn recorded_over_limit(&self) -> Option<&RequestBuf<'a>> {
+        let records = self.matched.is_some_and(|matched| matched.records_over_limit);
+        self.request().filter(|_| records && !self.check_only && !self.negative)
+    }
+
     /// The refund, if the descriptor is one.
     pub(super) fn refund(&self) -> Option<DescriptorRefund<'_, 'a>> {
         let request = self.request().filter(|_| self.negative)?;
@@ -164,7 +179,7 @@ impl<'a> ResolvedDescriptor<'a> {
 
     /// The name and the cost to count, if its metrics list every value.
     pub(super) fn detailed(&self) -> Option<(&str, u64)> {
-        Some((self.detailed.as_deref()?, self.request()?.units()))
+        Some((self.detailed.as_deref()?, self.request().map(|_| self.cost).filter(|_| !self.negative)?))
     }
 }
 

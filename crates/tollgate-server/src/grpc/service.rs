@@ -46,13 +46,23 @@ impl RateLimits {
             }
         }
         let mut response = ResponseBuilder::new(&settings.headers, descriptors.len());
+        let mut decisions = self.peeked(&descriptors).await?;
+        let denied_already = decisions.iter().flatten().any(|decision| !decision.allowed())
+            || descriptors.iter().any(|descriptor| descriptor.always_denied().is_some());
+        let charged: Vec<usize> = (0..descriptors.len())
+            .filter(|index| decisions[*index].is_none() && descriptors[*index].request().is_some())
+            .collect();
         let requests: Vec<&RequestBuf<'_>> =
-            descriptors.iter().filter_map(ResolvedDescriptor::request).collect();
-        let always_denied = descriptors.iter().any(|descriptor| descriptor.always_denied().is_some());
+            charged.iter().filter_map(|index| descriptors[*index].request()).collect();
         let each: Vec<Decision> = match requests.as_slice() {
-            [] => Vec::new(),
-            // One descriptor is always denied, so none is charged.
-            _ if always_denied => {
+            [] => {
+                if let Some(only) = decisions.iter().flatten().next() {
+                    response.headers(only);
+                }
+                Vec::new()
+            }
+            // One descriptor is denied already, so none is charged.
+            _ if denied_already => {
                 let mut peeked = Vec::with_capacity(requests.len());
                 for request in requests {
                     // No header fields: there is no time to retry at.
@@ -72,10 +82,14 @@ impl RateLimits {
                 together.into_each()
             }
         };
-        let mut each = each.iter();
-        for descriptor in &descriptors {
-            let decision = if descriptor.request().is_some() { each.next() } else { None };
-            response.status(descriptor, decision);
+        for (index, decision) in charged.into_iter().zip(each) {
+            decisions[index] = Some(decision);
+        }
+        for (descriptor, decision) in descriptors.iter().zip(&decisions) {
+            response.status(descriptor, decision.as_ref());
+            if self.record_over_limit(descriptor, decision.as_ref()).await {
+                response.use_up();
+            }
         }
         if settings.deny_uncovered && descriptors.iter().all(ResolvedDescriptor::is_uncovered) {
             response.deny_all();
@@ -87,10 +101,49 @@ impl RateLimits {
                             under [server] to allow it";
             return Err(Status::invalid_argument(sentence));
         }
+        self.log_zero_limits(request, &descriptors);
         for (name, cost) in descriptors.iter().filter_map(ResolvedDescriptor::detailed) {
             self.app.decisions.top.count_as(name, allowed.then_some(cost), None, self.app.clock.now());
         }
         Ok(response.finish())
+    }
+
+    /// Logs the denials by limits of 0. The limiter takes no decision on them, so its observer does
+    /// not log them. A limit without a name is logged as its domain.
+    fn log_zero_limits(&self, request: &RateLimitRequest, descriptors: &[ResolvedDescriptor<'_>]) {
+        for (descriptor, resolved) in request.descriptors.iter().zip(descriptors) {
+            let Some((name, _)) = resolved.always_denied() else { continue };
+            let rule = if name.is_empty() { &request.domain } else { name };
+            let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+            self.app.decisions.denied_by_zero(entries, rule, self.app.clock.now());
+        }
+    }
+
+    /// The decisions on the descriptors that are only checked.
+    async fn peeked(&self, descriptors: &[ResolvedDescriptor<'_>]) -> Result<Vec<Option<Decision>>, Status> {
+        let mut decisions = Vec::with_capacity(descriptors.len());
+        for descriptor in descriptors {
+            decisions.push(match descriptor.request().filter(|_| descriptor.is_check_only()) {
+                Some(request) => Some(self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?),
+                None => None,
+            });
+        }
+        Ok(decisions)
+    }
+
+    /// Records a hit that is over the limit of its descriptor, and returns whether it did.
+    async fn record_over_limit(
+        &self,
+        descriptor: &ResolvedDescriptor<'_>,
+        decision: Option<&Decision>,
+    ) -> bool {
+        let denied = decision.is_some_and(|decision| !decision.allowed() && !decision.degraded());
+        match descriptor.recorded_over_limit().filter(|_| denied) {
+            // A failure is logged and counted, and the response stays over limit: Envoy admits a
+            // request on an error.
+            Some(request) => self.app.timed(self.app.limiter.record(request)).await.is_ok(),
+            None => false,
+        }
     }
 }
 

@@ -1,65 +1,23 @@
-//! Administration of single clients. It needs the admin token.
+//! Changes of single clients.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{RawQuery, Request as HttpRequest, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use axum::http::header::AUTHORIZATION;
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
-use tollgate::{CLIENT, Error, Limit, Limits, Report, Request, Store as _, Timestamp, parse_duration};
-use tollgate_http::Head;
+use tollgate::{Error, Limit, Limits, Request, Store as _, Timestamp, parse_duration};
 use tracing::info;
 use utoipa::ToSchema;
 
-use super::check::LimitAnswer;
 use super::document::AdminErrors;
+use super::members::whole;
 use super::ok;
-use super::problem::{ApiError, Client, Json, duplicate, parameters, whole};
+use super::problem::{ApiError, Client, Json, parameters};
 use crate::app::App;
 use crate::moment::Moment;
-
-/// Admits requests with the admin token.
-pub(super) async fn guard(
-    State(app): State<Arc<App>>,
-    request: HttpRequest,
-    next: Next,
-) -> Result<Response, ApiError> {
-    let shown = request.headers().get(AUTHORIZATION);
-    let token = shown.and_then(|value| {
-        let (scheme, token) = value.as_bytes().split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
-    });
-    if token.is_some_and(|token| app.is_admin_token(token)) {
-        return Ok(next.run(request).await);
-    }
-    if shown.is_some() {
-        app.wrong_token(Head::from(&request).peer(), "http").await;
-    }
-    let detail = "this needs `Authorization: Bearer <admin token>`; if none is configured, the log has the generated one";
-    Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "authorization", detail))
-}
-
-/// A client's budgets.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ClientAnswer {
-    /// The client's name.
-    client: String,
-    /// Every limit of every rule keyed by client alone, as a request of cost 1 would find it.
-    limits: Vec<ClientLimit>,
-}
-
-/// The numbers of a limit, and its reset for people.
-#[derive(Debug, Serialize, ToSchema)]
-struct ClientLimit {
-    #[serde(flatten)]
-    numbers: LimitAnswer,
-    /// When the limit is whole again.
-    reset: Moment,
-}
 
 /// How long to block a client.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -126,44 +84,6 @@ pub(super) struct Units {
 pub(super) struct Moved {
     /// The number at the limit with the largest change.
     units: u64,
-}
-
-/// A client's budgets
-///
-/// The numbers of every rule keyed by `client` alone. Changes nothing. If its limits depend on
-/// other attributes, such as a plan, add them as parameters: `?plan=gold`.
-#[utoipa::path(
-    get,
-    path = "/v1/clients/{client}",
-    tag = "administration",
-    security(("admin" = [])),
-    params(("client" = String, Path, description = "client name, percent-encoded", min_length = 1)),
-    responses(
-        (status = 200, description = "the client's numbers", body = ClientAnswer),
-        AdminErrors,
-    )
-)]
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    Client(client): Client,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let query = query.unwrap_or_default();
-    let extra = parameters(&query)?;
-    if extra.iter().any(|(name, _)| name == CLIENT) {
-        return Err(duplicate(CLIENT.into()));
-    }
-    let extra = extra.iter().map(|(name, value)| (&**name, &**value));
-    let attributes: Vec<(&str, &str)> = [(CLIENT, client.as_str())].into_iter().chain(extra).collect();
-    let decision = app.timed(app.limiter.peek(Request::new(&attributes).own())).await.map_err(api_error)?;
-    if decision.degraded() {
-        return Err(api_error(Error::StoreUnavailable));
-    }
-    let limit = |report: &Report| ClientLimit {
-        numbers: LimitAnswer::from(report),
-        reset: Moment::new(report.outcome.reset_at, decision.now()),
-    };
-    Ok(ok(&ClientAnswer { client, limits: decision.limits().iter().map(limit).collect() }))
 }
 
 /// Reset a client

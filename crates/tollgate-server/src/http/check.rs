@@ -1,7 +1,6 @@
 //! Checks: a single one by path or attributes, or a batch.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::ops::Not;
 use std::sync::Arc;
 
@@ -12,42 +11,24 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tollgate::{Budget, Decision, Error, MAX_COUNT, MAX_VALUE_BYTES, Report, Request, RequestBuf};
+use tollgate::{Budget, Decision, Error, MAX_COUNT, Report, Request, RequestBuf};
 use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, millis_ceil};
 use utoipa::ToSchema;
-use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use super::document::{CheckErrors, CommonErrors};
 use super::ok;
-use super::problem::{About, ApiError, Json, client, duplicate, parse, texts, whole};
+use super::problem::{About, ApiError, Json, client, duplicate, parse};
 use crate::app::App;
-use crate::value::value_of;
+
+mod body;
+
+pub(super) use body::{Check, attributes, one};
 
 /// The most checks in a batch.
 const BATCH_MAX: usize = 10_000;
 
 /// The checks decided before other tasks get a turn.
 const BATCH_TURN: usize = 512;
-
-/// The most attributes of a request.
-const ATTRIBUTES_MAX: usize = 64;
-
-/// A request to check.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Check {
-    /// Attributes such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024 bytes.
-    #[serde(deserialize_with = "texts")]
-    #[schema(schema_with = attributes)]
-    pub(super) attributes: BTreeMap<String, String>,
-    /// The cost in units. 0 charges nothing.
-    #[serde(default = "one", deserialize_with = "whole")]
-    #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
-    cost: u64,
-    /// Whether to peek: decide and change nothing.
-    #[serde(default)]
-    peek: bool,
-}
 
 /// Several requests, each decided separately.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -84,6 +65,9 @@ pub(super) struct LimitAnswer {
     limit: u64,
     /// The remaining units.
     remaining: u64,
+    /// Units recorded beyond the limit and not paid off yet. Present only if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owed: Option<u64>,
     /// When the limit is whole again, in milliseconds since the Unix epoch.
     reset_at: u64,
     /// How long until it admits the request: 0 if it does, null if it never will.
@@ -119,58 +103,6 @@ enum BatchAnswer {
     },
 }
 
-/// The schema of attributes.
-pub(super) fn attributes() -> Object {
-    let value = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
-    ObjectBuilder::new()
-        .schema_type(Type::Object)
-        .additional_properties(Some(value))
-        .max_properties(Some(ATTRIBUTES_MAX))
-        .description(Some("attributes of the request: at most 64, each value of 1 to 1024 bytes"))
-        .examples([serde_json::json!({"client": "alice", "path": "/login"})])
-        .build()
-}
-
-pub(super) const fn one() -> u64 {
-    1
-}
-
-impl Check {
-    pub(super) const fn new(attributes: BTreeMap<String, String>, cost: u64) -> Self {
-        Self { attributes, cost, peek: false }
-    }
-
-    /// The request to the limiter.
-    pub(super) fn request(&self) -> RequestBuf<'_> {
-        let attributes = self.attributes.iter().map(|(name, value)| (name, value_of(value.as_bytes())));
-        attributes.collect::<RequestBuf<'_>>().cost(self.cost)
-    }
-
-    /// Checks the bounds that do not depend on the rules.
-    pub(super) fn validated(&self) -> Result<(), ApiError> {
-        let bad = |field: &str, detail: String| {
-            Err(ApiError::bad("invalid_key", format!("attributes{field}"), detail))
-        };
-        if self.attributes.len() > ATTRIBUTES_MAX {
-            return bad(
-                "",
-                format!("there are {} attributes; send at most {ATTRIBUTES_MAX}", self.attributes.len()),
-            );
-        }
-        for (name, value) in &self.attributes {
-            if !(1..=MAX_VALUE_BYTES).contains(&value.len()) {
-                let detail = format!("the value has {} bytes; send 1 to {MAX_VALUE_BYTES}", value.len());
-                return bad(&format!(".{name}"), detail);
-            }
-        }
-        if self.cost > MAX_COUNT {
-            let error = Error::InvalidCost { value: self.cost };
-            return Err(ApiError::of(&error));
-        }
-        Ok(())
-    }
-}
-
 impl From<&Decision> for Answer {
     fn from(decision: &Decision) -> Self {
         let limits = decision.limits().iter().map(LimitAnswer::from).collect();
@@ -198,6 +130,7 @@ impl From<&Report> for LimitAnswer {
             allowed: outcome.allowed(),
             limit: limit.capacity(),
             remaining: outcome.remaining,
+            owed: Some(outcome.owed).filter(|owed| *owed > 0),
             reset_at: outcome.reset_at.as_millis_ceil(),
             retry_after_ms: outcome.verdict.retry_after().map(millis_ceil),
             shadow: *shadow,
@@ -314,7 +247,7 @@ pub(super) async fn batch(
     let read = |(index, check): (usize, Box<RawValue>)| {
         let check: Result<Check, ApiError> = parse(check.get().as_bytes());
         let check = check.and_then(|check| check.validated().map(|()| check));
-        check.map_err(|error| error.within(&format!("checks[{index}]")))
+        check.map_err(|error| error.within(&nth(index)))
     };
     let checks: Vec<Result<Check, ApiError>> = checks.into_iter().enumerate().map(read).collect();
     let mut results = Vec::with_capacity(checks.len());
@@ -324,7 +257,7 @@ pub(super) async fn batch(
             Ok(check) if !check.peek => vec![check],
             other => {
                 let decision = match other {
-                    Ok(peek) => decide(&app, &peek).await,
+                    Ok(peek) => decide(&app, &peek).await.map_err(|error| error.within(&nth(results.len()))),
                     Err(error) => Err(error),
                 };
                 results.push(BatchAnswer::from(decision));
@@ -337,7 +270,8 @@ pub(super) async fn batch(
             takes.push(check);
         }
         let each = |decision: Result<Decision, Error>| {
-            results.push(BatchAnswer::from(decision.map_err(|error| ApiError::of(&error))));
+            let decision = decision.map_err(|error| refused(&error).within(&nth(results.len())));
+            results.push(BatchAnswer::from(decision));
         };
         let requests: Vec<RequestBuf<'_>> = takes.iter().map(Check::request).collect();
         app.check_many(&requests.iter().collect::<Vec<_>>(), each).await;
@@ -350,7 +284,20 @@ async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
     let request = check.request();
     let decision =
         if check.peek { app.timed(app.limiter.peek(&request)).await } else { app.check(&request).await };
-    decision.map_err(|error| ApiError::of(&error))
+    decision.map_err(|error| refused(&error))
+}
+
+/// The error of a check. Rules are named only in its costs.
+fn refused(error: &Error) -> ApiError {
+    match error {
+        Error::UnknownRule { rule } => ApiError::of(error).at(format!("costs.{rule}")),
+        other => ApiError::of(other),
+    }
+}
+
+/// The name of a check in a batch.
+fn nth(index: usize) -> String {
+    format!("checks[{index}]")
 }
 
 /// The response to a decision with these numbers: 429 or 503 if it is denied.

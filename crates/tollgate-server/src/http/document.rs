@@ -66,6 +66,9 @@ fn schemas<M: ToSchema>(name: &str) -> Vec<(String, RefOr<Schema>)> {
 /// The errors of any request.
 pub(super) struct CommonErrors;
 
+/// The errors of a request that may need room in the store.
+pub(super) struct FullErrors;
+
 /// The error of a request that cannot fail otherwise.
 pub(super) struct HostError;
 
@@ -105,6 +108,14 @@ const COMMON_ERRORS: [(u16, &str); 7] = [
 impl IntoResponses for CommonErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems("Problem", &COMMON_ERRORS)
+    }
+}
+
+impl IntoResponses for FullErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = CommonErrors::responses();
+        all.append(&mut problems("Problem", &[(507, "the store is full")]));
+        all
     }
 }
 

@@ -227,7 +227,7 @@ impl From<&Counts> for CountsAnswer {
 }
 
 impl From<TopClient> for HeavyAnswer {
-    fn from(TopClient { client, rule, at_least, at_most }: TopClient) -> Self {
+    fn from(TopClient { client, rule, at_least, at_most, .. }: TopClient) -> Self {
         Self { client, rule, at_least, at_most }
     }
 }

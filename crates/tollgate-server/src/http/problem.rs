@@ -1,9 +1,6 @@
 //! API errors as problem bodies that name the field, and extractors that return them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt;
 use std::sync::Arc;
 
 use axum::BoxError;
@@ -16,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
-use serde::{Deserializer, Serialize};
-use tollgate::{CLIENT, Error, MAX_COUNT, MAX_VALUE_BYTES};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tollgate::{CLIENT, Error, MAX_VALUE_BYTES};
 use tollgate_http::Problem;
 use utoipa::ToSchema;
 
@@ -106,6 +103,11 @@ impl ApiError {
     pub(super) fn into_problem(self) -> Problem<About> {
         let Self { status, code, field, detail } = self;
         Problem::new(status, "about:blank", detail.into_owned(), About { code, field })
+    }
+
+    /// The error with another field.
+    pub(super) fn at(self, field: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: field.into(), ..self }
     }
 
     /// Prefixes the field with the part of the request that it is in.
@@ -235,63 +237,6 @@ pub(super) fn count(query: &str, default: usize, max: usize) -> Result<usize, Ap
 pub(super) fn duplicate(name: String) -> ApiError {
     let detail = format!("the parameter {name:?} is given twice; send it once");
     ApiError::bad("ambiguous", name, detail)
-}
-
-/// Deserializes an object of strings. A duplicate name is an error.
-pub(super) fn texts<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
-    struct Texts;
-
-    impl<'de> Visitor<'de> for Texts {
-        type Value = BTreeMap<String, String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object of strings")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut texts = BTreeMap::new();
-            while let Some((name, text)) = map.next_entry::<String, String>()? {
-                match texts.entry(name) {
-                    Entry::Vacant(vacant) => vacant.insert(text),
-                    Entry::Occupied(known) => {
-                        return Err(de::Error::custom(format_args!("duplicate attribute {:?}", known.key())));
-                    }
-                };
-            }
-            Ok(texts)
-        }
-    }
-
-    deserializer.deserialize_map(Texts)
-}
-
-/// Deserializes an integer, also if it is written as `5.0`: to JSON they are equal, and some
-/// languages write all numbers so.
-pub(super) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    struct Whole;
-
-    impl Visitor<'_> for Whole {
-        type Value = u64;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a whole number from 0 to {MAX_COUNT}")
-        }
-
-        fn visit_u64<E: de::Error>(self, value: u64) -> Result<u64, E> {
-            Ok(value)
-        }
-
-        fn visit_f64<E: de::Error>(self, value: f64) -> Result<u64, E> {
-            // A double represents integers up to 9e15 exactly.
-            let whole = value.fract() == 0.0 && (0.0..=9e15).contains(&value);
-            let invalid = || E::invalid_value(de::Unexpected::Float(value), &self);
-            if whole { format!("{value:.0}").parse().map_err(|_| invalid()) } else { Err(invalid()) }
-        }
-    }
-
-    deserializer.deserialize_any(Whole)
 }
 
 /// The client in the path.

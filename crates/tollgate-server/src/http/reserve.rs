@@ -19,8 +19,9 @@ use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
 use super::document::{CheckErrors, CommonErrors};
+use super::members::{texts, whole};
 use super::ok;
-use super::problem::{ApiError, Json, texts, whole};
+use super::problem::{ApiError, Json};
 use crate::app::App;
 
 /// The longest reservation.
@@ -39,6 +40,41 @@ pub(super) struct Reserve {
     #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
     cost: u64,
     /// How long to hold the units, at most an hour: `30s` by default.
+    #[serde(default = "default_ttl")]
+    #[schema(
+        example = "30s",
+        pattern = "^([1-9][0-9]{0,5} ?ms|([1-9][0-9]{0,2}|[12][0-9]{3}|3[0-5][0-9]{2}|3600) ?(s|seconds?)|([1-9]|[1-5][0-9])m([1-9]|[1-5][0-9])s|([1-9]|[1-5][0-9]|60) ?(m|min|minutes?)|1 ?(h|hour))$"
+    )]
+    ttl: String,
+    /// What happens to the units of a reservation that is not settled in time: `keep`, the default,
+    /// leaves them charged; `give_back` releases them.
+    #[serde(default)]
+    on_expiry: Expiry,
+}
+
+/// What happens to the units of a reservation that expires.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Expiry {
+    #[default]
+    Keep,
+    GiveBack,
+}
+
+impl From<Expiry> for OnExpiry {
+    fn from(expiry: Expiry) -> Self {
+        match expiry {
+            Expiry::Keep => Self::Keep,
+            Expiry::GiveBack => Self::GiveBack,
+        }
+    }
+}
+
+/// A renewal.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Renew {
+    /// How long to hold the units from now on, at most an hour: `30s` by default.
     #[serde(default = "default_ttl")]
     #[schema(
         example = "30s",
@@ -69,7 +105,8 @@ pub(super) struct Settle {
 /// The result of a settlement.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Settled {
-    /// The units by which the actual cost exceeded the hold and the remaining budget.
+    /// The units of the actual cost that were not recorded, because they exceed the debt of a
+    /// limit.
     shortfall: u64,
 }
 
@@ -79,8 +116,9 @@ fn default_ttl() -> String {
 
 /// Reserve an estimated cost
 ///
-/// A hold that is not settled in time is released. An estimate of 0 holds nothing: its settlement
-/// charges the whole cost, each time it is sent.
+/// A hold that is not settled in time stays charged, or is released with `on_expiry`
+/// `give_back`. It can be settled for as long again as it lasted. An estimate of 0 holds nothing:
+/// its settlement records the whole cost, each time it is sent.
 #[utoipa::path(
     post,
     path = "/v1/reserve",
@@ -93,20 +131,13 @@ fn default_ttl() -> String {
 )]
 pub(super) async fn reserve(
     State(app): State<Arc<App>>,
-    Json(Reserve { attributes, cost, ttl }): Json<Reserve>,
+    Json(Reserve { attributes, cost, ttl, on_expiry }): Json<Reserve>,
 ) -> Result<Response, ApiError> {
     let check = Check::new(attributes, cost);
     check.validated()?;
-    let ttl = parse_duration(&ttl).map_err(|error| ApiError::bad("invalid_ttl", "ttl", error.to_string()))?;
-    if ttl.is_zero() || ttl > TTL_MAX {
-        return Err(ApiError::bad(
-            "invalid_ttl",
-            "ttl",
-            "a reservation lasts more than 0 s and at most an hour",
-        ));
-    }
+    let ttl = parse_ttl(&ttl)?;
     let reservation = app
-        .timed(app.limiter.reserve(&check.request(), ttl, OnExpiry::GiveBack))
+        .timed(app.limiter.reserve(&check.request(), ttl, on_expiry.into()))
         .await
         .map_err(|error| ApiError::of(&error))?;
     let decision = reservation.decision().clone();
@@ -124,8 +155,8 @@ pub(super) async fn reserve(
 
 /// Settle a reservation
 ///
-/// Unused units are released. Missing units are charged as far as the budget allows, and the rest
-/// is reported.
+/// Unused units are released. Units beyond the estimate are recorded, up to the debt of each limit,
+/// and the rest is reported. A settlement counts once, however often it is sent.
 #[utoipa::path(
     post,
     path = "/v1/reserve/{id}/settle",
@@ -146,6 +177,33 @@ pub(super) async fn settle(
     Ok(ok(&Settled { shortfall }))
 }
 
+/// Renew a reservation
+///
+/// Holds it for `ttl` from now on, for work that lasts, such as a stream. An expired reservation
+/// cannot be renewed.
+#[utoipa::path(
+    post,
+    path = "/v1/reserve/{id}/renew",
+    tag = "reservations",
+    params(("id" = String, Path, description = "the id of the reservation")),
+    request_body = Renew,
+    responses(
+        (status = 204, description = "renewed"),
+        CommonErrors,
+    )
+)]
+pub(super) async fn renew(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    Json(Renew { ttl }): Json<Renew>,
+) -> Result<Response, ApiError> {
+    let ttl = parse_ttl(&ttl)?;
+    let (hold, check) = reserved(uri.path(), 0)?;
+    let renewed = app.timed(app.limiter.renew(hold, &check.request(), ttl)).await;
+    renewed.map_err(|error| ApiError::of(&error))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
 /// Cancel a reservation
 #[utoipa::path(
     delete,
@@ -162,13 +220,31 @@ pub(super) async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Result<Resp
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
+fn parse_ttl(ttl: &str) -> Result<Duration, ApiError> {
+    let ttl = parse_duration(ttl).map_err(|error| ApiError::bad("invalid_ttl", "ttl", error.to_string()))?;
+    if ttl.is_zero() || ttl > TTL_MAX {
+        return Err(ApiError::bad(
+            "invalid_ttl",
+            "ttl",
+            "a reservation lasts more than 0 s and at most an hour",
+        ));
+    }
+    Ok(ttl)
+}
+
+/// The hold that the id in a path names, and the request that made it, with this cost.
+fn reserved(path: &str, cost: u64) -> Result<(HoldId, Check), ApiError> {
     let unknown = || ApiError::of(&tollgate::Error::NotReserved);
     let id = path.strip_prefix("/v1/reserve/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let Id { hold, attributes } = Id::parse(id).ok_or_else(unknown)?;
     let check = Check::new(attributes, cost);
     check.validated()?;
-    let settled = app.timed(app.limiter.settle(HoldId(hold), &check.request())).await;
+    Ok((HoldId(hold), check))
+}
+
+async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
+    let (hold, check) = reserved(path, cost)?;
+    let settled = app.timed(app.limiter.settle(hold, &check.request())).await;
     Ok(settled.map_err(|error| ApiError::of(&error))?.shortfall)
 }
 

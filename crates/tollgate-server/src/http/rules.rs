@@ -55,7 +55,7 @@ enum OneOrSeveral {
 
 /// An override of a rule's limits.
 #[derive(Debug, Serialize, ToSchema)]
-struct OverrideAnswer {
+pub(super) struct OverrideAnswer {
     rule: &'static str,
     r#match: BTreeMap<String, OneOrSeveral>,
     limits: Vec<String>,

@@ -1,6 +1,6 @@
 //! Decisions and rules into replies.
 
-use tollgate::{Decision, Error, Rule};
+use tollgate::{Decision, Error, Recorded, Rule};
 use tollgate_http::Numbers;
 
 use super::reply::Replies;
@@ -23,9 +23,27 @@ pub(super) fn decision(
 
 /// The reply of `TOLL.CHECK`.
 fn check(replies: &mut Replies, decision: &Decision) {
-    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, blocked: _, until, owed: _ } =
-        decision.into();
-    replies.map(if until.is_some() { 8 } else { 7 });
+    let numbers = Numbers::from(decision);
+    replies.map(fields(&numbers));
+    write(replies, &numbers);
+}
+
+/// The reply of `TOLL.RECORD`: that of a check of cost 0, and the shortfall.
+pub(super) fn record(replies: &mut Replies, recorded: &Recorded) {
+    let numbers = Numbers::from(recorded.decision());
+    replies.map(fields(&numbers) + 1);
+    replies.bulk(b"shortfall");
+    replies.count(recorded.shortfall());
+    write(replies, &numbers);
+}
+
+fn fields(numbers: &Numbers) -> usize {
+    7 + usize::from(numbers.owed > 0) + usize::from(numbers.until.is_some())
+}
+
+fn write(replies: &mut Replies, numbers: &Numbers) {
+    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, owed, until, .. } =
+        *numbers;
     replies.bulk(b"allowed");
     replies.boolean(allowed);
     replies.bulk(b"limit");
@@ -43,6 +61,10 @@ fn check(replies: &mut Replies, decision: &Decision) {
     }
     replies.bulk(b"degraded");
     replies.boolean(degraded);
+    if owed > 0 {
+        replies.bulk(b"owed");
+        replies.count(owed);
+    }
     if let Some(until) = until {
         replies.bulk(b"blocked_until_ms");
         replies.count(until);

@@ -17,6 +17,8 @@ pub(super) enum Command<'a> {
     Throttle(Throttle<'a>),
     /// `TOLL.CHECK`
     Check(Check<'a>),
+    /// `TOLL.RECORD`
+    Record(Check<'a>),
     /// A command for administrators. Others do not learn that its arguments are wrong.
     Admin(Result<Admin<'a>, String>),
     /// `EXEC`
@@ -66,6 +68,14 @@ impl<'a> Command<'a> {
         }
         if name.eq_ignore_ascii_case(b"toll.check") {
             return Check::parse(arguments).map(Self::Check);
+        }
+        if name.eq_ignore_ascii_case(b"toll.record") {
+            return Check::parse(arguments)
+                .map_err(|error| error.replace("toll.check", "toll.record"))
+                .and_then(|check| match check.peek {
+                    true => Err("a record cannot PEEK; TOLL.CHECK can".into()),
+                    false => Ok(Self::Record(check)),
+                });
         }
         let name = String::from_utf8_lossy(name).to_lowercase();
         let arguments: SmallVec<[&[u8]; 8]> = arguments.collect();
@@ -133,6 +143,8 @@ mod tests {
         assert!(matches!(parse(b"CL.THROTTLE k 9 1 0\r\n"), Ok(Command::Throttle(call)) if !call.is_peek()));
         assert!(matches!(parse(b"TOLL.CHECK client a PEEK\r\n"), Ok(Command::Check(check)) if check.peek));
         assert!(matches!(parse(b"toll.check client a\r\n"), Ok(Command::Check(check)) if !check.peek));
+        assert!(matches!(parse(b"toll.record client a COST 9\r\n"), Ok(Command::Record(_))));
+        assert!(parse(b"toll.record client a PEEK\r\n").is_err());
         assert!(matches!(parse(b"PiNG\r\n"), Ok(Command::Other(other)) if other.name == "ping"));
         assert!(matches!(parse(b"EXEC\r\n"), Ok(Command::Exec)));
         let reset = parse(b"Toll.Reset ann\r\n");

@@ -11,7 +11,7 @@ use super::transaction::Queue;
 
 /// Every command and its arity, as Redis defines it: counted with the name, and a minimum if
 /// negative.
-const COMMANDS: [(&str, i64); 20] = [
+const COMMANDS: [(&str, i64); 21] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -29,6 +29,7 @@ const COMMANDS: [(&str, i64); 20] = [
     ("reset", 1),
     ("select", 2),
     ("toll.check", -1),
+    ("toll.record", -1),
     ("toll.reset", 2),
     ("toll.rules", 1),
     ("unwatch", 1),

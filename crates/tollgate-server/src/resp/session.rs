@@ -9,7 +9,7 @@ use tollgate::{Clock as _, Error};
 use tracing::info;
 
 use super::answer;
-use super::command::{Admin, Command, Other};
+use super::command::{Admin, Check, Command, Other};
 use super::frame::Frame;
 use super::handshake;
 use super::reply::{Replies, Version};
@@ -34,6 +34,7 @@ const BATCH_USUAL: usize = 16;
 enum Single<'a> {
     /// A check that changes nothing.
     Peek(CheckRequest<'a>),
+    Record(Check<'a>),
     Admin(Result<Admin<'a>, String>),
     Exec,
     Other(Other<'a>),
@@ -134,6 +135,7 @@ impl Session {
                 limit.map(|limit| CheckRequest::Throttle(throttle, limit))
             }
             Ok(Command::Check(check)) => Ok(CheckRequest::Check(check)),
+            Ok(Command::Record(record)) => return Some(Ok(Single::Record(record))),
             Ok(Command::Admin(admin)) => return Some(Ok(Single::Admin(admin))),
             Ok(Command::Exec) => return Some(Ok(Single::Exec)),
             Ok(Command::Other(other)) => return Some(Ok(Single::Other(other))),
@@ -200,6 +202,7 @@ impl Session {
         match command {
             Err(error) => self.replies.error("ERR", error),
             Ok(Single::Peek(request)) => self.peek(&request).await,
+            Ok(Single::Record(record)) => self.record(&record).await,
             Ok(Single::Admin(_)) if !self.is_admin() => {
                 self.replies.error("NOAUTH", "Authentication required; AUTH with the admin token first");
             }
@@ -219,6 +222,13 @@ impl Session {
     async fn peek(&mut self, request: &CheckRequest<'_>) {
         let decision = self.app.timed(self.app.limiter.peek(request)).await;
         answer::decision(&mut self.replies, request, &decision);
+    }
+
+    async fn record(&mut self, record: &Check<'_>) {
+        match self.app.timed(self.app.limiter.record(&record.request)).await {
+            Ok(recorded) => answer::record(&mut self.replies, &recorded),
+            Err(error) => self.replies.error("ERR", error),
+        }
     }
 
     async fn reset(&mut self, client: &str) {

@@ -1,5 +1,5 @@
 //! Starts the real binary on a free port, sends requests over real sockets, and stops it.
-#![expect(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "each test program uses a part of this module")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

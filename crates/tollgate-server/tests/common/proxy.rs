@@ -42,7 +42,12 @@ impl Application {
                     seen.lock()
                         .unwrap()
                         .push(line.trim_end_matches(" HTTP/1.1").trim_end_matches(" HTTP/1.0").into());
-                    let hello = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+                    // What it cost, if the query says so.
+                    let cost = line.split_once("tokens=").and_then(|(_, rest)| rest.split(' ').next());
+                    let cost = cost.map(|cost| format!("x-tokens: {cost}\r\n")).unwrap_or_default();
+                    let hello = format!(
+                        "HTTP/1.1 200 OK\r\n{cost}content-length: 5\r\nconnection: close\r\n\r\nhello"
+                    );
                     let _ = stream.get_mut().write_all(hello.as_bytes());
                 }
             }

@@ -18,6 +18,7 @@ mod common;
 #[path = "../common/rls.rs"]
 mod rls;
 
+mod over_limit;
 mod reload;
 mod validate;
 

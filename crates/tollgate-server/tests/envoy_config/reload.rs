@@ -13,12 +13,12 @@ fn b11_a_changed_file_takes_effect_and_counts_are_kept() {
         .replace("value: /health\n", "value: /health\n    rate_limit: {unit: day, requests_per_unit: 11}\n")
         .replace("key: staff", "key: guests");
     replace(&file, &new);
-    eventually("the new limit", || envoy.left("edge", &login) == Some(18));
-    assert_eq!(envoy.left("edge", &ann), Some(0), "none left, and no debt");
+    eventually("the new limit", || envoy.left("edge", &login) == Some(17));
+    assert_eq!(envoy.left("edge", &ann), Some(0), "none left");
     assert_eq!(envoy.left("edge", &descriptor(&[("path", "/health")])), Some(11));
     let staff = envoy.status("edge", &descriptor(&[("staff", "x")]));
     assert_eq!((staff.code(), staff.limit_remaining), (Code::Ok, 0), "it has no limit any more");
-    assert!(envoy.allows("edge", &hits(&login, 18)) && !envoy.allows("edge", &login));
+    assert!(envoy.allows("edge", &hits(&login, 17)) && !envoy.allows("edge", &login));
     replace(&file, &new.replace("domain: edge", "domain: other"));
     eventually("it is another domain's", || envoy.left("edge", &login).is_none());
     assert_eq!(envoy.left("other", &login), Some(20), "whose counts are its own");

@@ -62,7 +62,7 @@ fn b2_a_check_under_a_smaller_limit_refunds_nothing() {
     let (_server, envoy) = bare();
     let under = |count| under(&client("alice"), count, RateLimitUnit::Hour);
     assert!(envoy.allows("edge", &hits(&under(10), 10)));
-    assert!(envoy.allows("edge", &hits(&under(1), 0)));
+    assert!(!envoy.allows("edge", &hits(&under(1), 0)), "nothing is left of one");
     assert!(!envoy.allows("edge", &under(10)), "all ten are in use");
 }
 

@@ -26,6 +26,7 @@ mod wire;
 
 mod admin;
 mod clients;
+mod record;
 mod throttle;
 mod transactions;
 

@@ -1,0 +1,172 @@
+//! B10: `simulate` decides as a server does, request by request, and both as the oracle does.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{Decision, ManualClock, Request, Timestamp};
+use tollgate_testkit::oracle::{Oracle, Verb};
+
+use super::candidate::{Candidate, Configured};
+use super::field::Field;
+use super::input::Input;
+use super::options::FormatChoice;
+use super::progress::Progress;
+use super::reader::Extraction;
+use super::replay::{Consumer, replay};
+use super::steps::Steps;
+use super::traffic::Traffic;
+use crate::App;
+use crate::config::Origin;
+
+const REQUESTS: usize = 1_000_000;
+
+/// Requests that the oracle decides, too. It keeps whole histories.
+const SAMPLE: usize = 2_000;
+
+/// Every algorithm, several rules, keys and costs.
+const RULES: &str = r#"
+    [[rule]]
+    name = "global"
+    limit = "900/s burst 1200"
+    [[rule]]
+    name = "per-client"
+    key = ["client"]
+    limit = ["5/s burst 9", "200/min sliding"]
+    [[rule]]
+    name = "per-path"
+    key = ["client", "path"]
+    limit = "40/10s log"
+    cost = 2
+    [[rule]]
+    name = "deep"
+    key = ["client"]
+    limit = "20 refill 4/s reserve 40 refill 1/s"
+    [[rule]]
+    name = "window"
+    key = ["path"]
+    limit = "20000/min fixed"
+    [[rule]]
+    name = "watch"
+    key = ["client"]
+    limit = "2/min"
+    shadow = true
+"#;
+
+struct Call {
+    millis: u64,
+    client: u64,
+    path: &'static str,
+    cost: u64,
+}
+
+fn calls() -> Vec<Call> {
+    let mut dice = 7_u64;
+    let mut below = |sides: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % sides
+    };
+    let mut millis = 1_800_000_000_000;
+    let mut call = |_| {
+        millis += [0, 0, 0, 1, 1, 2, 3, 7][usize::try_from(below(8)).unwrap()];
+        // Low numbers are busier.
+        let clients = below(400);
+        let path = ["/", "/login", "/search"][usize::try_from(below(3)).unwrap()];
+        Call {
+            millis,
+            client: below(clients + 1),
+            path,
+            cost: [1, 1, 1, 0, 2, 5][usize::try_from(below(6)).unwrap()],
+        }
+    };
+    (0..REQUESTS).map(&mut call).collect()
+}
+
+/// What is compared of a decision.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    allowed: bool,
+    remaining: u64,
+    retry_after: Option<Duration>,
+}
+
+impl From<&Decision> for Seen {
+    fn from(decision: &Decision) -> Self {
+        let summary = decision.summary();
+        Self {
+            allowed: decision.allowed(),
+            remaining: summary.remaining,
+            retry_after: summary.verdict.retry_after(),
+        }
+    }
+}
+
+/// Keeps every decision.
+struct Recorder {
+    candidate: Candidate,
+    seen: Vec<Seen>,
+}
+
+impl Consumer for Recorder {
+    fn take(&mut self, steps: &Steps) {
+        let Self { candidate, seen } = self;
+        candidate.decide(steps, |_| true, |_, decision| seen.push(Seen::from(decision.unwrap())));
+    }
+}
+
+fn simulated(config: &Path, log: PathBuf) -> Vec<Seen> {
+    let configured = Configured::read(config, false).unwrap();
+    let attributes = vec!["path".to_owned()];
+    assert!(configured.attributes().eq(&attributes));
+    let extraction = Extraction {
+        format: FormatChoice::Auto,
+        names: Vec::new(),
+        key: vec!["address".parse().unwrap()],
+        cost: Some(Field::Named("cost".into())),
+        attributes: vec![("path".to_owned(), Field::Path)],
+        has_configuration: true,
+    };
+    let logs = Input::find(&[log], false).unwrap();
+    let mut recorder = Recorder { candidate: configured.candidate(&attributes).unwrap(), seen: Vec::new() };
+    let progress = Progress::new("", &logs);
+    replay(&logs, &extraction, &mut Traffic::new(), &mut [&mut recorder], &progress).unwrap();
+    recorder.seen
+}
+
+#[test]
+fn b10_a_million_requests_are_decided_as_a_server_and_the_oracle_decide_them() {
+    let directory = std::env::temp_dir().join(format!("tollgate-equal-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let (config, log) = (directory.join("tollgate.toml"), directory.join("log.csv"));
+    fs::write(&config, RULES).unwrap();
+    let calls = calls();
+    let mut text = "time,address,path,cost\n".to_owned();
+    for Call { millis, client, path, cost } in &calls {
+        writeln!(text, "{millis},c{client},{path},{cost}").unwrap();
+    }
+    fs::write(&log, text).unwrap();
+    let simulated = simulated(&config, log);
+    let origin = Origin { file: Some(config), ..Origin::default() };
+    let (loaded, clock) = (origin.load().unwrap(), ManualClock::default());
+    let mut oracle = Oracle::new(loaded.rules.rules(), Duration::from_millis(1));
+    let app = App::new(origin, loaded, Arc::new(clock.clone())).unwrap();
+    assert_eq!(simulated.len(), calls.len());
+    let mut denied = 0;
+    for (index, (call, simulated)) in calls.iter().zip(&simulated).enumerate() {
+        let (now, client) = (Timestamp::from_millis(call.millis), format!("c{}", call.client));
+        clock.set(now);
+        let attributes = [("client", client.as_str()), ("path", call.path)];
+        let decision = app.check_in_memory(Request::new(&attributes).cost(call.cost)).unwrap().unwrap();
+        assert_eq!(*simulated, Seen::from(&decision), "request {index}");
+        if index < SAMPLE {
+            let expected = oracle.ask(Verb::Check, &attributes, call.cost, now);
+            let admitted = expected.iter().filter(|limit| limit.rule != "watch").all(|limit| limit.allowed);
+            assert_eq!(simulated.allowed, admitted, "request {index}: {expected:?}");
+        }
+        denied += u32::from(!simulated.allowed);
+    }
+    fs::remove_dir_all(directory).unwrap();
+    assert!((100_000..900_000).contains(&denied), "both outcomes are frequent: {denied}");
+}

@@ -1,0 +1,43 @@
+use super::*;
+
+const BUDGETS: &str = "
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 1000}
+  - key: strict
+    rate_limit: {unit: hour, requests_per_unit: 1000, record_over_limit: false}
+  - key: other
+    rate_limit: {unit: hour, requests_per_unit: 10}
+";
+
+#[test]
+fn c7_a_hit_beyond_the_limit_is_recorded_unless_the_limit_says_otherwise() {
+    let (server, envoy) = serve(&written("over-limit", BUDGETS));
+    for (key, recorded) in [("user", true), ("strict", false)] {
+        let client = descriptor(&[(key, "ann")]);
+        assert!(envoy.allows("llm", &hits(&client, 900)));
+        let over = envoy.status("llm", &hits(&client, 500));
+        assert_eq!((over.code(), over.limit_remaining), (Code::OverLimit, if recorded { 0 } else { 100 }));
+        assert_eq!(envoy.allows("llm", &client), !recorded, "{key}");
+    }
+    let user = descriptor(&[("user", "ann")]);
+    assert!(!envoy.allows("llm", &hits(&user, 5_000)), "more than the whole limit");
+    assert_eq!(server.metric("tollgate_shortfall_units_total"), 4_401.0, "beyond one whole limit of debt");
+}
+
+#[test]
+fn c7_asking_with_0_is_over_limit_when_nothing_is_left_and_charges_nothing() {
+    let (_server, envoy) = serve(&written("over-limit-zero", BUDGETS));
+    let (user, other) = (descriptor(&[("user", "ann")]), descriptor(&[("other", "ann")]));
+    assert!(envoy.allows("llm", &hits(&user, 999)));
+    for _ in 0..3 {
+        assert_eq!(envoy.left("llm", &user), Some(1));
+        assert!(envoy.allows("llm", &hits(&user, 0)));
+    }
+    assert!(envoy.allows("llm", &user));
+    assert!(!envoy.allows("llm", &hits(&user, 0)), "exactly at the limit");
+    let both = envoy.ask("llm", &[hits(&user, 0), other.clone()]);
+    assert_eq!(both.overall_code(), Code::OverLimit);
+    assert_eq!(envoy.left("llm", &other), Some(10), "b8: nothing was taken from the other");
+}
