@@ -21,6 +21,7 @@ use crate::live::Live;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
+use crate::telemetry::Telemetry;
 
 mod authentication;
 mod blocks;
@@ -35,7 +36,8 @@ mod refusals;
 pub(crate) use blocks::Blocked;
 use client_limits::{ClientLimit, is_per_client};
 pub(crate) use denials::PROTOCOL;
-use log_throttle::LogThrottle;
+pub(crate) use log_names::LogNames;
+pub(crate) use log_throttle::LogThrottle;
 use observer::{DecisionCounts, DecisionObserver};
 
 /// The clock that measures durations. Decisions use the configured clock, which may be coarse or a
@@ -225,6 +227,11 @@ impl App {
     /// A client's name for a log line: masked or shortened.
     pub(crate) fn logged(&self, client: &str) -> String {
         self.decisions.names.logged(client)
+    }
+
+    /// The export of metrics and spans, if there is one.
+    pub(crate) fn telemetry(&self) -> Option<&Telemetry> {
+        self.decisions.telemetry.get()
     }
 
     /// An id for a request without one: the start time and a number.

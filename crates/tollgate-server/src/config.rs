@@ -24,6 +24,7 @@ mod setting;
 mod source;
 mod store;
 mod summary;
+mod telemetry;
 mod tree;
 mod values;
 mod warnings;
@@ -39,6 +40,7 @@ pub(crate) use server::{OFF, WORKERS_MAX};
 pub(crate) use setting::{ParseError, Setting};
 pub(crate) use source::{Format, Source};
 pub use store::Store;
+pub use telemetry::Telemetry;
 pub(crate) use tree::{Node, Scalar, ScalarKind, Value};
 pub(crate) use warnings::{BUILT_IN, meant};
 

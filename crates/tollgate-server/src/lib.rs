@@ -29,6 +29,7 @@ mod resp;
 mod secret;
 mod serve;
 mod simulate;
+mod telemetry;
 mod tls;
 mod top;
 mod upkeep;

@@ -21,7 +21,7 @@ use crate::config::{Addresses, Fixed, OFF, Origin};
 use crate::connection::{Acceptor, Lifecycle, Phase, Protocol};
 use crate::grpc::Grpc;
 use crate::http::Http;
-use crate::{descriptors, log, reload, upkeep};
+use crate::{descriptors, log, reload, telemetry, upkeep};
 
 /// How long idle connections stay open once the server stops, in case a request is on its way.
 const DRAIN: Duration = SECOND;
@@ -145,6 +145,7 @@ pub(crate) fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), Str
         let mut stopping = Stopping::new().map_err(|error| format!("cannot wait for signals: {error}"))?;
         reload::start(&app).map_err(|error| format!("cannot wait for signals: {error}"))?;
         upkeep::start(&app);
+        telemetry::start(&app)?;
         let ready = listeners.ready();
         announce(&format!("{ready}\n"));
         warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -166,6 +167,7 @@ pub(crate) fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), Str
             let _ = timeout(delay, stopping.wait()).await;
         })
         .await;
+        telemetry::stop(&app).await;
         app.limiter
             .store()
             .close()

@@ -1,7 +1,7 @@
 //! The limiter's observer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tollgate::{Clock as _, Decision, MINUTE, Observer, Request, SECOND, StoreError, Timestamp};
 use tracing::warn;
@@ -13,6 +13,7 @@ use super::outages::Outages;
 use super::refusals::Refusals;
 use super::{LOGGED_BYTES_MAX, STOPWATCH};
 use crate::config::{BUILT_IN, meant as meant_by};
+use crate::telemetry::Telemetry;
 use crate::top::Top;
 
 /// The most names of attributes in a log line.
@@ -33,6 +34,8 @@ pub(crate) struct DecisionCounts {
     pub(crate) names: LogNames,
     /// How long the store has been failing.
     pub(crate) outages: Outages,
+    /// The export of metrics and spans, once it has started.
+    pub(crate) telemetry: OnceLock<Telemetry>,
 }
 
 impl DecisionCounts {
@@ -47,6 +50,7 @@ impl DecisionCounts {
             denials: Denials::new(),
             names: LogNames::new(mask_names)?,
             outages: Outages::default(),
+            telemetry: OnceLock::new(),
         })
     }
 
@@ -99,6 +103,9 @@ impl Observer for DecisionObserver {
         }
         if decision.limits().is_empty() {
             self.counts.uncovered(request.names());
+        }
+        if let Some(telemetry) = self.counts.telemetry.get() {
+            telemetry.note(request, decision, &self.counts.names);
         }
     }
 

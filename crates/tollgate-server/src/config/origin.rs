@@ -16,9 +16,10 @@ use super::reader::{At, Section};
 use super::rules::{self, Extent};
 use super::server::{self, OFF};
 use super::source::{Format, PREFIX, Source};
+use super::telemetry::STANDARD_PREFIX;
 use super::tree::Node;
 use super::values::Delay;
-use super::{Config, Flags, POLICIES, Settings, credentials, is_yaml, store, warnings};
+use super::{Config, Flags, POLICIES, Settings, credentials, is_yaml, store, telemetry, warnings};
 use crate::backend::Backend;
 use crate::envoy::Domains;
 
@@ -40,7 +41,7 @@ const RULE_VARIABLES: [&str; 3] = ["LIMIT", "RULE", "RULE_VARIABLES"];
 pub struct Origin {
     /// The file, if there is one.
     pub file: Option<PathBuf>,
-    /// The variables that begin with `TOLLGATE_`.
+    /// The variables that begin with `TOLLGATE_` or `OTEL_`.
     pub environment: HashMap<String, String>,
     /// Command-line flags.
     pub flags: Flags,
@@ -50,7 +51,9 @@ impl Origin {
     /// The process's environment, with this file and these flags.
     pub(crate) fn of_process(file: Option<PathBuf>, flags: Flags) -> Self {
         let environment = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok().filter(|name| name.starts_with(PREFIX))?;
+            let is_ours =
+                |name: &String| [PREFIX, STANDARD_PREFIX].iter().any(|prefix| name.starts_with(prefix));
+            let name = name.into_string().ok().filter(is_ours)?;
             Some((name, value.into_string().ok()?))
         });
         Self { file, environment: environment.collect(), flags }
@@ -113,7 +116,8 @@ impl Origin {
             settings.on_store_error = policy.value;
         }
         let store = store::read(store, flags, self.directory());
-        let fixed = server::fixed(source, server, &self.flags, store);
+        let telemetry = telemetry::read(source, root.section("telemetry"));
+        let fixed = server::fixed(source, server, &self.flags, (store, telemetry));
         // Errors of the store are reported; rules are then validated against memory.
         let backend = fixed.store.sample().unwrap_or_else(|_| Backend::Memory(Box::default()));
         // The text is read first, so a write during the load triggers another reload.
@@ -198,7 +202,7 @@ impl Origin {
     /// variables may belong to another program.
     fn misspelt(&self, source: &Source<'_>) -> Vec<String> {
         let asked = source.read_variables.borrow();
-        let unread = self.environment.keys().filter(|name| !asked.contains(name));
+        let unread = self.environment.keys().filter(|name| name.starts_with(PREFIX) && !asked.contains(name));
         let near = |name: &String| {
             let stem = |name: &str| name.strip_prefix(PREFIX).unwrap_or_default().to_owned();
             let stems: Vec<String> = asked.iter().map(|name| stem(name)).collect();

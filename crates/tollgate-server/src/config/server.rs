@@ -10,7 +10,7 @@ use super::reader::{At, Section};
 use super::setting::Setting as _;
 use super::source::Source;
 use super::values::{Address, Delay, Network};
-use super::{ConfigError, Flags, Store};
+use super::{ConfigError, Flags, Store, Telemetry};
 
 /// The address of a listener that is off.
 pub(crate) const OFF: &str = "off";
@@ -50,13 +50,15 @@ pub struct Fixed {
     pub log_format: LogFormat,
     /// The store's settings.
     pub store: Store,
+    /// Where metrics and spans are exported to.
+    pub telemetry: Option<Telemetry>,
 }
 
 impl Fixed {
     /// The names of the settings that differ in `other`.
     pub(crate) fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         let Self { addresses, workers, max_connections, max_connections_per_peer, .. } = self;
-        let Self { timeout, stop_delay, log, log_format, store, .. } = self;
+        let Self { timeout, stop_delay, log, log_format, store, telemetry, .. } = self;
         let Addresses { http, grpc, resp } = addresses;
         let differs = [
             ("http", *http != other.addresses.http),
@@ -70,6 +72,7 @@ impl Fixed {
             ("log", *log != other.log),
             ("log_format", *log_format != other.log_format),
             ("[store]", *store != other.store),
+            ("[telemetry]", *telemetry != other.telemetry),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -109,7 +112,12 @@ fn addresses(source: &Source<'_>, server: &mut Section<'_>, flags: &Flags) -> Ad
 }
 
 /// Reads the settings that need a restart.
-pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags, store: Store) -> Fixed {
+pub(super) fn fixed(
+    source: &Source<'_>,
+    mut server: Section<'_>,
+    flags: &Flags,
+    (store, telemetry): (Store, Option<Telemetry>),
+) -> Fixed {
     let addresses = addresses(source, &mut server, flags);
     let timeout = server.get("timeout").unwrap_or(At { value: 30 * SECOND, span: None });
     if timeout.value < Duration::from_millis(100) {
@@ -135,6 +143,7 @@ pub(super) fn fixed(source: &Source<'_>, mut server: Section<'_>, flags: &Flags,
         log: server.get_or("log", Targets::new().with_default(LevelFilter::INFO)),
         log_format: server.choice("log_format", &formats).map_or(LogFormat::Auto, |format| format.value),
         store,
+        telemetry,
     };
     server.finish();
     fixed

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::error::{ConfigError, ConfigErrors};
 use super::tree::{Node, ScalarKind, Value};
 
-/// The prefix of all variables.
+/// The prefix of our own variables.
 pub(super) const PREFIX: &str = "TOLLGATE_";
 
 /// The most errors to report.
@@ -26,7 +26,7 @@ pub(crate) struct Source<'a> {
     pub(super) format: Format,
     /// The file's text.
     pub(super) text: &'a str,
-    /// The environment's variables that begin with [`PREFIX`].
+    /// The environment's variables that begin with [`PREFIX`], and the standard ones of telemetry.
     pub(super) environment: &'a HashMap<String, String>,
     pub(crate) errors: RefCell<Vec<ConfigError>>,
     /// The errors of other files.

@@ -24,6 +24,9 @@ impl fmt::Display for Config {
             self.fixed.max_connections
         )?;
         writeln!(f, "{}", self.fixed.store)?;
+        if let Some(telemetry) = &self.fixed.telemetry {
+            writeln!(f, "{telemetry}")?;
+        }
         match self.settings.admin_token {
             Some(_) => writeln!(f, "Administration needs the configured token.")?,
             None => writeln!(f, "Administration needs a token that is generated at the start and logged.")?,

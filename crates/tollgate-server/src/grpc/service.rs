@@ -6,6 +6,7 @@ use tollgate::{Clock as _, Decision, Error, RequestBuf};
 use tonic::{Request, Response, Status};
 
 use super::descriptors::ResolvedDescriptor;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use super::response::ResponseBuilder;
@@ -154,6 +155,7 @@ impl RateLimitService for RateLimits {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let began = STOPWATCH.now();
+        let span = self.app.telemetry().and_then(|telemetry| telemetry.sample(request.metadata().as_ref()));
         let request = request.into_inner();
         if request.domain.is_empty() {
             return Err(Status::invalid_argument("the domain is empty; name the domain whose limits apply"));
@@ -168,10 +170,20 @@ impl RateLimitService for RateLimits {
             return Err(Status::invalid_argument(format!("there are {count} {items}; send at most {max}")));
         }
         let snapshot = Arc::clone(&self.app.snapshot());
-        let answered = snapshot.rules.scope(self.decide(&snapshot.settings, &request)).await;
+        let answer = snapshot.rules.scope(self.decide(&snapshot.settings, &request));
+        let answered = match span {
+            None => answer.await,
+            // A limit of 0 denies without a decision of the limiter.
+            Some(span) => span.trace("grpc", "ShouldRateLimit", answer, is_allowed).await,
+        };
         self.app.metrics.took(Route::GRPC, STOPWATCH.now().since(began), 1);
         answered.map(Response::new)
     }
+}
+
+/// The answer as a whole, unless it is an error.
+fn is_allowed(answer: &Result<RateLimitResponse, Status>) -> Option<bool> {
+    answer.as_ref().ok().map(|response| response.overall_code() == Code::Ok)
 }
 
 /// An error as a status on which Envoy applies its failure mode.

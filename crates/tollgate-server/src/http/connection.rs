@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
 use bytes::Bytes;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -68,7 +68,7 @@ impl Http {
         let service = service_fn(|request| {
             connection.count();
             let busy = connection.busy();
-            self.answer(request, connection).inspect(move |_| drop(busy))
+            self.traced(request, connection).inspect(move |_| drop(busy))
         });
         // Head and body are small: one copied write is cheaper than two.
         let served = http1::Builder::new()
@@ -79,13 +79,29 @@ impl Http {
         connection.serve(ENDING, served, http1::Connection::graceful_shutdown).await
     }
 
+    /// Answers a request, within a span if it is sampled.
+    fn traced(
+        &self,
+        request: Request<Incoming>,
+        connection: &Connection,
+    ) -> impl Future<Output = Result<HttpResponse, Infallible>> {
+        let route = Route::of(request.uri().path());
+        let telemetry = self.app.telemetry().filter(|_| route.decides());
+        let span = telemetry.and_then(|telemetry| telemetry.sample(request.headers()));
+        let answer = self.answer(route, request, connection);
+        match span {
+            None => future::Either::Left(answer),
+            Some(span) => future::Either::Right(span.trace("http", route.name(), answer, |_| None)),
+        }
+    }
+
     async fn answer(
         &self,
+        route: Route,
         mut request: Request<Incoming>,
         connection: &Connection,
     ) -> Result<HttpResponse, Infallible> {
         let began = STOPWATCH.now();
-        let route = Route::of(request.uri().path());
         // The most frequent request bypasses the router, and needs an id only if it is logged.
         let bypass =
             route == Route::CLIENT && request.method() == Method::GET && !is_from_browser(request.headers());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use tollgate::{Clock as _, Error};
+use tollgate::{AsRequest as _, Clock as _, Error};
 use tracing::info;
 
 use super::answer;
@@ -187,10 +187,16 @@ impl Session {
         }
         let Self { app, replies, .. } = self;
         let requests: SmallVec<[&CheckRequest<'_>; 64]> = batch.iter().collect();
+        let telemetry = app.telemetry().map(|telemetry| (telemetry, STOPWATCH.now()));
         let mut request = batch.iter();
         app.check_many(&requests, |decision| {
-            if let Some(request) = request.next() {
-                answer::decision(replies, request, &decision);
+            let Some(request) = request.next() else { return };
+            answer::decision(replies, request, &decision);
+            if let (Some((telemetry, began)), Ok(decision)) = (telemetry, &decision)
+                && let Some(span) = telemetry.sample_alone(began)
+            {
+                let names = &app.decisions.names;
+                request.with_request(|request| span.decided("resp", &request, decision, names));
             }
         })
         .await;

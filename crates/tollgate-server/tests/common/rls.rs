@@ -38,7 +38,10 @@ impl Envoy {
         self.runtime.block_on(answer)
     }
 
-    pub(crate) fn send(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub(crate) fn send(
+        &self,
+        request: impl tonic::IntoRequest<RateLimitRequest>,
+    ) -> Result<RateLimitResponse, Status> {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         self.wait(client.should_rate_limit(request)).map(tonic::Response::into_inner)
     }

@@ -76,6 +76,7 @@ fn the_starter_has_every_setting() {
         ("server", "[server]\nzz = 1"),
         ("tls", "[server.tls]\nzz = 1"),
         ("store", "[store]\nzz = 1"),
+        ("telemetry", "[telemetry]\nzz = 1"),
         ("rule", "[[rule]]\nname = \"r\"\nlimit = \"1/s\"\nzz = 1"),
         (
             "override",

@@ -48,5 +48,6 @@ mod redis;
 mod reserve;
 mod resp_abuse;
 mod security;
+mod telemetry;
 mod top;
 mod window;
