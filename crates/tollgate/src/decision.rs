@@ -52,12 +52,18 @@ pub(crate) enum Degraded {
 }
 
 impl Decision {
-    /// The decision on one budget that left this packed state.
+    /// The decision on budgets that left these packed states.
     #[inline(always)]
-    pub(crate) fn of_budget(now: Timestamp, cost: u64, allowed: bool, tag: Tag, left: &[u64]) -> Self {
-        let detail = match left {
-            [word] => Detail::Word(tag, *word),
-            words => Detail::States(States::of_budget(tag, words)),
+    pub(crate) fn of_budgets<'a, const W: usize>(
+        now: Timestamp,
+        cost: u64,
+        allowed: bool,
+        mut budgets: impl ExactSizeIterator<Item = (Tag, &'a [u64; W])>,
+    ) -> Self {
+        let only = if W == 1 && budgets.len() == 1 { budgets.next() } else { None };
+        let detail = match only {
+            Some((tag, state)) => Detail::Word(tag, state[0]),
+            None => Detail::States(States::new(budgets)),
         };
         Self { now, cost, allowed, degraded: Degraded::No, detail }
     }
@@ -163,7 +169,7 @@ impl Decision {
         match &self.detail {
             Detail::Reports(reported) => reported.1.clone(),
             Detail::Word(tag, word) => {
-                States::of_budget(*tag, &[*word]).reports(self.now, self.cost, self.allowed)
+                States::new([(*tag, &[*word])].into_iter()).reports(self.now, self.cost, self.allowed)
             }
             Detail::States(states) => states.reports(self.now, self.cost, self.allowed),
         }

@@ -34,8 +34,8 @@ fn interlude() -> impl Strategy<Value = Interlude> {
     ]
 }
 
-/// Rules of several shapes: keyed, global, both, inline, and with overrides that share the rule's
-/// budget and that have their own.
+/// Rules of several shapes: keyed, global, both with the same limits or with one each, inline, and
+/// with overrides that share the rule's budget and that have their own.
 fn rules(limits: &[Limit], shape: u8) -> RuleSet {
     let rule = || Rule::new("rule", limits.to_vec()).cost(2);
     let all = || Rule::new("all", limits.to_vec());
@@ -48,6 +48,11 @@ fn rules(limits: &[Limit], shape: u8) -> RuleSet {
         0 => RuleSet::new([rule()]),
         1 => RuleSet::new([rule().key(["client"])]),
         2 => RuleSet::new([all(), rule().key(["client"])]),
+        4 => {
+            let (first, last) = (limits.first().copied(), limits.last().copied());
+            let one = |name, limit: Option<Limit>| Rule::new(name, limit.unwrap_or(Limit::per_minute(1)));
+            RuleSet::new([one("all", first), one("rule", last).key(["client"])])
+        }
         3 => RuleSet::new([rule().key(["client"]), Rule::inline("inline").key(["client"])]),
         _ => RuleSet::new([rule().key(["client"])])
             .and_then(|rules| rules.with_overrides([replaced("path", "/x"), replaced("client", "b")])),
@@ -92,7 +97,7 @@ proptest! {
         others in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 60),
         interludes in prop::collection::vec((interlude(), any::<bool>(), 0..12_u8), 60),
-        shape in 0..5_u8,
+        shape in 0..6_u8,
         small in any::<bool>(),
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));

@@ -31,12 +31,16 @@ pub(crate) struct StatesBuilder {
 }
 
 impl States {
-    /// The packed state of one budget.
+    /// The packed states of these budgets, of `W` words each.
     #[inline(always)]
-    pub(crate) fn of_budget(tag: Tag, state: &[u64]) -> Self {
-        let mut words = [0; WORDS_MAX];
-        words.iter_mut().zip(state).for_each(|(word, state)| *word = *state);
-        Self { tags: [Some(tag), None, None, None], words }
+    pub(crate) fn new<'a, const W: usize>(budgets: impl Iterator<Item = (Tag, &'a [u64; W])>) -> Self {
+        let mut states = Self { tags: [None; TAGS_MAX], words: [0; WORDS_MAX] };
+        let slots = states.tags.iter_mut().zip(states.words.chunks_exact_mut(W));
+        for ((tag, words), (new_tag, state)) in slots.zip(budgets) {
+            *tag = Some(new_tag);
+            words.copy_from_slice(state);
+        }
+        states
     }
 
     #[inline(always)]

@@ -56,56 +56,62 @@ impl<S> fmt::Debug for InMemory<'_, S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        if let Some(PlainRules { bucket: Some(bucket), first, .. }) = self.rules.plain()
-            && let Some(target) = request.with_request(|request| first.locate_word(memory, &request))
+        if let Some(plain @ PlainRules { bucket: Some(bucket), .. }) = self.rules.plain()
+            && let Some(target) = request.with_request(|request| plain.locate_first(memory, &request))
         {
             // Read the clock while the state is being fetched.
             let now = self.clock.now();
-            let step = |word: &mut _, now| target.step_bucket(bucket, word, now);
-            return match self.take_one(memory, &target, now, step) {
-                Some(taken) if self.observer.is_none() => Ok(decision(&target, &taken)),
-                Some(taken) => Ok(self.observed(request, &target, taken)),
+            let step = |_, word: &mut _, now| target.step_bucket(bucket, word, now);
+            return match self.take_known(memory, std::array::from_ref(&target), now, step) {
+                // A decision that nothing borrows is built where the caller wants it.
+                Some(taken) if self.observer.is_none() => Ok(decision(std::array::from_ref(&target), &taken)),
+                // Copied, so that the target itself stays in registers.
+                Some(taken) => Ok(self.observed(request, &[target], &taken)),
                 None => request.with_request(|request| self.take(memory, &[target], &request, now)),
             };
         }
-        request.with_request(|request| self.check_located(memory, &request))
+        request.with_request(|request| self.check_plain(memory, &request))
     }
 
     /// Checks a request under rules that are not one token bucket.
-    #[inline(never)]
-    fn check_located(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        let located = match self.rules.plain() {
-            Some(PlainRules { first, others, .. }) if others.is_empty() => first.locate(memory, request),
-            _ => None,
-        };
-        let Some(target) = located else { return self.check_several(memory, request) };
-        let now = self.clock.now();
-        match target.width() {
-            1 => self.check_one::<1>(memory, &target, request, now),
-            2 => self.check_one::<2>(memory, &target, request, now),
-            3 => self.check_one::<3>(memory, &target, request, now),
-            4 => self.check_one::<4>(memory, &target, request, now),
-            _ => self.take(memory, &[target], request, now),
+    #[inline(always)]
+    fn check_plain(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        let Some(plain) = self.rules.plain() else { return self.check_several(memory, request) };
+        // The same steps, compiled for the number of budgets and the width of their states.
+        match (plain.others.len(), plain.width) {
+            (0, 2) => self.check_known::<1, 2>(memory, plain, request),
+            (0, 3) => self.check_known::<1, 3>(memory, plain, request),
+            (0, 4) => self.check_known::<1, 4>(memory, plain, request),
+            (1, 1) => self.check_known::<2, 1>(memory, plain, request),
+            (1, 2) => self.check_known::<2, 2>(memory, plain, request),
+            (2, 1) => self.check_known::<3, 1>(memory, plain, request),
+            _ => self.check_several(memory, request),
         }
     }
 
-    /// Checks a request on its only budget, whose state has `W` words.
-    #[inline(always)]
-    fn check_one<const W: usize>(
+    /// Checks a request on `N` budgets whose states have `W` words.
+    #[inline(never)]
+    fn check_known<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
-        target: &Target<'_>,
+        plain: &PlainRules,
         request: &Request<'_>,
-        now: Timestamp,
     ) -> Result<Decision, Error> {
-        match self.take_one::<W>(memory, target, now, |words, now| target.step(words, now)) {
-            Some(taken) if self.observer.is_none() => Ok(decision(target, &taken)),
-            Some(taken) => Ok(self.observed(request, target, taken)),
-            None => self.take(memory, &[*target], request, now),
+        let Some((cost, client)) = plain.cost_and_client(request) else {
+            return self.check_several(memory, request);
+        };
+        let targets = plain.locate::<N>(memory, W, cost, client);
+        let now = self.clock.now();
+        let step = |index: usize, words: &mut [u64; W], now| targets.get(index)?.step(words, now);
+        match self.take_known(memory, &targets, now, step) {
+            Some(taken) if self.observer.is_none() => Ok(decision(&targets, &taken)),
+            Some(taken) => Ok(self.observed(request, &targets, &taken)),
+            None => self.take(memory, &targets, request, now),
         }
     }
 
     /// Checks a request under several rules, or one that a plain rule cannot locate.
+    #[inline(never)]
     fn check_several(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
         let (loaded, mut targets) = (OnceCell::new(), Targets::new());
         self.locate(memory, &loaded, request, &mut targets);
@@ -125,13 +131,12 @@ impl<S: Store> Shared<S> {
     ) {
         let before = targets.len();
         let plain = self.rules.plain().and_then(|plain| {
-            for rule in std::iter::once(&plain.first).chain(&plain.others) {
-                targets.push(rule.locate(memory, request)?);
-            }
+            let (cost, client) = plain.cost_and_client(request)?;
+            let rules = std::iter::once(&plain.first).chain(&plain.others);
+            targets.extend(rules.map(|rule| rule.locate(memory, rule.lookup.width(), cost, client)));
             Some(())
         });
         if plain.is_none() {
-            targets.truncate(before);
             let prepared = loaded.get_or_init(|| self.rules.load());
             if locate(memory, prepared, request, |target| targets.push(target)).is_none() {
                 targets.truncate(before);
@@ -139,29 +144,31 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Takes from the only budget.
+    /// Takes from located budgets whose states exist and have `W` words, and counts the decision.
     #[inline(always)]
-    fn take_one<const W: usize>(
+    fn take_known<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
-        target: &Target<'_>,
+        targets: &[Target<'_>; N],
         now: Timestamp,
-        step: impl FnOnce(&mut [u64; W], u64) -> Option<bool>,
-    ) -> Option<Taken<W>> {
-        let (taken, stripe) = (memory.take_one(target, now, step)?, stripe_index());
-        target.tally().count_at(stripe, taken.allowed);
-        self.total.count_at(stripe, taken.allowed);
+        step: impl Fn(usize, &mut [u64; W], u64) -> Option<bool>,
+    ) -> Option<Taken<N, W>> {
+        let (taken, stripe) = (memory.take_known(targets, now, step)?, stripe_index());
+        for (index, target) in targets.iter().enumerate() {
+            target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
+        }
+        self.total.count_at(stripe, taken.denied == 0);
         Some(taken)
     }
 
     #[inline(never)]
-    fn observed<const W: usize>(
+    fn observed<const N: usize, const W: usize>(
         &self,
         request: &impl AsRequest,
-        target: &Target<'_>,
-        taken: Taken<W>,
+        targets: &[Target<'_>; N],
+        taken: &Taken<N, W>,
     ) -> Decision {
-        let decision = decision(target, &taken);
+        let decision = decision(targets, taken);
         self.notify(request, &decision);
         decision
     }
@@ -216,8 +223,8 @@ impl<S: Store> Shared<S> {
     ) {
         for batch in requests.chunks(BATCH) {
             match self.rules.plain() {
-                Some(PlainRules { bucket: Some(bucket), first, .. }) => {
-                    self.check_batch_of_words(bucket, first, memory, batch, &mut each);
+                Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
+                    self.check_batch_of_words(bucket, plain, memory, batch, &mut each);
                 }
                 _ => self.check_batch(memory, batch, &mut each),
             }
@@ -228,33 +235,35 @@ impl<S: Store> Shared<S> {
     fn check_batch_of_words<R: AsRequest>(
         &self,
         bucket: &Word,
-        rule: &PlainRule,
+        plain: &PlainRules,
         memory: &MemoryStore,
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
-        let mut targets = [None; BATCH];
-        for (request, target) in batch.iter().zip(&mut targets) {
-            *target = request.with_request(|request| rule.locate_word(memory, &request));
+        let mut located = [None; BATCH];
+        for (request, target) in batch.iter().zip(&mut located) {
+            *target = request.with_request(|request| plain.locate_first(memory, &request));
         }
         let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
-        for (request, target) in batch.iter().zip(&targets) {
+        for (request, target) in batch.iter().zip(&located) {
             let taken = target.as_ref().and_then(|target| {
-                memory.take_one(target, now, |word, now| target.step_bucket(bucket, word, now))
+                let step = |_, word: &mut _, now| target.step_bucket(bucket, word, now);
+                memory.take_known(std::array::from_ref(target), now, step)
             });
             let (Some(target), Some(taken)) = (target, taken) else {
                 each(request.with_request(|request| self.take(memory, target.as_slice(), &request, now)));
                 continue;
             };
-            let counter = &mut decided[usize::from(taken.allowed)];
+            let targets = std::array::from_ref(target);
+            let counter = &mut decided[usize::from(taken.denied == 0)];
             *counter = counter.wrapping_add(1);
             match self.observer {
-                None => each(Ok(decision(target, &taken))),
-                Some(_) => each(Ok(self.observed(request, target, taken))),
+                None => each(Ok(decision(targets, &taken))),
+                Some(_) => each(Ok(self.observed(request, targets, &taken))),
             }
         }
         let stripe = stripe_index();
-        rule.lookup.tally().count_many_at(stripe, decided);
+        plain.first.lookup.tally().count_many_at(stripe, decided);
         self.total.count_many_at(stripe, decided);
     }
 
@@ -281,35 +290,67 @@ impl<S: Store> Shared<S> {
     }
 }
 
-impl PlainRule {
-    /// The one-word state of a request's budget; `None` if the request needs another path.
+impl PlainRules {
+    /// Locates the budget of a request under the first rule, whose state has one word. `None` if
+    /// the request needs the general path.
     #[inline(always)]
-    fn locate_word<'a>(&'a self, memory: &'a MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
-        let (cost, true) = (request.valid_cost()?, request.is_unscoped()) else { return None };
-        if !self.by_client {
-            return Some(memory.target_global(&self.lookup, cost));
-        }
-        Some(memory.target_word(&self.lookup, request.only_client().filter(is_valid)?, cost))
+    fn locate_first<'a>(&'a self, memory: &'a MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
+        let (cost, client) = self.cost_and_client(request)?;
+        Some(self.first.locate(memory, 1, cost, client))
     }
 
-    /// The budget of a request under this rule; `None` if the request needs the general path.
+    /// Locates the budgets of a request under these `N` rules, whose states have `width` words.
     #[inline(always)]
-    fn locate<'a>(&'a self, memory: &'a MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
-        if !request.is_unscoped() {
-            return None;
+    fn locate<'a, const N: usize>(
+        &'a self,
+        memory: &'a MemoryStore,
+        width: usize,
+        cost: u64,
+        client: Option<Client<'_>>,
+    ) -> [Target<'a>; N] {
+        let mut targets = [self.first.locate(memory, width, cost, client); N];
+        for (target, rule) in targets.iter_mut().skip(1).zip(&self.others) {
+            *target = rule.locate(memory, width, cost, client);
         }
-        let subject = match request.only_client() {
-            _ if !self.by_client => Subject::Values(&[]),
-            client => Subject::Client(client.filter(is_valid)?),
-        };
-        memory.target(&self.lookup, subject, None, request.valid_cost()?)
+        targets
+    }
+
+    /// The cost of a request, and its client if a rule counts by it. `None` if the request needs
+    /// the general path.
+    #[inline(always)]
+    fn cost_and_client<'a>(&self, request: &Request<'a>) -> Option<(u64, Option<Client<'a>>)> {
+        let (cost, true) = (request.valid_cost()?, request.is_unscoped()) else { return None };
+        if !self.by_client {
+            return Some((cost, None));
+        }
+        match request.only_client() {
+            Some(client) if is_valid(&client) => Some((cost, Some(client))),
+            _ => None,
+        }
     }
 }
 
-/// The decision on a request with one budget.
+impl PlainRule {
+    /// Locates the budget of a client, whose state has `width` words.
+    #[inline(always)]
+    fn locate<'a>(
+        &'a self,
+        memory: &'a MemoryStore,
+        width: usize,
+        cost: u64,
+        client: Option<Client<'_>>,
+    ) -> Target<'a> {
+        let client = if self.by_client { client } else { None };
+        memory.target_packed(&self.lookup, client, width, cost)
+    }
+}
+
+/// The decision on a request that left these states.
 #[inline(always)]
-fn decision<const W: usize>(target: &Target<'_>, taken: &Taken<W>) -> Decision {
-    Decision::of_budget(taken.now, target.cost(), taken.allowed, target.tag(), &taken.left)
+fn decision<const N: usize, const W: usize>(targets: &[Target<'_>; N], taken: &Taken<N, W>) -> Decision {
+    let cost = targets.first().map_or(0, Target::cost);
+    let budgets = targets.iter().map(Target::tag).zip(&taken.left);
+    Decision::of_budgets(taken.now, cost, taken.denied == 0, budgets)
 }
 
 /// Locates the budgets that a request draws on. `None` if the request needs the general path: too

@@ -31,6 +31,10 @@ pub(super) struct Prepared {
 pub(super) struct PlainRules {
     /// The limit, if there is one rule with one limit, a token bucket with a one-word state.
     pub(super) bucket: Option<Word>,
+    /// Whether a rule counts by client.
+    pub(super) by_client: bool,
+    /// Words of the state of each rule's budget; 0 if they differ.
+    pub(super) width: usize,
     pub(super) first: PlainRule,
     pub(super) others: Box<[PlainRule]>,
 }
@@ -99,10 +103,15 @@ impl Prepared {
         let mut plain = rules.iter().zip(&self.prepared_rules).map(|(rule, prepared)| {
             let lookup = prepared.budgets.first()?.lookup.clone()?;
             words = words.saturating_add(lookup.words());
-            (words <= WORDS_MAX).then(|| PlainRule { by_client: rule.is_by_client(), lookup })
+            let packs = lookup.width() > 0 && words <= WORDS_MAX;
+            packs.then(|| PlainRule { by_client: rule.is_by_client(), lookup })
         });
         let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
-        Some(PlainRules { bucket: first.lookup.bucket().filter(|_| others.is_empty()), first, others })
+        let bucket = first.lookup.bucket().filter(|_| others.is_empty());
+        let by_client = first.by_client || others.iter().any(|rule| rule.by_client);
+        let width = first.lookup.width();
+        let width = if others.iter().all(|rule| rule.lookup.width() == width) { width } else { 0 };
+        Some(PlainRules { bucket, by_client, width, first, others })
     }
 
     /// The rule that covers a request, and the budget that the request draws on.

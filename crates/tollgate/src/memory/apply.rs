@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::locked::{Shards, lock, observe_clocks};
+use super::locked::LockedList;
 use super::lookup::Slot;
 use super::room::KeyCount;
 use super::shard::{Cells, Location, Unpacked};
@@ -164,13 +164,12 @@ impl MemoryStore {
         now: Timestamp,
         full: WhenFull<'_>,
     ) -> Option<Applied> {
-        let mut locked = lock(self, groups.iter().map(|group| group.slot.shard));
-        let shards = locked.as_mut_slice();
-        let (reading, now) = (now, observe_clocks(shards, self, now));
+        let mut locked = LockedList::lock(self, groups.iter().map(|group| group.slot.shard));
+        let (reading, now) = (now, locked.observe_clocks(self, now));
         let mut reserved = ReservedRoom { store: self, rules: SmallVec::new() };
         let mut found: SmallVec<[(Location, bool); 4]> = SmallVec::new();
         for group in groups {
-            let location = find(shards, group);
+            let location = find(&mut locked, group);
             let is_new = location == Location::Absent;
             found.push((location, is_new && !self.has_room(group, op, now, full, &mut reserved)));
         }
@@ -181,7 +180,7 @@ impl MemoryStore {
             group,
             found,
             lacks_room,
-            unpacked: load(shards, group, found),
+            unpacked: load(&mut locked, group, found),
         };
         let mut drafts: SmallVec<[Draft<'_>; 4]> = groups.iter().zip(found).map(draft).collect();
         // A new key without room is denied, and nothing is drawn on the other keys either.
@@ -190,7 +189,7 @@ impl MemoryStore {
             groups.iter().flat_map(|group| group.charges).copied().collect();
         let mut cells: SmallVec<[Cell; 4]> = drafts.iter_mut().flat_map(Draft::take_cells).collect();
         let Transaction { mut applied, changed } = transact(op, &charges, &mut cells, reading, now);
-        shards.iter_mut().for_each(|(_, shard)| shard.set_time(applied.now));
+        locked.set_time(applied.now);
         let mut decided = cells.into_iter().zip(changed);
         let mut answers = applied.answers.iter_mut();
         for (index, mut draft) in drafts.into_iter().enumerate() {
@@ -201,9 +200,9 @@ impl MemoryStore {
                 }
             }
             if is_changed && !draft.lacks_room {
-                self.store_draft(shards, draft, op, applied.now, &mut reserved);
+                self.store_draft(&mut locked, draft, op, applied.now, &mut reserved);
             } else {
-                draft.put_back(shards);
+                draft.put_back(&mut locked);
             }
         }
         Some(applied)
@@ -231,7 +230,7 @@ impl MemoryStore {
     /// Stores the changed cells of a budget.
     fn store_draft(
         &self,
-        shards: &mut (impl Shards + ?Sized),
+        locked: &mut LockedList<'_>,
         draft: Draft<'_>,
         op: Op,
         now: Timestamp,
@@ -242,8 +241,8 @@ impl MemoryStore {
         unpacked.tag = group.tag;
         drop_surplus_cells(&mut unpacked.cells, group.charges.len(), op, now);
         // Storing another key of the same shard may have moved this one.
-        let found = if let Location::Packed { .. } = found { find(shards, group) } else { found };
-        let kept = shards.of(group.slot.shard).store(found, group.slot.id, unpacked, now);
+        let found = if let Location::Packed { .. } = found { find(locked, group) } else { found };
+        let kept = locked.shard(group.slot.shard).store(found, group.slot.id, unpacked, now);
         match (is_new, kept) {
             (true, true) => reserved.keep(&group.key_count),
             (false, false) => self.room.release(&group.key_count),
@@ -284,8 +283,8 @@ impl Draft<'_> {
         is_changed
     }
 
-    fn put_back(self, shards: &mut (impl Shards + ?Sized)) {
-        shards.of(self.group.slot.shard).put_back(self.found, self.group.slot.id, self.unpacked);
+    fn put_back(self, locked: &mut LockedList<'_>) {
+        locked.shard(self.group.slot.shard).put_back(self.found, self.group.slot.id, self.unpacked);
     }
 }
 
@@ -352,8 +351,8 @@ fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
 }
 
 /// The cells of a budget, at least one per charge.
-fn load(shards: &mut (impl Shards + ?Sized), group: &Group<'_>, found: Location) -> Unpacked {
-    let loaded = shards.of(group.slot.shard).load(found, group.slot.id, group.inline);
+fn load(locked: &mut LockedList<'_>, group: &Group<'_>, found: Location) -> Unpacked {
+    let loaded = locked.shard(group.slot.shard).load(found, group.slot.id, group.inline);
     let mut unpacked = loaded.unwrap_or(Unpacked { tag: group.tag, cells: Cells::new() });
     for charge in group.charges.iter().skip(unpacked.cells.len()) {
         unpacked.cells.push(Cell::new(*charge.limit));
@@ -361,6 +360,6 @@ fn load(shards: &mut (impl Shards + ?Sized), group: &Group<'_>, found: Location)
     unpacked
 }
 
-fn find(shards: &mut (impl Shards + ?Sized), group: &Group<'_>) -> Location {
-    shards.of(group.slot.shard).find(group.slot.id, group.tag.words())
+fn find(locked: &mut LockedList<'_>, group: &Group<'_>) -> Location {
+    locked.shard(group.slot.shard).find(group.slot.id, group.tag.words())
 }

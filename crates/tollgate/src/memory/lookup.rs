@@ -100,18 +100,22 @@ impl MemoryStore {
         Some(self.aim(lookup, slot, lookup.width, cost))
     }
 
-    /// Locates the one-word state of a client and prefetches it.
+    /// Locates the packed state of a client, of `width` words, and prefetches it; without a client,
+    /// that of the global budget. Every request draws on the latter, so it is cached anyway.
     #[inline(always)]
-    pub(crate) fn target_word<'a>(&'a self, lookup: &'a Lookup, client: Client<'_>, cost: u64) -> Target<'a> {
+    pub(crate) fn target_packed<'a>(
+        &'a self,
+        lookup: &'a Lookup,
+        client: Option<Client<'_>>,
+        width: usize,
+        cost: u64,
+    ) -> Target<'a> {
+        let Some(client) = client else {
+            let (slot, charge) = (lookup.global, cost.saturating_mul(lookup.unit_cost));
+            return Target { lookup, shard: &self.shards[slot.shard], slot, cost, charge };
+        };
         let slot = self.slot(self.secrets.identify_client(&lookup.prefix, client));
-        self.aim(lookup, slot, 1, cost)
-    }
-
-    /// Locates the state of a global budget. Every request draws on it, so it is cached anyway.
-    #[inline(always)]
-    pub(crate) fn target_global<'a>(&'a self, lookup: &'a Lookup, cost: u64) -> Target<'a> {
-        let (slot, charge) = (lookup.global, cost.saturating_mul(lookup.unit_cost));
-        Target { lookup, shard: &self.shards[slot.shard], slot, cost, charge }
+        self.aim(lookup, slot, width, cost)
     }
 
     /// Prefetches a slot and its shard's lock.
@@ -159,12 +163,15 @@ impl Target<'_> {
         &self.lookup.tally
     }
 
-    /// Takes from a copy of the budget's state: see [`packed::take`]. A denial that has to be
-    /// counted is left to the general path.
+    /// Takes from a copy of the budget's state: see [`packed::take`].
     #[inline(always)]
     pub(crate) fn step<const W: usize>(&self, words: &mut [u64; W], now: u64) -> Option<bool> {
-        let fits = packed::take(&self.lookup.steps, words, now, self.charge)?;
-        (fits || !self.lookup.tag.counts_denied || self.charge == 0).then_some(fits)
+        packed::take(&self.lookup.steps, words, now, self.charge)
+    }
+
+    /// Whether the request changes the budget's state if it is denied.
+    pub(super) fn counts_denied(&self) -> bool {
+        self.charge > 0 && self.lookup.tag.counts_denied
     }
 
     /// Takes from a copy of the state of the budget's only limit, a token bucket.
@@ -178,10 +185,6 @@ impl Target<'_> {
             Some(None) => Some(false),
             None => None,
         }
-    }
-
-    pub(crate) const fn width(&self) -> usize {
-        self.lookup.width
     }
 
     pub(crate) const fn cost(&self) -> u64 {
@@ -206,6 +209,11 @@ impl PartialEq for Lookup {
 }
 
 impl Lookup {
+    /// Words of the packed state; 0 if it does not pack.
+    pub(crate) const fn width(&self) -> usize {
+        self.width
+    }
+
     /// Words that a decision needs for this budget.
     pub(crate) fn words(&self) -> usize {
         words_of(self.tag.budget, self.width)

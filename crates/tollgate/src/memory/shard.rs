@@ -159,10 +159,20 @@ impl Shard {
         self.table(lookup.width).written_by(slot.id, slot.home, lookup.number)
     }
 
-    /// The state that this budget's tag wrote, in the table of width `W`.
+    /// The state that this budget's tag wrote, in the table of width `W`, and where it is.
     #[inline(always)]
-    pub(super) fn state_of<const W: usize>(&mut self, lookup: &Lookup, slot: &Slot) -> Option<&mut [u64; W]> {
-        self.tables.get_mut(W - 1)?.state_written_by(slot.id, slot.home, lookup.number)
+    pub(super) fn state_of<const W: usize>(
+        &self,
+        lookup: &Lookup,
+        slot: &Slot,
+    ) -> Option<(StateOffset, &[u64; W])> {
+        self.tables.get(W - 1)?.state_written_by(slot.id, slot.home, lookup.number)
+    }
+
+    /// The state at an offset in the table of width `W`.
+    #[inline(always)]
+    pub(super) fn state_at<const W: usize>(&mut self, at: StateOffset) -> Option<&mut [u64; W]> {
+        self.tables.get_mut(W - 1)?.state_at(at)
     }
 
     #[inline]

@@ -108,26 +108,34 @@ impl Table {
         self.words.get_mut(at..at + self.stride - HEADER)
     }
 
-    /// The state of `id`, if the tag with this number wrote it, in a table of width `W`.
+    /// The state of `id`, if the tag with this number wrote it, in a table of width `W`, and where
+    /// it is.
     #[inline(always)]
     pub(super) fn state_written_by<const W: usize>(
-        &mut self,
+        &self,
         id: Id,
         home: u64,
         number: u32,
-    ) -> Option<&mut [u64; W]> {
+    ) -> Option<(StateOffset, &[u64; W])> {
         let (wanted, stride) = (header(id, number), HEADER + W);
         let mut at = first_probe(home, self.slots) * stride;
         loop {
-            let [high, low] = *self.words.get(at..at + stride)?.first_chunk()?;
+            let slot = self.words.get(at..at + stride)?;
+            let [high, low] = *slot.first_chunk()?;
             if [high, low] == wanted {
-                return self.words.get_mut(at + HEADER..at + stride)?.first_chunk_mut();
+                return Some((at + HEADER, slot.last_chunk()?));
             }
             if low & NUMBER == 0 {
                 return None;
             }
             at = if at + stride < self.words.len() { at + stride } else { 0 };
         }
+    }
+
+    /// The state at an offset in a table of width `W`.
+    #[inline(always)]
+    pub(super) fn state_at<const W: usize>(&mut self, at: StateOffset) -> Option<&mut [u64; W]> {
+        self.words.get_mut(at..)?.first_chunk_mut()
     }
 
     /// The number of the tag that wrote a slot; 0 if the slot is empty.

@@ -5,14 +5,14 @@
 //! every state has enough left, *write*, and *answer* with the new states. A global budget is
 //! handled like any other; its shard just has few others.
 //!
-//! One budget with an existing state takes one lock and no list
-//! ([`MemoryStore::take_one`]). Any other budgets, new or not, take the same steps in a loop
-//! ([`MemoryStore::take`]). Everything else (a replaced limit, a denial that counts, a block, a
+//! Budgets whose states exist and have the same width are decided on arrays
+//! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or
+//! not, take the same steps on slices ([`MemoryStore::take`]). Everything else (a replaced limit, a denial that counts, a block, a
 //! reservation, a log, a state ahead of the clock, a full store) is left to
 //! [`apply`](super::apply).
 
 use super::MemoryStore;
-use super::locked::LockedShards;
+use super::locked::{Locked, LockedShards};
 use super::lookup::Target;
 use super::room::Freed;
 use super::shard::{Location, Shard};
@@ -28,30 +28,51 @@ pub(super) const SWEEP_PER_REQUEST: usize = 8;
 const SWEEP_PER_NEW_KEY: usize = 16;
 
 impl MemoryStore {
-    /// Takes the cost from a request's only budget, if its state exists and has `W` words. `step`
-    /// takes from a copy of the state, as [`packed::take`] does. `None` leaves the request to
-    /// [`take`](Self::take): nothing has been done.
+    /// Takes the cost from all budgets of a request if every one has enough, where all states exist
+    /// and have `W` words. `step` takes from a copy of a state, as [`packed::take`] does. `None`
+    /// leaves the request to [`take`](Self::take): nothing has been done.
     #[inline(always)]
-    pub(crate) fn take_one<const W: usize>(
+    pub(crate) fn take_known<const N: usize, const W: usize>(
         &self,
-        target: &Target<'_>,
+        targets: &[Target<'_>; N],
         now: Timestamp,
-        step: impl FnOnce(&mut [u64; W], u64) -> Option<bool>,
-    ) -> Option<Taken<W>> {
-        let shard = &mut *target.shard.0.lock();
-        let now = self.observe_clock(shard, now);
-        let state = shard.state_of(target.lookup, &target.slot)?;
-        let mut left = *state;
-        if !step(&mut left, now.as_nanos())? {
-            return Some(Taken { now, allowed: false, left: *state });
+        step: impl Fn(usize, &mut [u64; W], u64) -> Option<bool>,
+    ) -> Option<Taken<N, W>> {
+        match targets.as_slice() {
+            [target] => self.take_locked(target.shard.0.lock(), targets, now, step),
+            _ => self.take_locked(LockedShards::lock(targets), targets, now, step),
+        }
+    }
+
+    #[inline(always)]
+    fn take_locked<const N: usize, const W: usize>(
+        &self,
+        mut locked: impl Locked,
+        targets: &[Target<'_>; N],
+        now: Timestamp,
+        step: impl Fn(usize, &mut [u64; W], u64) -> Option<bool>,
+    ) -> Option<Taken<N, W>> {
+        let now = locked.observe_clocks(self, now);
+        let (mut offsets, mut before, mut left) = ([0; N], [[0; W]; N], [[0; W]; N]);
+        let mut denied = 0;
+        for (index, target) in targets.iter().enumerate() {
+            let (offset, state) = locked.of(index)?.state_of(target.lookup, &target.slot)?;
+            (offsets[index], before[index], left[index]) = (offset, *state, *state);
+            denied |= u32::from(!step(index, &mut left[index], now.as_nanos())?) << index;
+        }
+        if denied != 0 && targets.iter().any(Target::counts_denied) {
+            return None;
         }
         // A cost of 0 leaves the state unchanged, even a full bucket's.
-        if target.charge == 0 {
-            return Some(Taken { now, allowed: true, left: *state });
+        if denied != 0 || targets.iter().any(|target| target.charge == 0) {
+            return Some(Taken { now, denied, left: before });
         }
-        *state = left;
-        shard.note(target.slot.home);
-        Some(Taken { now, allowed: true, left })
+        for (index, target) in targets.iter().enumerate() {
+            let shard = locked.of(index)?;
+            *shard.state_at(offsets[index])? = left[index];
+            shard.note(target.slot.home);
+        }
+        Some(Taken { now, denied, left })
     }
 
     /// Takes the cost from all budgets of a request if every one has enough, and pushes the states
@@ -105,7 +126,7 @@ impl MemoryStore {
             left.push_inline(inline);
         }
         if denied != 0 {
-            if takes && targets.iter().any(|target| target.lookup.tag.counts_denied) {
+            if targets.iter().any(Target::counts_denied) {
                 return None;
             }
             takes = false;
@@ -218,13 +239,14 @@ pub(crate) struct Verdicts {
     pub(crate) denied: u32,
 }
 
-/// The result of [`MemoryStore::take_one`].
+/// The result of [`MemoryStore::take_known`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken<const W: usize> {
+pub(crate) struct Taken<const N: usize, const W: usize> {
     pub(crate) now: Timestamp,
-    pub(crate) allowed: bool,
-    /// The state after the request.
-    pub(crate) left: [u64; W],
+    /// A bit for each budget that has too little.
+    pub(crate) denied: u32,
+    /// The states after the request.
+    pub(crate) left: [[u64; W]; N],
 }
 
 /// Copies a state. Most have one word or two.
