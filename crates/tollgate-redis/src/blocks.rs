@@ -54,10 +54,13 @@ impl RedisStore {
     }
 }
 
-/// When the block of a cell ends: `limit|state|set until|reservations`.
+/// When the block of a cell ends: `limit|state|set until [excess]|reservations`.
 fn blocked_until(answer: &Value) -> Option<Timestamp> {
     let Value::BulkString(bytes) = answer else { return None };
     let block = std::str::from_utf8(bytes).ok()?.split('|').nth(2)?;
-    let micros: u64 = block.rsplit(' ').next()?.parse().ok()?;
+    let mut numbers = block.split(' ');
+    let first = numbers.next()?;
+    // An older version kept only the end.
+    let micros: u64 = numbers.next().unwrap_or(first).parse().ok()?;
     Some(Timestamp::from_nanos(micros.saturating_mul(1_000)))
 }

@@ -24,6 +24,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/token_bucket.lua"),
     include_str!("script/reserve.lua"),
     include_str!("script/inline.lua"),
+    include_str!("script/debt.lua"),
     include_str!("script/cell.lua"),
     include_str!("script/transact.lua"),
 );

@@ -27,7 +27,7 @@ pub(crate) mod token_bucket;
 ///
 /// Every method that takes a `now` expects one that is not before
 /// [`written_at`](Self::written_at).
-pub(crate) trait Arithmetic: Sized {
+pub(crate) trait Arithmetic: Copy {
     /// The state of one client. The default is a client that was never seen.
     type State: Clone + Debug + Default + PartialEq;
 
@@ -58,6 +58,13 @@ pub(crate) trait Arithmetic: Sized {
 
     /// The most units that can be owed: how far a record can exceed the limit.
     fn max_debt(&self) -> u64;
+
+    /// This limit with as many units more, and the same debt. Only a limit whose count can exceed it
+    /// without debt, after a smaller one replaced it, is asked.
+    fn raised(self, units: u64) -> Self {
+        let _ = units;
+        self
+    }
 
     /// Units in use. More than the capacity if units are owed, if denied attempts count, or if a
     /// smaller limit replaced the one that admitted them.

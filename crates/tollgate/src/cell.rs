@@ -112,9 +112,9 @@ impl Cell {
         Self { meter, block: Block::default(), holds: Vec::new() }
     }
 
-    /// Whether it has no block and no reservation.
+    /// Whether it has no block and no reservation, and its state packs.
     pub(crate) fn is_plain(&self, now: Timestamp) -> bool {
-        self.holds.is_empty() && self.block.until <= now
+        self.holds.is_empty() && self.block.until <= now && self.meter.is_packed()
     }
 
     /// The cell as numbers, without its limit: the block, the number of reservations, the

@@ -32,7 +32,7 @@ use crate::{Limit, Timestamp};
 /// assert_eq!(meter.decide(now, 3).verdict, Verdict::Never); // three never fit into two
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Meter(AlgorithmState);
+pub struct Meter(AlgorithmState, Excess);
 
 /// A limit's algorithm, paired with the state that it wrote.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,10 +64,12 @@ macro_rules! dispatch {
 }
 
 mod conversion;
+mod debt;
 mod outcome;
 pub(crate) mod packed;
 mod skew;
 
+use debt::Excess;
 pub(crate) use outcome::RawOutcome;
 pub use outcome::{Outcome, Verdict};
 pub(crate) use skew::{MeterView, Skew};
@@ -76,7 +78,7 @@ impl Meter {
     /// A meter with no units in use.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
-        Self(match limit.0 {
+        let state = match limit.0 {
             Kind::FixedWindow(window) => AlgorithmState::FixedWindow(window, Default::default()),
             Kind::SlidingWindow(window) => AlgorithmState::SlidingWindow(window, Default::default()),
             Kind::SlidingLog(log) => AlgorithmState::SlidingLog(log, Default::default()),
@@ -85,7 +87,8 @@ impl Meter {
             Kind::Reserve(both) => AlgorithmState::Reserve(both, Default::default()),
             Kind::InlineBucket(inline) => AlgorithmState::InlineBucket(inline, Default::default()),
             Kind::InlineWindow(inline) => AlgorithmState::InlineWindow(inline, Default::default()),
-        })
+        };
+        Self(state, Excess(0))
     }
 
     /// The limit that the state belongs to.
@@ -140,6 +143,7 @@ impl Meter {
     pub fn give(&mut self, now: Timestamp, units: u64) {
         let at = self.not_before(now).as_nanos();
         dispatch!(&mut self.0, |algorithm, state| algorithm.give(state, at, units));
+        self.trim_excess(Timestamp::from_nanos(at));
     }
 
     /// Takes up to `units`, stopping at empty, and returns how many it took.
@@ -148,26 +152,6 @@ impl Meter {
         let (taken, at) = (units.min(view.available()), view.at);
         self.take(at, taken);
         taken
-    }
-
-    /// Takes `units` that were used, whether they are left or not: those beyond the limit are owed,
-    /// up to its [debt](Limit::debt). Returns how many were recorded.
-    ///
-    /// ```
-    /// use tollgate::{Limit, Meter, Timestamp};
-    ///
-    /// let mut meter = Meter::new(Limit::per_minute(10));
-    /// let now = Timestamp::from_secs(1_000);
-    /// assert_eq!(meter.record(now, 13), 13);
-    /// assert_eq!(meter.peek(now, 1).owed, 3);
-    /// assert_eq!(meter.record(now, 20), 7, "the debt is one whole limit");
-    /// ```
-    pub fn record(&mut self, now: Timestamp, units: u64) -> u64 {
-        let at = self.not_before(now);
-        let recordable = dispatch!(&self.0, |algorithm, state| algorithm.recordable(state, at.as_nanos()));
-        let recorded = units.min(recordable);
-        self.take(at, recorded);
-        recorded
     }
 
     /// Whether no unit is in use, so that forgetting this meter changes no later outcome.
@@ -191,6 +175,7 @@ impl Meter {
     pub(crate) fn give_held(&mut self, now: Timestamp, units: u64, lapses_at: u64) {
         let at = self.not_before(now).as_nanos();
         dispatch!(&mut self.0, |algorithm, state| algorithm.give_held(state, at, units, lapses_at));
+        self.trim_excess(Timestamp::from_nanos(at));
     }
 
     /// Units in use at a time that is not before [`written_at`](Self::written_at).
@@ -198,25 +183,9 @@ impl Meter {
         dispatch!(&self.0, |algorithm, state| algorithm.used(state, now.as_nanos()))
     }
 
-    /// Units owed, at a time that is not before [`written_at`](Self::written_at).
-    pub(crate) fn owed(&self, now: Timestamp) -> u64 {
-        dispatch!(&self.0, |algorithm, state| algorithm.owed(state, now.as_nanos()))
-    }
-
-    /// Whether `cost` can be taken, at a time that is not before [`written_at`](Self::written_at).
-    /// (Not even a cost of 0 fits while units are owed.)
-    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        dispatch!(&self.0, |algorithm, state| algorithm.fits(state, now.as_nanos(), cost))
-    }
-
     /// Units that can be taken, at a time that is not before [`written_at`](Self::written_at).
     pub(crate) fn available(&self, now: Timestamp) -> u64 {
         dispatch!(&self.0, |algorithm, state| algorithm.available(state, now.as_nanos()))
-    }
-
-    /// When `units` can be taken, from a time that is not before [`written_at`](Self::written_at).
-    pub(crate) fn available_at(&self, now: Timestamp, units: u64) -> u64 {
-        dispatch!(&self.0, |algorithm, state| algorithm.available_at(state, now.as_nanos(), units))
     }
 
     /// When no unit is in use any more.
@@ -228,6 +197,7 @@ impl Meter {
     /// [`written_at`](Self::written_at). A cost of 0 changes no state.
     pub(crate) fn take(&mut self, now: Timestamp, cost: u64) {
         if cost > 0 {
+            self.trim_excess(now);
             dispatch!(&mut self.0, |algorithm, state| algorithm.take(state, now.as_nanos(), cost));
         }
     }

@@ -34,7 +34,8 @@ end
 -- and a client's state `s`. A `now` must not be before `written`, the earliest time at which the
 -- state can have been written. `ticket` names, right after a take, the units drawn; `undo` gives
 -- back those of them that are still in use. Every limit has `capacity`, `period`, and `counts` if
--- it counts denied attempts. The most units that it can owe, `debt`, are the number after `d` in its
+-- it counts denied attempts. An algorithm that `keeps_count` can have more in use than its limit after
+-- that was lowered. The most units that it can owe, `debt`, are the number after `d` in its
 -- text, or else its capacity.
 local builders, built = {}, {}
 

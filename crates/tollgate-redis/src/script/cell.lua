@@ -1,10 +1,11 @@
 -- A cell is the stored record of one key: a state and the limit that wrote it, a block, and the
 -- reservations in order of expiry. Its text: the tag of the limit, the state and, if there is a
--- block or a reservation, when the block was set and ends, and the reservations:
+-- block, a reservation or an excess, when the block was set and ends, the excess if there is any,
+-- and the reservations:
 --
 --   b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000|HOLD,HOLD,…
 --
--- where HOLD is `id:holder:units:made:expires:lapse:nanos:flags`, and the flags are 1 for a reservation
+-- HOLD is `id:holder:units:made:expires:lapse:nanos:flags`, and the flags are 1 for a reservation
 -- whose units stay drawn when it expires, and 2 for one that has expired. That one is kept for as
 -- long again as it lasted: a settlement that comes late is told from one that is sent twice.
 
@@ -43,7 +44,7 @@ local function fits(cell, now, cost)
   if cell.behind then
     return cost == 0
   end
-  return cell.a.fits(cell.l, cell.s, now, cost)
+  return cell.a.fits(cost == 0 and raised(cell, cell.s, now) or cell.l, cell.s, now, cost)
 end
 
 local function give_held(cell, now, hold, units)
@@ -102,19 +103,22 @@ end
 -- When `units` are available if no request arrives, counting reservations that expire before.
 local function unheld_at(cell, now, units)
   local a, l = cell.a, cell.l
+  local function ready_at(s, now)
+    return a.available_at(units == 0 and raised(cell, s, now) or l, s, now, units)
+  end
   if cell.behind then
     -- The cell counts as exactly empty until a reading is merely late.
     local written = a.written(l, cell.s)
-    local at = a.available_at(l, cell.s, written, units)
+    local at = ready_at(cell.s, written)
     return at > written and at or written - LATE_MAX
   end
   if not cell.holds[1] then
-    return a.available_at(l, cell.s, now, units)
+    return ready_at(cell.s, now)
   end
   local s = copy_state(cell)
   for _, hold in ipairs(cell.holds) do
     if not hold.firm and not hold.expired then
-      local at = a.available_at(l, s, now, units)
+      local at = ready_at(s, now)
       if at <= hold.expires then
         return at
       end
@@ -122,7 +126,7 @@ local function unheld_at(cell, now, units)
       a.give_held(l, s, now, hold.units, hold.lapse, hold.nanos)
     end
   end
-  return a.available_at(l, s, now, units)
+  return ready_at(s, now)
 end
 
 local function available_at(cell, now, units)
@@ -132,6 +136,7 @@ end
 -- Takes `cost`, which must be available.
 local function take(cell, now, cost)
   if cost > 0 then
+    cell.excess = excess_of(cell, cell.s, now)
     cell.a.take(cell.l, cell.s, now, cost)
   end
 end
@@ -199,7 +204,7 @@ end
 -- Takes units that were used, beyond the limit up to its debt. Returns how many were not taken.
 local function record(cell, now, units)
   local at = not_before(cell, now)
-  local recorded = min(units, cell.a.recordable(cell.l, cell.s, at))
+  local recorded = min(units, cell.a.recordable(raised(cell, cell.s, at), cell.s, at))
   take(cell, at, recorded)
   return units - recorded
 end
@@ -241,26 +246,29 @@ local function tag_of(limit)
   return (kind == 't' or kind == 'w') and kind or limit
 end
 
--- Converts the cell to another limit: units in use stay in use.
+-- Converts the cell to another limit: units in use stay in use, and only those that were owed are.
 local function retune(cell, text, now)
   local old_a, old_l = cell.a, cell.l
   now = not_before(cell, now)
-  local used, owed = old_a.used(old_l, cell.s, now), old_a.owed(old_l, cell.s, now)
+  local used, owed = old_a.used(old_l, cell.s, now), owed(cell, now)
   local a = algorithm(sub(text, 1, 1))
   cell.limit, cell.tag, cell.a, cell.l = text, tag_of(text), a, a.parse(text)
   cell.s = a == old_a and a.adopt(cell.l, old_l, cell.s, now) or a.with_used(cell.l, now, used, owed)
+  now = not_before(cell, now)
+  local kept = a.used(cell.l, cell.s, now)
+  cell.excess = a.keeps_count and not cell.l.counts and max(kept - cell.l.capacity - min(owed, cell.l.debt), 0) or 0
   -- Units beyond the new limit are no longer in use, and reservations cannot give them back.
-  local excess = max(used - a.used(cell.l, cell.s, not_before(cell, now)), 0)
+  local gone = max(used - kept, 0)
   for _, hold in ipairs(cell.holds) do
-    local cut = min(excess, hold.units)
-    hold.units, excess = hold.units - cut, excess - cut
+    local cut = min(gone, hold.units)
+    hold.units, gone = hold.units - cut, gone - cut
     hold.lapse, hold.nanos = a.lapse(cell.l, cell.s)
   end
 end
 
 -- Makes the cell exactly empty as of now. Reservations restart with their full lifetime.
 local function rebase(cell, now)
-  cell.s = cell.a.rebase(cell.l, cell.s, now)
+  cell.s, cell.excess = cell.a.rebase(cell.l, cell.s, now), 0
   local holds = cell.holds
   cell.holds = {}
   for _, hold in ipairs(holds) do
@@ -283,6 +291,7 @@ local function new_cell(key, limit)
     s = a.fresh(),
     set = 0,
     blocked = 0,
+    excess = 0,
     holds = {},
   }
 end
@@ -327,7 +336,7 @@ end
 
 local function to_text(cell)
   local text = cell.tag .. '|' .. cell.a.save(cell.s)
-  if cell.blocked == 0 and not cell.holds[1] then
+  if cell.blocked == 0 and cell.excess == 0 and not cell.holds[1] then
     return text
   end
   local holds = {}
@@ -336,7 +345,8 @@ local function to_text(cell)
     local numbers = format('%.0f:%.0f:%.0f:%.0f:%d:%d', hold.units, hold.made, hold.expires, hold.lapse, hold.nanos, flags)
     holds[i] = hold.id .. ':' .. hold.holder .. ':' .. numbers
   end
-  return text .. '|' .. format('%.0f %.0f', cell.set, cell.blocked) .. '|' .. table.concat(holds, ',')
+  local excess = cell.excess > 0 and format(' %.0f', cell.excess) or ''
+  return text .. '|' .. format('%.0f %.0f', cell.set, cell.blocked) .. excess .. '|' .. table.concat(holds, ',')
 end
 
 -- The stored text of a key, if there is one, and whether the key has the expected type: a list for
@@ -373,12 +383,12 @@ local function parse_cell(key, limit, text)
   local bar = find(text, '|', 1, true)
   local written_by, state = sub(text, 1, bar - 1), sub(text, bar + 1)
   local bar = find(state, '|', 1, true)
-  local set, blocked, holds = 0, 0, {}
+  local set, blocked, excess, holds = 0, 0, 0, {}
   if bar then
-    local first, second, held = match(state, '^(%d+) ?(%d*)|(.*)$', bar + 1)
+    local first, second, third, held = match(state, '^(%d+) ?(%d*) ?(%d*)|(.*)$', bar + 1)
     -- The format of an older version: only the end of the block.
     set, blocked = second ~= '' and first or 0, second ~= '' and second or first
-    set, blocked, holds = tonumber(set), tonumber(blocked), parse_holds(held)
+    set, blocked, excess, holds = tonumber(set), tonumber(blocked), tonumber(third) or 0, parse_holds(held)
     state = sub(state, 1, bar - 1)
   end
   local tag = tag_of(limit)
@@ -393,7 +403,7 @@ local function parse_cell(key, limit, text)
   end
   local a = algorithm(sub(written_by, 1, 1))
   local cell = { key = key, limit = written_by, tag = tag_of(written_by), a = a, l = a.parse(written_by), text = text }
-  cell.set, cell.blocked, cell.holds, cell.list = set, blocked, holds, cell.l.list
+  cell.set, cell.blocked, cell.excess, cell.holds, cell.list = set, blocked, excess, holds, cell.l.list
   cell.s = a.load(state, key)
   cell.stored = cell.s.stored
   return cell

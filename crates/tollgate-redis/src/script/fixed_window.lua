@@ -1,6 +1,6 @@
 -- Fixed window. State: when the window opened, and the units used; 0 used means never seen.
 builders.f = function()
-  local A = {}
+  local A = { keeps_count = true }
 
   function A.parse(text)
     local text, debt = split_debt(text)

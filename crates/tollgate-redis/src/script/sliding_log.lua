@@ -9,7 +9,7 @@ local LOG_PAGE = 64
 local PUSH_MAX = 2000
 
 builders.l = function()
-  local A = {}
+  local A = { keeps_count = true }
 
   function A.parse(text)
     local text, debt = split_debt(text)

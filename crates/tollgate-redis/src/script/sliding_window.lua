@@ -1,7 +1,7 @@
 -- Sliding window. State: the start of the current aligned period, its count, and the count of the
 -- previous period.
 builders.s = function()
-  local A = {}
+  local A = { keeps_count = true }
 
   function A.parse(text)
     local text, debt = split_debt(text)

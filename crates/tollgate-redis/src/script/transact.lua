@@ -65,7 +65,7 @@ local function report(cell, cost, allowed, units, held)
   answer[n + 1], answer[n + 2], answer[n + 3] = wait, left, reset_at
   answer[n + 4], answer[n + 5], answer[n + 6] = grows_at, units, held
   answer[n + 7] = is_blocked(cell, now) and cell.blocked or 0
-  answer[n + 8] = (left > 0 or cell.behind) and 0 or cell.a.owed(cell.l, cell.s, now)
+  answer[n + 8] = (left > 0 or cell.behind) and 0 or owed(cell, now)
 end
 
 -- Takes, reserves or peeks: all charges if every enforced limit has room, none otherwise. A shadow

@@ -31,6 +31,11 @@ pub trait Naive: Send {
     fn take(&mut self, now: u64, cost: u64);
     /// Gives back the most recently drawn units.
     fn give(&mut self, now: u64, units: u64);
+    /// Of the units in use, only those up to the limit, and `owed` more, count as taken or owed. The
+    /// others were in use when the limit was lowered.
+    fn excuse(&mut self, now: u64, owed: u64) {
+        let _ = (now, owed);
+    }
 }
 
 /// The oracle for `limit`.
@@ -61,11 +66,23 @@ struct Size {
     limit: u64,
     debt: u64,
     counts_denied: bool,
+    /// Units in use beyond the limit that are no debt: it was lowered.
+    excess: u64,
 }
 
 impl Size {
     fn of(limit: &Limit) -> Self {
-        Self { limit: limit.capacity(), debt: limit.max_debt(), counts_denied: limit.counts_denied() }
+        let (counts_denied, excess) = (limit.counts_denied(), 0);
+        Self { limit: limit.capacity(), debt: limit.max_debt(), counts_denied, excess }
+    }
+
+    /// The size when `in_use` units are in use: the excess comes back last.
+    fn with(self, in_use: u64) -> Self {
+        Self { excess: self.excess.min(in_use.saturating_sub(self.limit)), ..self }
+    }
+
+    fn excused(self, in_use: u64, owed: u64) -> Self {
+        Self { excess: in_use.saturating_sub(self.limit + owed.min(self.debt)), ..self }
     }
 
     fn available(self, in_use: u64) -> u64 {
@@ -74,12 +91,14 @@ impl Size {
 
     /// Counted attempts are no debt.
     fn owed(self, in_use: u64) -> u64 {
-        if self.counts_denied { 0 } else { in_use.saturating_sub(self.limit).min(self.debt) }
+        if self.counts_denied { 0 } else { in_use.saturating_sub(self.limit + self.excess).min(self.debt) }
     }
 
     fn recordable(self, in_use: u64) -> u64 {
-        let in_use = if self.counts_denied { in_use.min(self.limit) } else { in_use };
-        (self.limit + self.debt).saturating_sub(in_use)
+        if self.counts_denied {
+            return (self.limit + self.debt).saturating_sub(in_use.min(self.limit));
+        }
+        (self.limit + self.with(in_use).excess + self.debt).saturating_sub(in_use)
     }
 }
 
@@ -96,6 +115,7 @@ pub(super) fn with_used(limit: &Limit, now: u64, used: u64, owed: u64) -> Box<dy
     if used > 0 {
         cell.take(now, used);
     }
+    cell.excuse(now, owed);
     cell
 }
 
@@ -165,14 +185,19 @@ impl Naive for Window {
         match limit.algorithm() {
             // The window keeps its start, if the new period has not ended it.
             Algorithm::FixedWindow { period, aligned: false, .. } if now - open < nanos(period) => {
-                with_used(limit, open, used, 0)
+                with_used(limit, open, used, self.owed(now))
             }
             _ => with_used(limit, now, used, self.owed(now)),
         }
     }
 
     fn take(&mut self, now: u64, cost: u64) {
+        self.size = self.size.with(self.in_use(now));
         self.taken.push((now, cost));
+    }
+
+    fn excuse(&mut self, now: u64, owed: u64) {
+        self.size = self.size.excused(self.in_use(now), owed);
     }
 
     fn give(&mut self, now: u64, units: u64) {
@@ -222,14 +247,22 @@ impl Naive for Estimate {
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
         match limit.algorithm() {
             Algorithm::SlidingWindow { period, .. } if nanos(period) == self.period => {
-                Box::new(Self { size: Size::of(limit), taken: self.taken.clone(), period: self.period })
+                let (size, taken) = (Size::of(limit), self.taken.clone());
+                let mut cell = Self { size, taken, period: self.period };
+                cell.excuse(now, self.owed(now));
+                Box::new(cell)
             }
             _ => with_used(limit, now, self.in_use(now), self.owed(now)),
         }
     }
 
     fn take(&mut self, now: u64, cost: u64) {
+        self.size = self.size.with(self.in_use(now));
         self.taken.push((now, cost));
+    }
+
+    fn excuse(&mut self, now: u64, owed: u64) {
+        self.size = self.size.excused(self.in_use(now), owed);
     }
 
     fn give(&mut self, now: u64, units: u64) {
@@ -269,14 +302,21 @@ impl Naive for Log {
                 let period = nanos(period);
                 let counts = |(at, _): &&(u64, u64)| now - at < self.period.min(period);
                 let taken = self.taken.iter().filter(counts).copied().collect();
-                Box::new(Self { size: Size::of(limit), period, taken })
+                let mut cell = Self { size: Size::of(limit), period, taken };
+                cell.excuse(now, self.owed(now));
+                Box::new(cell)
             }
             _ => with_used(limit, now, self.in_use(now), self.owed(now)),
         }
     }
 
     fn take(&mut self, now: u64, cost: u64) {
+        self.size = self.size.with(self.in_use(now));
         self.taken.push((now, cost));
+    }
+
+    fn excuse(&mut self, now: u64, owed: u64) {
+        self.size = self.size.excused(self.in_use(now), owed);
     }
 
     fn give(&mut self, now: u64, units: u64) {

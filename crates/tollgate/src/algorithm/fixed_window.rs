@@ -66,6 +66,12 @@ impl Arithmetic for FixedWindow {
         state.opened_at
     }
 
+    fn raised(self, units: u64) -> Self {
+        // Attempts that were counted are no debt to begin with.
+        let units = if self.count_denied { 0 } else { units };
+        Self { limit: self.limit.saturating_add(units), ..self }
+    }
+
     fn used(&self, state: &State, now: u64) -> u64 {
         if self.is_open(state, now) { state.used } else { 0 }
     }

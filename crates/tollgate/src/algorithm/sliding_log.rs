@@ -98,6 +98,10 @@ impl Arithmetic for SlidingLog {
         is_time && state.entries.iter().is_sorted_by(|older, newer| older.at < newer.at)
     }
 
+    fn raised(self, units: u64) -> Self {
+        Self { limit: self.limit.saturating_add(units), ..self }
+    }
+
     fn used(&self, state: &State, now: u64) -> u64 {
         let lapsed = state.entries.iter().take_while(|entry| self.has_lapsed(entry, now));
         lapsed.fold(state.sum, |used, entry| used.saturating_sub(entry.cost))

@@ -99,6 +99,12 @@ impl Arithmetic for SlidingWindow {
         state.start
     }
 
+    fn raised(self, units: u64) -> Self {
+        // Attempts that were counted are no debt to begin with.
+        let units = if self.count_denied { 0 } else { units };
+        Self { limit: self.limit.saturating_add(units), ..self }
+    }
+
     fn used(&self, state: &State, now: u64) -> u64 {
         let state = self.rolled(state, now);
         state.current.saturating_add(self.weighted(state.previous, self.covered_nanos(&state, now)))

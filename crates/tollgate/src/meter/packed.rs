@@ -40,28 +40,39 @@ impl Meter {
         dispatch!(&self.0, |algorithm, state| save(algorithm, state, words));
     }
 
-    /// The state as numbers, packed or not.
+    /// The state as numbers, packed or not. The last is the excess, if there is any.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        match &self.0 {
+        let mut numbers = match &self.0 {
             AlgorithmState::SlidingLog(_, state) => state.numbers(),
             _ => {
                 let mut words = vec![0; Self::words(&self.limit()).unwrap_or(0)];
                 self.save(&mut words);
                 words
             }
-        }
+        };
+        numbers.extend(Some(self.1.0).filter(|excess| *excess > 0));
+        numbers
     }
 
     /// The meter with the state that these numbers encode. `None` if the limit cannot have written
     /// them.
     pub(crate) fn from_numbers(limit: Limit, numbers: &[u64]) -> Option<Self> {
         let mut meter = Self::new(limit);
-        match (&mut meter.0, Self::words(&limit)) {
-            (AlgorithmState::SlidingLog(_, state), _) => *state = sliding_log::State::from_numbers(numbers)?,
-            (_, Some(words)) if words == numbers.len() => meter = Self::load(limit, numbers),
-            _ => return None,
+        // A log's numbers are pairs.
+        let words = Self::words(&limit).unwrap_or(numbers.len() & !1);
+        let (state, excess) = numbers.split_at_checked(words)?;
+        match &mut meter.0 {
+            AlgorithmState::SlidingLog(_, log) => *log = sliding_log::State::from_numbers(state)?,
+            _ => meter = Self::load(limit, state),
         }
-        dispatch!(&meter.0, |algorithm, state| algorithm.can_write(state)).then_some(meter)
+        if !dispatch!(&meter.0, |algorithm, state| algorithm.can_write(state)) {
+            return None;
+        }
+        match excess {
+            [] => Some(meter),
+            [excess] => meter.with_excess(*excess),
+            _ => None,
+        }
     }
 
     /// The meter with the state that was packed into `words`.
