@@ -138,10 +138,10 @@ pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
         Algorithm::FixedWindow { period, .. } | Algorithm::SlidingWindow { period, .. } => {
             whole_micros("period", period)
         }
-        Algorithm::SlidingLog { limit: count, .. } if count.max(limit.max_debt()) > log_ceiling => {
-            let field = if count > log_ceiling { "limit" } else { "debt" };
-            let reason = "at most the log ceiling, because a sliding log stores every request";
-            refuse(field, count.max(limit.max_debt()).to_string(), reason)
+        Algorithm::SlidingLog { limit: count, .. } if limit.longest_log() > log_ceiling => {
+            let units = format!("{count} with a debt of {}", limit.max_debt());
+            let reason = "at most the store's log_ceiling in all; raise that, write a smaller debt, or choose a sliding window";
+            refuse("limit", units, reason)
         }
         Algorithm::SlidingLog { period, .. } => whole_micros("period", period),
         Algorithm::TokenBucket(only) => bucket(only).and_then(|()| payable(only)),

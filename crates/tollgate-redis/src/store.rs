@@ -116,7 +116,7 @@ impl RedisStore {
             deadline: Duration::from_millis(50),
             prefix: "tollgate".into(),
             time: TimeSource::Server,
-            log_ceiling: 10_000,
+            log_ceiling: 20_000,
             remember_denials: Duration::from_secs(1),
             on_change: None,
         })
@@ -178,7 +178,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The largest limit of a sliding log: 10 000 by default.
+    /// The most units of a sliding log, its limit and its debt together: 20 000 by default.
     #[must_use]
     pub const fn log_ceiling(mut self, ceiling: u64) -> Self {
         self.log_ceiling = ceiling;

@@ -251,7 +251,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
     let steps = prop::collection::vec((any_step(), any_span(), prop::bool::ANY), 1..120);
     property((any_rules(), steps), |((rules, other), steps)| {
         let went_back = Arc::new(AtomicBool::new(false));
-        let memory = MemoryStore::new().log_ceiling(10_000);
+        let memory = MemoryStore::new().log_ceiling(20_000);
         let twin = Twin { redis: redis().store(), memory, went_back: Arc::clone(&went_back) };
         let (first, limits) = (rules[0].clone(), rules[0].limits());
         let on_path = |limits: Limits| Override::new("rule-0", limits).matching("path", "/x");

@@ -96,7 +96,8 @@ impl Limiter {
     pub fn new(limit: Limit) -> Self {
         let store = MemoryStore::new();
         // A long log in source code is intended: the ceiling is for limits from configuration.
-        let store = if store.accepts(&limit).is_err() { store.log_ceiling(limit.capacity()) } else { store };
+        let store =
+            if store.accepts(&limit).is_err() { store.log_ceiling(limit.longest_log()) } else { store };
         Self::builder(RuleSet::per_client(limit)).store(store).assemble()
     }
 

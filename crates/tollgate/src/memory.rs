@@ -116,7 +116,7 @@ impl MemoryStore {
             room: Room::new(1_000_000),
             has_legacy: AtomicBool::new(false),
             on_full: OnFull::default(),
-            log_ceiling: 10_000,
+            log_ceiling: 20_000,
             sweep_interval: Duration::from_secs(60),
             idle_for: Duration::from_secs(300),
         }
@@ -148,10 +148,10 @@ impl MemoryStore {
         self
     }
 
-    /// Accepts sliding logs with at most this limit.
+    /// Accepts sliding logs whose limit and debt are at most this together: 20 000 by default.
     #[must_use]
-    pub const fn log_ceiling(mut self, limit: u64) -> Self {
-        self.log_ceiling = limit;
+    pub const fn log_ceiling(mut self, units: u64) -> Self {
+        self.log_ceiling = units;
         self
     }
 
@@ -227,18 +227,13 @@ impl Store for MemoryStore {
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         match limit.algorithm() {
-            Algorithm::SlidingLog { limit: count, .. } if count > self.log_ceiling => {
+            Algorithm::SlidingLog { limit: count, .. } if limit.longest_log() > self.log_ceiling => {
                 Err(Error::InvalidLimit {
                     field: "limit",
-                    value: count.to_string(),
-                    reason: "at most the store's log_ceiling for a sliding log; raise that, or choose a sliding window",
+                    value: format!("{count} with a debt of {}", limit.max_debt()),
+                    reason: "at most the store's log_ceiling in all; raise that, write a smaller debt, or choose a sliding window",
                 })
             }
-            Algorithm::SlidingLog { .. } if limit.max_debt() > self.log_ceiling => Err(Error::InvalidLimit {
-                field: "debt",
-                value: limit.max_debt().to_string(),
-                reason: "at most the store's log_ceiling for a sliding log; raise that, or choose a sliding window",
-            }),
             _ => Ok(()),
         }
     }

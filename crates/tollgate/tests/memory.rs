@@ -92,11 +92,15 @@ fn a3_a_log_above_the_ceiling_is_a_configuration_error_and_never_silently_smalle
     let error = Limiter::builder(rules.clone()).build().unwrap_err();
     assert_eq!(error.code(), "invalid_rule");
     assert!(error.to_string().contains("\"exact\"") && error.to_string().contains("10001"), "{error}");
-    let limiter = Limiter::builder(rules).store(MemoryStore::new().log_ceiling(20_000)).build().unwrap();
+    let limiter = Limiter::builder(rules).store(MemoryStore::new().log_ceiling(20_002)).build().unwrap();
     assert!(limiter.check("a").unwrap().allowed());
     let changed = RuleSet::new([Rule::new("exact", Limit::sliding_log(20_001, MINUTE))]).unwrap();
     assert_eq!(limiter.set_rules(changed).unwrap_err().code(), "invalid_rule");
     assert_eq!(limiter.rules().rules()[0].limits()[0].capacity(), 10_001, "nothing changed");
+    let with_debt = |debt| RuleSet::new([Rule::new("exact", Limit::sliding_log(10_001, MINUTE).debt(debt))]);
+    assert!(limiter.set_rules(with_debt(10_001).unwrap()).is_ok());
+    let error = limiter.set_rules(with_debt(10_002).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("10001 with a debt of 10002"), "the ceiling covers both: {error}");
 }
 
 #[test]

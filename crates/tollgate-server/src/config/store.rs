@@ -106,7 +106,7 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
         on_full: store.choice("on_full", &policies).map_or(OnFull::Deny, |policy| policy.value),
         sweep_interval: store.get_or("sweep_interval", 60 * SECOND),
         idle_for: store.get_or("idle_for", 300 * SECOND),
-        log_ceiling: at_least_one(&mut store, "log_ceiling").unwrap_or(10_000),
+        log_ceiling: at_least_one(&mut store, "log_ceiling").unwrap_or(20_000),
         coarse_clock: store.choice("clock", &clocks).is_some_and(|clock| clock.value),
         deadline: store.get_or("deadline", Duration::from_millis(50)),
         local_share: local_share.unwrap_or(0.25),

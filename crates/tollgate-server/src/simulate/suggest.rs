@@ -22,7 +22,7 @@ pub(super) use demand::{Demand, Peaks};
 pub(super) use paste::paste;
 pub(super) use search::{Bracket, DenialCount};
 
-/// The longest sliding log that is suggested: the default `log_ceiling` of a server.
+/// The longest sliding log that is suggested: with its debt, the default `log_ceiling` of a server.
 const LOG_MAX: u64 = 10_000;
 
 /// The share of clients, as one in so many, that the reserve of a bucket is for.

@@ -46,6 +46,12 @@ impl Limit {
         }
     }
 
+    /// The most units that a sliding log can keep: the limit and its debt.
+    #[must_use]
+    pub const fn longest_log(&self) -> u64 {
+        self.capacity().saturating_add(self.max_debt())
+    }
+
     /// Whether the debt is the default: one whole limit.
     #[must_use]
     pub const fn has_default_debt(&self) -> bool {
