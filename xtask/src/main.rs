@@ -11,7 +11,8 @@ const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
 cargo xtask laws N   the laws over N random cases each instead of 256: a campaign, run by hand
 cargo xtask truth N  the Redis script against the core, N random schedules of each kind instead of 1000
-cargo xtask kills N  the disk store's process killed N times in each mode instead of 100
+cargo xtask kills N  the disk store's process killed N times in each mode instead of 100, and processes
+                     with streams on disk and in Redis killed N times instead of 8
 cargo xtask fuzz N   the parser of the Redis protocol, fuzzed alone for N seconds
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
@@ -21,7 +22,7 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
   --simulate         10 million lines replayed under three limits and for suggestions, beside wc and zcat
   --instructions     only counts instructions with callgrind, and compares with the record
-cargo xtask pictures draws docs/algorithms.svg anew, and takes the screenshots of the tests' run";
+cargo xtask pictures draws docs/algorithms.svg and docs/budget.svg anew, and takes the screenshots of the tests' run";
 
 /// The screenshots that the tests of the dashboard and of `tollgate top` leave.
 const SCREENSHOTS: [&str; 4] = ["dashboard-light.png", "dashboard-dark.png", "client.png", "top.svg"];
@@ -144,9 +145,13 @@ fn truth(cases: &str) -> Result<(), String> {
 }
 
 fn kill(kills: &str) -> Result<(), String> {
-    let mut kill = in_workspace("cargo");
-    kill.args(["test", "--package", "tollgate-disk", "--test", "crash", "--", "--nocapture"]);
-    run("killing", kill.env("TOLLGATE_KILLS", kills))
+    let tests = [("tollgate-disk", "crash"), ("tollgate-disk", "streams"), ("tollgate-redis", "streams")];
+    for (package, test) in tests {
+        let mut kill = in_workspace("cargo");
+        kill.args(["test", "--package", package, "--test", test, "--", "--nocapture"]);
+        run("killing", kill.env("TOLLGATE_KILLS", kills))?;
+    }
+    Ok(())
 }
 
 /// libFuzzer, with the instrumentation that it needs: the flags that `cargo fuzz` gives without a
@@ -254,21 +259,12 @@ fn install_unless(works: &[&str], package: &str) -> Result<(), String> {
 }
 
 fn pictures() -> Result<(), String> {
-    let mut draw = in_workspace("cargo");
-    draw.args([
-        "run",
-        "--quiet",
-        "--package",
-        "tollgate",
-        "--example",
-        "picture",
-        "--",
-        "docs/algorithms.svg",
-    ]);
-    run("pictures", &mut draw)?;
+    for (example, file) in [("picture", "docs/algorithms.svg"), ("picture_budget", "docs/budget.svg")] {
+        cargo("pictures", &["run", "--quiet", "--package", "tollgate", "--example", example, "--", file])?;
+    }
     // The tests leave screenshots, so that they show what is tested.
     set_up()?;
-    let tests = ["test", "--package", "tollgate-server", "--test", "dashboard", "--test", "top"];
+    let tests = ["test", "--package", "tollgate-server", "--test", "it", "--", "dashboard", "top"];
     cargo("screenshots", &tests)?;
     for name in SCREENSHOTS {
         let (from, to) = (root().join("target/tmp/screenshots").join(name), root().join("docs").join(name));

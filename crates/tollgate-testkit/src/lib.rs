@@ -6,6 +6,7 @@
 //! * [`oracle`]: a reference implementation of each algorithm, slow and obvious, in rational
 //!   arithmetic.
 //! * [`FaultyStore`]: a store that fails, hangs and lies on command.
+//! * [`killed_streams`]: processes under SIGKILL, for a store that other processes can open.
 //! * [`MapCounter`]: the smallest [`Counter`](tollgate::Counter).
 //!
 //! The simulated clock is [`tollgate::ManualClock`]: a test makes it stand still, jump and run
@@ -25,6 +26,7 @@ mod faulty;
 mod laws;
 pub mod oracle;
 mod scenario;
+mod streams;
 mod world;
 
 pub use bound::max_admitted;
@@ -33,4 +35,5 @@ pub use counter_laws::CounterLaws;
 pub use faulty::{Fault, FaultyStore};
 pub use laws::Laws;
 pub use scenario::{Step, any_limit, replacements, steps};
+pub use streams::killed_streams;
 pub use world::{World, run};
