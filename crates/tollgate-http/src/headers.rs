@@ -220,6 +220,11 @@ pub fn policy_name(report: &Report) -> String {
 /// least remaining.
 pub(crate) fn enforcing(decision: &Decision) -> Reports {
     let limits = decision.limits();
+    if let [report] = limits.as_slice()
+        && !report.shadow
+    {
+        return limits;
+    }
     let has_least_left = |(index, report): &(usize, &Report)| {
         let left = |(index, report): (usize, &Report)| (report.outcome.remaining, index);
         let mut same = limits

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Response, StatusCode};
-use tollgate::{Decision, Limiter, MAX_COUNT, MemoryStore, RequestBuf, Store};
+use tollgate::{Decision, Error, Limiter, MAX_COUNT, MemoryStore, Request, RequestBuf, Store};
 use tower_layer::Layer;
 use tracing::warn;
 
@@ -197,20 +197,38 @@ impl<S, T> Layer<T> for RateLimitLayer<S> {
 }
 
 impl<S: Store> Gate<S> {
+    /// The decision on a request, if the store decides in memory.
+    pub(crate) fn check_in_memory(&self, head: Head<'_>) -> Option<Result<Decision, Error>> {
+        let limiter = self.limiter.in_memory()?;
+        if !limiter.counts_clients_alike() {
+            return Some(limiter.check(&self.request(head)));
+        }
+        let check = |client: &str| limiter.check(Request::client(client).cost(self.cost_of(head)));
+        let decided = self.identity.with_name(head, check);
+        Some(decided.unwrap_or_else(|| check(self.unidentified_client())))
+    }
+
     /// The request to the limiter.
     pub(crate) fn request<'a>(&self, head: Head<'a>) -> RequestBuf<'a> {
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(head).min(MAX_COUNT));
-        let client = self.identity.identify(head).unwrap_or_else(|| {
-            if self.unidentified.fetch_add(1, Ordering::Relaxed) == 0 {
-                warn!("{NO_IDENTITY}");
-            }
-            Cow::Borrowed(UNIDENTIFIED)
-        });
+        let client = self.identity.identify(head);
+        let client = client.unwrap_or_else(|| Cow::Borrowed(self.unidentified_client()));
         let custom = |name: &str| {
             let (_, extract) = self.attributes.iter().find(|(custom, _)| custom == name)?;
             Some(extract(head).map(Cow::Owned))
         };
-        self.limiter.with_rules(|rules| head.request_with(client, rules, custom)).cost(cost)
+        self.limiter.with_rules(|rules| head.request_with(client, rules, custom)).cost(self.cost_of(head))
+    }
+
+    fn cost_of(&self, head: Head<'_>) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(head).min(MAX_COUNT))
+    }
+
+    /// The client of a request without an identity, which is counted.
+    fn unidentified_client(&self) -> &'static str {
+        if self.unidentified.fetch_add(1, Ordering::Relaxed) == 0 {
+            warn!("{NO_IDENTITY}");
+        }
+        UNIDENTIFIED
     }
 
     /// The response to a denied request.

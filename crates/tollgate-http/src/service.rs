@@ -46,14 +46,13 @@ where
         let gate = &self.gate;
         if gate.by_response.is_none() {
             let head = Head::from(&request);
-            let decided = gate.limiter.in_memory().map(|limiter| limiter.check(&gate.request(head)));
-            if let Some(decided) = decided {
-                return match gate.verdict(head, decided) {
-                    Passage::Open(decision) => {
-                        ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision)
-                    }
-                    Passage::Closed(response) => ResponseFuture::denied(response),
-                };
+            match gate.check_in_memory(head) {
+                // A decision is large: it is moved once.
+                Some(Ok(decision)) if decision.allowed() => {
+                    return ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision);
+                }
+                Some(decided) => return ResponseFuture::denied(gate.refuse(head, decided)),
+                None => {}
             }
         }
         // The ready service goes into the future; its clone stays.
@@ -63,21 +62,13 @@ where
     }
 }
 
-/// The result of a check.
-enum Passage {
-    /// The request is admitted.
-    Open(Decision),
-    /// The request gets this response instead.
-    Closed(Response<Bytes>),
-}
-
 impl<S: Store> Gate<S> {
-    fn verdict(&self, head: Head<'_>, decided: Result<Decision, Error>) -> Passage {
+    /// The response to a request that is not admitted.
+    fn refuse(&self, head: Head<'_>, decided: Result<Decision, Error>) -> Response<Bytes> {
         match decided {
-            Ok(decision) if decision.allowed() => Passage::Open(decision),
-            Ok(decision) => Passage::Closed(self.deny(head, &decision)),
+            Ok(decision) => self.deny(head, &decision),
             // The store does not support the operation: deny.
-            Err(error) => Passage::Closed(broken(&error)),
+            Err(error) => broken(&error),
         }
     }
 }
@@ -108,10 +99,9 @@ where
     S: Store,
 {
     let asked = gate.request(Head::from(&request)).into_owned();
-    let decided = gate.limiter.check_async(&asked).await;
-    match gate.verdict(Head::from(&request), decided) {
-        Passage::Open(decision) => Ok(pass(inner.call(request).await?, &gate.headers, &decision)),
-        Passage::Closed(response) => Ok(response.map(ResponseBody::denied)),
+    match gate.limiter.check_async(&asked).await {
+        Ok(decision) if decision.allowed() => Ok(pass(inner.call(request).await?, &gate.headers, &decision)),
+        decided => Ok(gate.refuse(Head::from(&request), decided).map(ResponseBody::denied)),
     }
 }
 

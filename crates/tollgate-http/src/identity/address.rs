@@ -1,6 +1,6 @@
 //! The address of a client: the peer's, or the one that trusted proxies forward for.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::header::{FORWARDED, HeaderName};
 use ipnet::IpNet;
@@ -76,15 +76,19 @@ impl Default for ClientAddress {
 }
 
 impl ClientAddress {
-    /// The client's address, as text.
-    pub(super) fn of(&self, head: Head<'_>) -> Option<String> {
+    /// Calls `f` with the client's address, as text. Most clients have IPv4, whose text is not
+    /// allocated.
+    pub(super) fn with_name<R>(&self, head: Head<'_>, f: impl FnOnce(&str) -> R) -> Option<R> {
         let peer = head.peer()?.to_canonical();
         let client = match &self.proxies.trust {
             Trust::Nobody => peer,
             Trust::Networks(networks) => self.behind_networks(head, peer, networks),
             Trust::Hops(count) => self.behind_hops(head, peer, *count),
         };
-        Some(self.name(client))
+        Some(match client {
+            IpAddr::V4(address) => with_text(address, f),
+            IpAddr::V6(_) => f(&self.name(client)),
+        })
     }
 
     /// The name of a peer that is not a trusted proxy. With trusted hops, every peer is one.
@@ -133,19 +137,22 @@ impl ClientAddress {
                 format!("{}/{}", Ipv6Addr::from(network), self.ipv6_prefix)
             }
             IpAddr::V6(address) => address.to_string(),
-            IpAddr::V4(address) => {
-                // Formats as `to_string` does, in a third of the time: most clients have IPv4.
-                let mut name = String::with_capacity(15);
-                for octet in address.octets() {
-                    if !name.is_empty() {
-                        name.push('.');
-                    }
-                    name.push_str(itoa::Buffer::new().format(octet));
-                }
-                name
-            }
+            IpAddr::V4(address) => with_text(address, str::to_owned),
         }
     }
+}
+
+/// Calls `f` with the text of an address. Formats as `to_string` does, in a third of the time and
+/// without an allocation.
+fn with_text<R>(address: Ipv4Addr, f: impl FnOnce(&str) -> R) -> R {
+    let (mut text, mut end) = ([b'.'; 15], 0);
+    for octet in address.octets() {
+        let (mut buffer, start) = (itoa::Buffer::new(), if end == 0 { 0 } else { end + 1 });
+        let digits = buffer.format(octet).as_bytes();
+        end = start + digits.len();
+        text[start..end].copy_from_slice(digits);
+    }
+    f(std::str::from_utf8(&text[..end]).unwrap_or_default())
 }
 
 #[cfg(test)]

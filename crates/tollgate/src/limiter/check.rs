@@ -40,6 +40,13 @@ impl<S: Store> InMemory<'_, S> {
         self.shared.check(self.memory, &request)
     }
 
+    /// Whether every rule in force applies to every client alike, so that a request needs no other
+    /// attribute than its client.
+    #[must_use]
+    pub fn counts_clients_alike(&self) -> bool {
+        self.shared.rules.plain().is_some()
+    }
+
     /// Checks requests one after the other, as [`Limiter::check_many`](crate::Limiter::check_many)
     /// does.
     pub fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
