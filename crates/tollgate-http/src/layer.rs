@@ -105,8 +105,8 @@ impl<S> RateLimitLayer<S> {
     ///
     /// A request that is cancelled before its response is charged its estimate: a client cannot
     /// hang up to ask for free. So is a request whose response takes longer than `ttl`; if its
-    /// actual cost is higher, the client's budgets are charged the difference, stopping at empty.
-    /// The header fields have the numbers while the estimate was held.
+    /// actual cost is higher, the difference is [recorded](tollgate::Limiter::record). The header
+    /// fields have the numbers while the estimate was held.
     ///
     /// ```
     /// use std::time::Duration;

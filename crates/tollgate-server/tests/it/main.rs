@@ -38,6 +38,7 @@ mod explain;
 mod first_hour;
 mod first_light;
 mod full;
+mod llm;
 mod mistakes;
 mod openapi;
 mod operations;
