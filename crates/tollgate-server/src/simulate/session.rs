@@ -15,9 +15,6 @@ use super::trace::{self, Trace};
 use super::traffic::Traffic;
 use super::trial::Trial;
 
-/// Passes of a search for one kind of limit.
-const SEARCH_PASSES_MAX: u32 = 3;
-
 /// The logs, and what is known about them.
 pub(super) struct Session<'a> {
     options: &'a Options,
@@ -169,13 +166,10 @@ impl<'a> Session<'a> {
         Ok(found.collect())
     }
 
-    /// Narrows the brackets, a few passes long.
+    /// Narrows the brackets until all are narrow: seven times in each pass, so a handful of passes.
     fn search(&mut self, brackets: &mut [Option<Bracket>]) -> Result<(), String> {
         let at_most = self.options.at_most.of(self.traffic.requests);
-        for _ in 0..SEARCH_PASSES_MAX {
-            if brackets.iter().flatten().all(Bracket::is_narrow) {
-                break;
-            }
+        while !brackets.iter().flatten().all(Bracket::is_narrow) {
             let trials = brackets.iter().map(|bracket| {
                 bracket.as_ref().map_or_else(|| Ok(Vec::new()), |bracket| bracket.trials(self.options.per))
             });

@@ -1,7 +1,8 @@
 """Runs a program in a pseudo-terminal of 80 columns and 24 lines, and plays a script on it.
 
 The script is a list of steps as JSON: ["see", text], ["miss", text] (waits until the screen does
-not have it), ["type", keys], ["draw", file]. The emulator is pyte, so the program's bytes are
+not have it), ["wrote", text] (waits until the program has written it, shown or not by now),
+["type", keys], ["draw", file]. The emulator is pyte, so the program's bytes are
 interpreted as a terminal would. At the end the program's exit code and whether it left the screen
 as it was are printed.
 """
@@ -74,6 +75,10 @@ for verb, argument in steps:
         os.write(terminal, argument.encode())
     elif verb == "draw":
         draw(argument)
+    elif verb == "wrote":
+        while argument.encode() not in raw:
+            if not read():
+                sys.exit(f"waited for {argument!r} to be written:\n{raw[-4000:]!r}")
     else:
         while (argument in shown()) != (verb == "see"):
             if not read():

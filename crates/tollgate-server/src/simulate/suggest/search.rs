@@ -47,14 +47,18 @@ impl Bracket {
         Self { shape, too_small: 0, fits }
     }
 
-    /// Whether the size is found, to one percent.
+    /// Whether the size is found: the one that fits is at most one percent above the smallest that
+    /// may.
     pub(crate) const fn is_narrow(&self) -> bool {
-        self.fits - self.too_small <= 1 + self.fits / 100
+        self.fits * 100 <= (self.too_small + 1) * 101
     }
 
-    /// The sizes to try next, at equal ratios: a limit of 10 or 11 differs as much as one of 100 or
-    /// 110.
+    /// The sizes to try next, none if the bracket is narrow. They are at equal ratios: a limit of 10
+    /// or 11 differs as much as one of 100 or 110.
     fn sizes(&self) -> Vec<u64> {
+        if self.is_narrow() {
+            return Vec::new();
+        }
         let (low, high) = (self.too_small.max(1), self.fits);
         let size = |step: u32| {
             let share = f64::from(step) / f64::from(u32::try_from(TRIED).unwrap_or(1) + 1);
@@ -66,6 +70,7 @@ impl Bracket {
         sizes
     }
 
+    /// The trials of the next pass.
     pub(crate) fn trials(&self, period: Duration) -> Result<Vec<DenialCount>, String> {
         let trial = |size| {
             let candidate = Candidate::of_limit(self.shape.limit(size, period)?)?;
@@ -76,12 +81,16 @@ impl Bracket {
 
     /// Narrows the bracket by what its trials denied.
     pub(crate) fn narrow(&mut self, trials: &[DenialCount], at_most: u64) {
-        for trial in trials {
-            if trial.denied <= at_most {
-                self.fits = self.fits.min(trial.size);
-            }
-        }
-        let smaller = trials.iter().map(|trial| trial.size).filter(|size| *size < self.fits);
+        let tried: Vec<(u64, bool)> =
+            trials.iter().map(|trial| (trial.size, trial.denied <= at_most)).collect();
+        self.narrow_by(&tried);
+    }
+
+    /// Narrows the bracket by sizes and whether they fit.
+    fn narrow_by(&mut self, tried: &[(u64, bool)]) {
+        let fitting = tried.iter().filter(|(_, fits)| *fits).map(|(size, _)| *size);
+        self.fits = fitting.min().unwrap_or(self.fits).min(self.fits);
+        let smaller = tried.iter().map(|(size, _)| *size).filter(|size| *size < self.fits);
         self.too_small = smaller.max().unwrap_or(self.too_small).max(self.too_small);
     }
 }
@@ -104,25 +113,23 @@ const fn rounded(size: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate::MAX_COUNT;
 
     #[test]
-    fn the_smallest_size_that_fits_is_found_in_few_passes() {
-        for (wanted, largest) in [(1, 1), (1, 9_000), (137, 150), (777, 5_000), (8_999, 9_000)] {
+    fn the_smallest_size_that_fits_is_found_to_one_percent_in_few_passes() {
+        let small = (1..=600).flat_map(|wanted| [(wanted, 600), (wanted, 9_000)]);
+        let large = [(123_456_789, 1_000_000_000), (1, MAX_COUNT), (MAX_COUNT, MAX_COUNT)];
+        for (wanted, largest) in small.chain(large) {
             let mut bracket = Bracket::up_to(Shape::FixedWindow, largest);
             let mut passes = 0;
             while !bracket.is_narrow() {
-                let mut trials = bracket.trials(Duration::from_secs(60)).unwrap();
-                for trial in &mut trials {
-                    trial.denied = u64::from(trial.size < wanted);
-                }
-                bracket.narrow(&trials, 0);
+                let tried: Vec<_> = bracket.sizes().into_iter().map(|size| (size, size >= wanted)).collect();
+                bracket.narrow_by(&tried);
                 passes += 1;
+                assert!(passes <= 6, "{wanted} of {largest}");
             }
-            assert!(
-                bracket.fits >= wanted && bracket.fits <= wanted + wanted / 100 + 1,
-                "{wanted}: {bracket:?}"
-            );
-            assert!(passes <= 6, "{wanted}: {passes}");
+            let fits = bracket.fits;
+            assert!((wanted..=wanted + wanted / 100).contains(&fits), "{wanted} of {largest}: {fits}");
         }
     }
 }
