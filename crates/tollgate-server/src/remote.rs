@@ -1,7 +1,7 @@
 //! A client of the HTTP API, for the commands that ask a running server.
 //!
 //! The address and the token come from flags, or else from the environment, or else from a file.
-//! Names of clients are printed with their control characters escaped.
+//! What others chose, such as the names of clients, is printed with its control characters escaped.
 
 use std::fmt;
 use std::fs;
@@ -17,6 +17,7 @@ use ureq::Body;
 use ureq::http::{Request, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
+use crate::printable::printable;
 use crate::secret::Secret;
 
 pub(crate) mod check;
@@ -142,7 +143,8 @@ impl Remote {
             }
             Ok(_) if status == 401 => format!("{server} needs the admin token; {}", target::TOKEN_HELP),
             Ok(problem) => {
-                format!("{server} answered {status}: {}", problem["detail"].as_str().unwrap_or(body))
+                let detail = problem["detail"].as_str().unwrap_or(body);
+                format!("{server} answered {status}: {}", printable(detail))
             }
             Err(_) => format!("{server} answered {status} and is not a tollgate server; check --server"),
         }

@@ -12,17 +12,25 @@ export function client(name) {
   const message = element("p", { id: "message", role: "alert" });
   let [limits, timer, isOpen] = [[], null, true];
 
+  /** Returns whether to ask again: not if the user would not enter a token. */
   const load = async () => {
     try {
       const answer = await request("GET", path);
-      if (!isOpen) return;
+      if (!isOpen) return false;
       limits = answer.limits;
       budgets.replaceChildren(element("h2", {}, "Budgets"), ...budgetView(answer));
       denials.replaceChildren(element("h2", {}, "Last denials"), denialView(answer.denials));
       fillRules(node, limits);
     } catch (error) {
       budgets.replaceChildren(element("h2", {}, "Budgets"), element("p", { class: "bad" }, error.message));
+      return error.status !== 401;
     }
+    return true;
+  };
+  const refresh = async () => {
+    const goesOn = await load();
+    clearTimeout(timer);
+    if (isOpen && goesOn) timer = setTimeout(refresh, REFRESH_MS);
   };
   const change = async (done, method, part, body) => {
     try {
@@ -33,20 +41,19 @@ export function client(name) {
       message.className = "bad";
       message.textContent = error.message;
     }
-    await load();
+    await refresh();
   };
   const node = element("div", {},
     element("h2", {}, "Client ", element("span", { class: "name", id: "client-name" }, visible(name))),
     message, budgets, actions(change), denials,
     element("p", {}, element("a", { href: `#/explain/${new URLSearchParams({ client: name })}` }, "Explain a request of this client")));
-  load();
-  timer = setInterval(load, REFRESH_MS);
+  refresh();
   const countdown = setInterval(() => {
     for (const cell of node.querySelectorAll("[data-reset]")) cell.textContent = untilReset(Number(cell.dataset.reset));
   }, 1000);
   const close = () => {
     isOpen = false;
-    clearInterval(timer);
+    clearTimeout(timer);
     clearInterval(countdown);
   };
   return { title: visible(name), node, close };
@@ -105,5 +112,7 @@ function fillRules(node, limits) {
   const select = node.querySelector("#own-rule");
   const names = [...new Set(limits.map((limit) => limit.rule))];
   if (names.join("\n") === [...select.options].map((option) => option.value).join("\n")) return;
+  const chosen = select.value;
   select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+  if (names.includes(chosen)) select.value = chosen;
 }

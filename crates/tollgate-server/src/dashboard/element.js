@@ -32,10 +32,11 @@ export function clientHash(name) {
   return `#/client/${encodeURIComponent(name)}`;
 }
 
-/** A name with its control and direction characters made visible. */
+/** A name with its control and direction characters made visible. A backslash is doubled, so that
+ * no name looks like another's escape. */
 export function visible(name) {
-  const escape = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
-  return String(name).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu, escape);
+  const escape = (char) => (char === "\\" ? "\\\\" : `\\u{${char.codePointAt(0).toString(16)}}`);
+  return String(name).replace(/[\\\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu, escape);
 }
 
 /** A table with a caption, headings and rows of cells. */

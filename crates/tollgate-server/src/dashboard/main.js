@@ -50,6 +50,12 @@ document.getElementById("find").addEventListener("submit", (event) => {
   location.hash = clientHash(new FormData(event.target).get("client"));
 });
 
+// A fragment of the address is a page, so this link cannot be one.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  root.focus();
+});
+
 show();
 
 follow(

@@ -81,7 +81,7 @@ fn verdict(answer: &Value, allowed: bool) -> String {
         (false, None) => "denied: no rule covers the request".into(),
     };
     if !allowed {
-        let _ = match answer["retry"]["time"].as_str() {
+        let _ = match answer["retry"]["time"].as_str().map(printable) {
             Some(time) => write!(out, "; admitted in {} ({time})", wait(&answer["retryAfterMs"])),
             None => write!(out, "; it is never admitted at this cost"),
         };

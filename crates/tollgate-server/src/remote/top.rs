@@ -3,8 +3,8 @@
 //! A thread reads the server's event stream, and reads it again after a failure. This thread draws
 //! and takes keys. The terminal is restored however it ends.
 
-use std::io::{self, BufRead, BufReader, IsTerminal as _};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Read as _};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,12 @@ const POLL: Duration = Duration::from_millis(100);
 /// The wait before a lost stream is opened again.
 const RETRY: Duration = SECOND;
 
+/// The longest line of the stream. A snapshot of as many rules as there can be has far less.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// The news that wait while the terminal is stopped. The server keeps none for a slow viewer.
+const NEWS_MAX: usize = 2;
+
 /// News of the stream.
 enum News {
     Snapshot(Box<Snapshot>),
@@ -42,7 +48,7 @@ pub(crate) fn top(remote: Remote) -> Result<(), String> {
     // A wrong token or address is an error now, not a page that never fills.
     let first = remote.stream("/v1/live")?;
     let mut state = State::new(remote.server());
-    let (sender, news) = channel();
+    let (sender, news) = sync_channel(NEWS_MAX);
     thread::spawn(move || follow(&remote, first, &sender));
     let failed = |error: io::Error| format!("the terminal failed: {error}");
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -76,7 +82,7 @@ fn show(terminal: &mut ratatui::DefaultTerminal, state: &mut State, news: &Recei
 }
 
 /// Reads streams, one after another, until nobody listens.
-fn follow(remote: &Remote, first: impl BufRead, news: &Sender<News>) {
+fn follow(remote: &Remote, first: impl BufRead, news: &SyncSender<News>) {
     let mut ended = read(first, news);
     while let Some(reason) = ended {
         if news.send(News::Lost(reason)).is_err() {
@@ -91,19 +97,22 @@ fn follow(remote: &Remote, first: impl BufRead, news: &Sender<News>) {
 }
 
 /// Reads a stream to its end. `None` if nobody listens.
-fn read(stream: impl BufRead, news: &Sender<News>) -> Option<String> {
-    for line in stream.lines() {
-        let line = match line {
-            Ok(line) => line,
+fn read(mut stream: impl BufRead, news: &SyncSender<News>) -> Option<String> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) => return Some("the server closed the stream".into()),
+            Ok(_) if !line.ends_with(b"\n") => return Some("the stream ended within a line".into()),
+            Ok(_) => {}
             Err(error) => return Some(format!("the stream broke: {error}")),
-        };
-        let Some(json) = line.strip_prefix("data: ") else { continue };
-        match serde_json::from_str(json) {
+        }
+        let Some(json) = line.strip_prefix(b"data: ") else { continue };
+        match serde_json::from_slice(json) {
             Ok(snapshot) => news.send(News::Snapshot(Box::new(snapshot))).ok()?,
             Err(error) => return Some(format!("not a snapshot of this version: {error}")),
         }
     }
-    Some("the server closed the stream".into())
 }
 
 impl Remote {
@@ -124,5 +133,20 @@ impl Remote {
             return Err(self.refused(status, &body));
         }
         Ok(BufReader::new(response.into_body().into_reader()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_end_is_no_snapshot_and_not_kept() {
+        let (sender, news) = sync_channel(NEWS_MAX);
+        let endless = BufReader::new(io::repeat(b'x'));
+        assert_eq!(read(endless, &sender).as_deref(), Some("the stream ended within a line"));
+        assert_eq!(read(&b"event: snapshot\n"[..], &sender).as_deref(), Some("the server closed the stream"));
+        assert!(read(&b"data: {}\n"[..], &sender).unwrap().starts_with("not a snapshot of this version"));
+        assert!(news.try_recv().is_err());
     }
 }

@@ -128,6 +128,11 @@ fn play(scenario: &str) {
 }
 
 #[test]
+fn a_user_who_declines_to_enter_a_token_is_not_asked_again() {
+    play("declined");
+}
+
+#[test]
 fn numbers_follow_traffic_over_all_three_protocols_in_both_themes() {
     play("numbers");
 }

@@ -37,10 +37,29 @@ async function enter(page, token) {
 }
 
 async function shows(page, selector, text) {
-  await page.locator(selector, { hasText: text }).first().waitFor({ timeout: 15_000 });
+  await page.locator(selector, { hasText: text }).first().waitFor({ timeout: 60_000 });
 }
 
 const scenarios = {
+  /** A user who declines to enter a token is not asked again, and the link to the page keeps the page. */
+  async declined(browser) {
+    const page = await open(browser);
+    await page.locator("#token[open]").waitFor();
+    await page.keyboard.press("Escape");
+    await page.clock.install();
+    await page.evaluate(() => { location.hash = "#/client/alice"; });
+    await page.locator("#token[open]").waitFor();
+    await page.keyboard.press("Escape");
+    await shows(page, "#budgets", "there is no admin token");
+    await page.clock.runFor(60_000);
+    assert.equal(await page.locator("#token[open]").count(), 0);
+    await page.locator(".skip").focus();
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "page");
+    await shows(page, "#client-name", "alice");
+    return page;
+  },
+
   /** Numbers follow traffic over all three protocols, in both themes and on a telephone. */
   async numbers(browser) {
     const page = await open(browser, { colorScheme: "light" });
@@ -68,6 +87,7 @@ const scenarios = {
     assert.equal(await page.evaluate(() => document.activeElement.textContent), "bob");
     const colour = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const light = await colour();
+    await page.evaluate(() => document.activeElement.blur());
     await page.screenshot({ path: `${SCREENSHOTS}/dashboard-light.png` });
     await page.emulateMedia({ colorScheme: "dark" });
     assert.notEqual(await colour(), light, "two themes");
