@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 mod prose;
 mod simulate;
+mod viewers;
 
 const HELP: &str = "\
 cargo xtask test     format, lints, all tests, interleavings, doctests, docs: what CI runs
@@ -21,6 +22,7 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --redis            a node with a real Redis beside redis-benchmark and a rival's
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
   --simulate         10 million lines replayed under three limits and for suggestions, beside wc and zcat
+  --viewers          a server under load and idle, without and with fifty viewers of its dashboard
   --instructions     only counts instructions with callgrind, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg and docs/budget.svg anew, and takes the screenshots of the tests' run";
 
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["bench", "--server", part @ ("http" | "resp" | "grpc")] => bench_servers(&["server", part]),
         ["bench", "--redis"] => bench_redis(),
         ["bench", "--simulate"] => simulate::bench(),
+        ["bench", "--viewers"] => viewers::bench(),
         ["bench", "--disk"] => bench_with("disk", &["disk"]),
         ["pictures"] => pictures(),
         _ => Err(format!("what should be done?\n\n{HELP}")),
