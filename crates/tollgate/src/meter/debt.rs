@@ -147,6 +147,7 @@ mod tests {
     #[test]
     fn b11_an_excess_does_not_outlive_its_window() {
         let mut meter = lowered(Limit::fixed_window, 10, Limit::fixed_window(4, MINUTE));
+        assert!(!meter.is_packed());
         let next = NOW.saturating_add(MINUTE);
         assert!(meter.decide(next, 4).allowed());
         assert!(meter.is_packed());
@@ -167,6 +168,7 @@ mod tests {
         for build in [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log] {
             let meter = lowered(build, 10, build(4, MINUTE));
             let state = meter.state();
+            assert_eq!(state.numbers.last(), Some(&6));
             assert_eq!(Meter::from_state(meter.limit(), &state), Some(meter));
         }
     }
