@@ -3,6 +3,9 @@
 #[expect(dead_code, reason = "not every test needs all of it")]
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use common::{get, send, serve};
 use tollgate::{Limit, Limiter, ManualClock, Rule, RuleSet, SECOND, Timestamp};
 use tonic::Code;
@@ -16,6 +19,56 @@ mod plans;
 #[path = "../examples/tonic.rs"]
 #[expect(dead_code, reason = "its main is not needed here")]
 mod service;
+
+/// The service of the README as it is, except that it listens on a free port.
+mod readme {
+    mod tokio {
+        pub(super) use ::tokio::*;
+
+        pub(super) mod net {
+            pub(in super::super) struct TcpListener;
+
+            impl TcpListener {
+                pub(in super::super) async fn bind(
+                    address: &str,
+                ) -> std::io::Result<::tokio::net::TcpListener> {
+                    assert_eq!(address, "127.0.0.1:3000");
+                    let listener = ::tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+                    super::super::LISTENS.set(listener.local_addr()?).expect("one start");
+                    Ok(listener)
+                }
+            }
+        }
+    }
+
+    pub(super) static LISTENS: std::sync::OnceLock<SocketAddr> = std::sync::OnceLock::new();
+
+    pub(super) fn start() -> SocketAddr {
+        std::thread::spawn(main);
+        *LISTENS.wait()
+    }
+
+    include!("common/readme.rs");
+}
+
+/// The README's door to axum, as it is pasted.
+#[test]
+fn f1_the_readmes_service_answers_and_denies() {
+    let snippet = concat!("```rust,no_run\n", include_str!("common/readme.rs"), "```");
+    assert!(include_str!("../../../README.md").contains(snippet), "tests/common/readme.rs is the README's");
+    let mut stream = TcpStream::connect(readme::start()).unwrap();
+    // More within moments than ten and what a second refills.
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(60);
+    stream
+        .write_all(
+            format!("{request}GET /no HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes(),
+        )
+        .unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert!(answers.starts_with("HTTP/1.1 200 OK\r\n") && answers.contains("hello"), "{answers}");
+    assert!(answers.contains("HTTP/1.1 429 ") && answers.contains("\r\nretry-after: 1\r\n"), "{answers}");
+}
 
 #[tokio::test]
 async fn c4_plans_have_their_own_limits_and_nobody_can_pass_for_another() {
