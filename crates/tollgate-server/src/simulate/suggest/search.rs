@@ -53,8 +53,8 @@ impl Bracket {
         self.fits * 100 <= (self.too_small + 1) * 101
     }
 
-    /// The sizes to try next, none if the bracket is narrow. They are at equal ratios: a limit of 10
-    /// or 11 differs as much as one of 100 or 110.
+    /// The sizes to try next, none if the bracket is narrow. They are at equal ratios: a limit of
+    /// 10 or 11 differs as much as one of 100 or 110.
     fn sizes(&self) -> Vec<u64> {
         if self.is_narrow() {
             return Vec::new();
