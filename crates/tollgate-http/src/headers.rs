@@ -98,7 +98,7 @@ impl Headers {
         for report in &enforcing(decision) {
             policies.member(report);
             policies.integer(b";q=", report.limit.capacity());
-            policies.integer(b";w=", seconds(report.limit.period()).max(1));
+            policies.integer(b";w=", seconds(window_of(report)).max(1));
             if let Some(unit) = &self.unit {
                 policies.0.extend_from_slice(b";qu=");
                 policies.string(unit);
@@ -172,7 +172,7 @@ impl Members {
 
 fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
     let Some(report) = decision.deciding() else { return };
-    let (limit, window) = (report.limit.capacity(), seconds(report.limit.period()).max(1));
+    let (limit, window) = (report.limit.capacity(), seconds(window_of(&report)).max(1));
     headers.insert(RATELIMIT_LIMIT, limit.into());
     headers.insert(RATELIMIT_REMAINING, report.outcome.remaining.into());
     headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, &report).into());
@@ -235,6 +235,11 @@ pub(crate) fn enforcing(decision: &Decision) -> Reports {
     };
     let enforcing = limits.iter().enumerate().filter(|(_, report)| !report.shadow);
     enforcing.filter(has_least_left).map(|(_, report)| *report).collect()
+}
+
+/// The time in which the whole limit comes back; of a calendar window, the length of this one.
+fn window_of(report: &Report) -> Duration {
+    report.limit.period_at(report.outcome.now)
 }
 
 fn seconds_until_growth(decision: &Decision, report: &Report) -> u64 {

@@ -10,6 +10,7 @@
 //! [`Limiter`](tollgate::Limiter).
 
 mod blocks;
+mod calendar;
 mod connection;
 mod denials;
 mod key;

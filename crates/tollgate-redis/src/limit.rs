@@ -44,6 +44,9 @@ impl LimitText<'_> {
                 let (aligned, counts) = (u8::from(aligned), u8::from(count_denied));
                 write!(f, "f {limit} {} {aligned} {counts}", period.as_micros())
             }
+            Algorithm::CalendarWindow { limit, unit, zone, count_denied } => {
+                write!(f, "m {limit} {unit} {zone} {}", u8::from(count_denied))
+            }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
                 write!(f, "s {limit} {} {}", period.as_micros(), u8::from(count_denied))
             }
@@ -138,6 +141,7 @@ pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
         Algorithm::FixedWindow { period, .. } | Algorithm::SlidingWindow { period, .. } => {
             whole_micros("period", period)
         }
+        Algorithm::CalendarWindow { .. } => Ok(()),
         Algorithm::SlidingLog { limit: count, .. } if limit.longest_log() > log_ceiling => {
             let units = format!("{count} with a debt of {}", limit.max_debt());
             let reason = "at most the store's log_ceiling in all; raise that, write a smaller debt, or choose a sliding window";
@@ -169,6 +173,7 @@ mod tests {
         assert_eq!(text("10/60s fixed"), "f 10 60000000 0 0");
         assert_eq!(text("10/60s fixed aligned"), "f 10 60000000 1 0");
         assert_eq!(text("10/60s fixed counting denied"), "f 10 60000000 0 1");
+        assert_eq!(text("10/day at Europe/Berlin debt 3"), "m 10 day Europe/Berlin 0 d3");
         assert_eq!(text("50/hour sliding"), "s 50 3600000000 0");
         assert_eq!(text("100/min log"), "l 100 60000000");
         assert_eq!(text("10/minute"), "b 10 6000000000 1000 0");

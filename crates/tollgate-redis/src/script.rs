@@ -10,6 +10,7 @@ use tollgate::{
     Until, Verdict,
 };
 
+use crate::calendar::Windows;
 use crate::limit::LimitText;
 
 /// The source of the script, to read it or to load it ahead of traffic. It restates the core's
@@ -19,6 +20,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/fast.lua"),
     include_str!("script/algorithm.lua"),
     include_str!("script/fixed_window.lua"),
+    include_str!("script/calendar_window.lua"),
     include_str!("script/sliding_window.lua"),
     include_str!("script/sliding_log.lua"),
     include_str!("script/token_bucket.lua"),
@@ -101,6 +103,7 @@ pub(crate) fn command(
     tickets: &[String],
     now: Timestamp,
     time: TimeSource,
+    windows: &Windows,
     with_source: bool,
 ) -> Result<Cmd, StoreError> {
     let mut command = Cmd::with_capacity(9 + 4 * charges.len(), 128 + 64 * charges.len());
@@ -136,6 +139,7 @@ pub(crate) fn command(
         Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
+    command.arg(windows.argument());
     Ok(command)
 }
 

@@ -8,6 +8,7 @@ use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
 
 use redis::Value;
 
+use crate::calendar::Windows;
 use crate::connection::error_text;
 use crate::denials::Denials;
 use crate::key::parse_name;
@@ -292,15 +293,28 @@ impl Shared {
         now: Timestamp,
     ) -> Result<Reply, StoreError> {
         let slot = charges.first().map_or(0, |charge| charge.slot);
-        let send =
-            async |with_source: bool| match command(verb, charges, tickets, now, self.time, with_source) {
+        let mut windows = Windows::of(charges, now);
+        loop {
+            let send = async |with_source: bool| match command(
+                verb,
+                charges,
+                tickets,
+                now,
+                self.time,
+                &windows,
+                with_source,
+            ) {
                 Ok(command) => self.link.send(slot, &command).await,
                 Err(error) => Err(SendError::Store(error)),
             };
-        let answer = match send(false).await {
-            Err(SendError::NoScript) => send(true).await,
-            answer => answer,
-        };
-        parse_reply(&answer?, verb, charges)
+            let answer = match send(false).await {
+                Err(SendError::NoScript) => send(true).await,
+                answer => answer,
+            }?;
+            // Each round adds a window that was missing, and the moments of a request are few.
+            if !windows.add_requested(&answer) {
+                return parse_reply(&answer, verb, charges);
+            }
+        }
     }
 }

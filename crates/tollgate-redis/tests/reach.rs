@@ -11,8 +11,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tollgate::{
-    Cause, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override, Request,
-    Rule, RuleSet, SECOND, Timestamp, TokioClock,
+    Algorithm, Cause, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override,
+    Request, Rule, RuleSet, SECOND, Timestamp, TokioClock,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
@@ -45,7 +45,9 @@ fn a_user_needs_only_the_commands_of_the_script_on_keys_with_the_prefix() {
     acl.extend(COMMANDS.split(' '));
     assert_eq!(root(&acl), "OK");
     let url = format!("redis://tollgate:p%40ss%3Aw%2Frd@127.0.0.1:{}", redis.port);
-    for limit in ["10/h fixed", "10/h sliding", "10/h log", "10/h", "5 refill 5/h reserve 5 refill 1/h"] {
+    for limit in
+        ["10/month", "10/h fixed", "10/h sliding", "10/h log", "10/h", "5 refill 5/h reserve 5 refill 1/h"]
+    {
         let limiter = limiter(RedisStore::open(&url).unwrap(), limit.parse().unwrap());
         assert!(check(&limiter, "a").allowed(), "{limit}");
         assert!(run(limiter.reset("a")).is_ok());
@@ -284,4 +286,28 @@ fn names_in_redis_are_readable_and_no_two_budgets_share_one() {
         "tollgate:{p,/x}[method=POST%5D,path=/x*]:both:0",
     ];
     assert_eq!(names, expected);
+}
+
+#[test]
+fn c9_a_window_of_the_calendar_is_that_of_redis_clock() {
+    // The caller's clock is wrong by years. It hands in the wrong windows, and the script asks for
+    // the right ones.
+    let redis = Redis::start(&[]);
+    for wrong in [Timestamp::from_secs(1_000_000_000), Timestamp::from_secs(4_000_000_000)] {
+        for notation in ["10/hour at Asia/Kathmandu", "10/day at Europe/Berlin", "10/month", "10/year"] {
+            let limit: Limit = notation.parse().unwrap();
+            let Algorithm::CalendarWindow { unit, zone, .. } = limit.algorithm() else {
+                panic!("not a calendar window")
+            };
+            let prefix = common::unique();
+            let store = RedisStore::builder(&redis.url()).unwrap().prefix(&prefix).build().unwrap();
+            let builder = Limiter::builder(RuleSet::per_client(limit)).store(store);
+            let limiter = builder.clock(ManualClock::at(wrong)).deadline(10 * SECOND).build().unwrap();
+            for left in [9, 8] {
+                let decision = check(&limiter, "a");
+                let window = zone.window(unit, decision.now());
+                assert_eq!((decision.remaining(), decision.reset_at()), (left, window.end), "{notation}");
+            }
+        }
+    }
 }

@@ -12,8 +12,9 @@ use common::Redis;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{
-    Algorithm, Answer, Applied, Bucket, Cause, Charge, Error, Limit, Limits, MemoryStore, Meter, OnExpiry,
-    Op, Outcome, Override, Request, Rule, RuleSet, SECOND, Store, StoreError, Timestamp, Verdict,
+    Algorithm, Answer, Applied, Bucket, CalendarUnit, Cause, Charge, Error, Limit, Limits, MemoryStore,
+    Meter, OnExpiry, Op, Outcome, Override, Request, Rule, RuleSet, SECOND, Store, StoreError, Timestamp,
+    Verdict, Zone,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::{World, any_limit, run};
@@ -129,6 +130,10 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
         "99991 refill 7/d debt 200000",
         "1000003/d sliding debt 5",
         "700000000/s debt 0",
+        "1000/month",
+        "5/week at Europe/Berlin debt 2",
+        "3/year at Asia/Tokyo counting denied",
+        "999999999999999/month at Pacific/Apia",
         "7 refill 7/min reserve 3 refill 1/h debt 1",
     ];
     let large: Vec<Limit> = large.iter().map(|notation| notation.parse().unwrap()).collect();
@@ -200,8 +205,9 @@ fn inline_limits() -> [Limit; 6] {
 fn ordinary_limit() -> impl Strategy<Value = Limit> {
     let period =
         prop_oneof![Just(60_000_000_u64), Just(1_000_000), 1..5_000_u64].prop_map(Duration::from_micros);
-    (1..20_u64, 1..15_u64, period, 0..3_u8).prop_map(|(count, amount, period, kind)| match kind {
+    (1..20_u64, 1..15_u64, period, 0..4_u8).prop_map(|(count, amount, period, kind)| match kind {
         0 => Limit::fixed_window(count, period),
+        3 => Limit::per_calendar(count, CalendarUnit::Hour, Zone::UTC),
         1 => Limit::sliding_window(count, period),
         _ => Limit::token_bucket(count, amount, period),
     })

@@ -37,6 +37,15 @@ fn e3_an_undo_gives_back_only_the_units_of_its_own_take() {
     let ticket = call("try", fixed, 0, 4, None).pop().unwrap();
     assert_eq!(call("take", fixed, 60_000_000, 3, None)[4], "7");
     assert_eq!(call("undo", fixed, 60_000_000, 4, Some(&ticket))[4], "7");
+    // Nor is a new day.
+    let calendar = "m 10 day UTC 0";
+    let (today, tomorrow) =
+        ("@day UTC 1799971200000000 1800057600000000", "@day UTC 1800057600000000 1800144000000000");
+    let ticket = call("try", calendar, 0, 4, Some(today)).pop().unwrap();
+    assert_eq!(call("take", calendar, 57_600_000_000, 3, Some(tomorrow))[4], "7");
+    assert_eq!(call("undo", calendar, 57_600_000_000, 4, Some(&ticket))[4], "7");
+    let missing = call("take", calendar, 144_000_000_000, 1, Some(tomorrow));
+    assert_eq!(missing, ["day UTC", "1800144000000000"], "a window that the caller did not hand in");
     // A bucket of one token a second: of four tokens, two have refilled.
     let bucket = "b 10 1000000000 1000 0";
     let ticket = call("try", bucket, 0, 4, None).pop().unwrap();

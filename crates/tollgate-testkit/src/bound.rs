@@ -15,6 +15,10 @@ pub fn max_admitted(limit: &Limit, span: Duration) -> u128 {
         Algorithm::FixedWindow { limit, period, .. } | Algorithm::SlidingWindow { limit, period, .. } => {
             u128::from(limit) * (periods(period) + 2)
         }
+        // An hour in which the clock is set forward may be half as long.
+        Algorithm::CalendarWindow { limit, unit, .. } => {
+            u128::from(limit) * (periods(unit.longest() / 2) + 2)
+        }
         Algorithm::SlidingLog { limit, period } => u128::from(limit) * (periods(period) + 1),
         Algorithm::TokenBucket(bucket) => max_of(&bucket, span),
         Algorithm::Reserve { sustained, reserve } => max_of(&sustained, span) + max_of(&reserve, span),
@@ -74,6 +78,10 @@ fn check_windows(limit: &Limit, admitted: &Admitted) -> Result<(), String> {
             if used + cost > most { Err(format!("{limit}: {} in one window", used + cost)) } else { Ok(()) }
         }
         Algorithm::FixedWindow { limit, period, .. } => within(limit, aligned(at, period), period),
+        Algorithm::CalendarWindow { limit, unit, zone, .. } => {
+            let window = zone.window(unit, *at);
+            within(limit, window.start, window.end.since(window.start))
+        }
         Algorithm::SlidingWindow { limit, period, .. } => {
             within(limit, aligned(at, period), period).and_then(|()| within(limit * 2, *at, period))
         }

@@ -60,6 +60,7 @@ macro_rules! conformance {
             c5_blocks_live_in_the_store,
             c7_what_was_used_is_recorded_to_the_unit,
             c7_a_thousand_streams_record_what_they_used,
+            c9_windows_are_those_of_the_calendar,
         ]);
     };
     (@together $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {

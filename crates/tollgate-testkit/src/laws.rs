@@ -14,6 +14,7 @@ use crate::world::{CLIENTS, World, run, runtime};
 use crate::{Step, any_limit, steps};
 
 mod atomicity;
+mod calendar;
 mod debt;
 mod history;
 mod islands;
@@ -61,13 +62,14 @@ fn per_client(limits: impl Into<tollgate::Limits>) -> Rule {
 
 /// The time after which a limit is whole again from any state, its whole debt included.
 fn full_refill(limit: &Limit) -> Duration {
-    use tollgate::Algorithm::{FixedWindow, Reserve, SlidingLog, SlidingWindow, TokenBucket};
+    use tollgate::Algorithm::{CalendarWindow, FixedWindow, Reserve, SlidingLog, SlidingWindow, TokenBucket};
     let refill = |bucket: tollgate::Bucket, debt: u64| {
         let steps = (bucket.capacity + debt).div_ceil(bucket.amount) + u64::from(bucket.stepped);
         bucket.interval * u32::try_from(steps).expect("small numbers")
     };
     match limit.algorithm() {
         FixedWindow { period, .. } | SlidingLog { period, .. } => period,
+        CalendarWindow { unit, .. } => unit.longest(),
         SlidingWindow { period, .. } => 2 * period,
         TokenBucket(bucket) => refill(bucket, limit.max_debt()),
         Reserve { sustained, reserve } => refill(sustained, limit.max_debt()).max(refill(reserve, 0)),

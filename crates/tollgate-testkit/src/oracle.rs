@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Limit, Rule, Timestamp};
+use tollgate::{Limit, Rule, Timestamp};
 
+mod calendar;
 mod level;
 mod naive;
 
@@ -119,7 +120,7 @@ impl Oracle {
                 Verb::Peek => {}
                 _ if *cost == 0 => {}
                 Verb::Check if admitted && (!shadow || rule_fits) => cell.take(now, *cost),
-                Verb::Check if counts_denied(limit) && *cost <= limit.capacity() => cell.take(now, *cost),
+                Verb::Check if limit.counts_denied() && *cost <= limit.capacity() => cell.take(now, *cost),
                 Verb::Check => {}
                 Verb::Refund => cell.give(now, *cost),
                 Verb::Penalise => cell.take(now, available.min(*cost)),
@@ -176,11 +177,3 @@ impl Oracle {
 }
 
 type CellKey = (String, usize, Vec<String>);
-
-fn counts_denied(limit: &Limit) -> bool {
-    matches!(
-        limit.algorithm(),
-        Algorithm::FixedWindow { count_denied: true, .. }
-            | Algorithm::SlidingWindow { count_denied: true, .. }
-    )
-}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Algorithm, Bucket, Limit};
+use tollgate::{Algorithm, Bucket, CalendarUnit, Limit, Zone};
 
 /// One request of a schedule.
 #[derive(Clone, Debug)]
@@ -60,6 +60,9 @@ pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
                 }
             }
         ),
+        (count.clone(), any_calendar(), any::<bool>()).prop_map(|(limit, (unit, zone), count_denied)| {
+            Algorithm::CalendarWindow { limit, unit, zone, count_denied: count_denied && limit % 3 == 0 }
+        }),
         (count.clone(), period.clone(), any::<bool>()).prop_map(|(limit, period, count_denied)| {
             Algorithm::SlidingWindow { limit, period, count_denied: count_denied && limit % 3 == 0 }
         }),
@@ -68,6 +71,22 @@ pub fn any_limit(tick: Duration) -> impl Strategy<Value = Limit> {
         (bucket.clone(), bucket).prop_map(|(sustained, reserve)| Algorithm::Reserve { sustained, reserve }),
     ];
     (algorithm, any_debt()).prop_map(|(algorithm, debt)| with_debt(algorithm, debt))
+}
+
+/// The zones of calendar windows: with and without changes of the clock, in the middle of an hour,
+/// and across the date line.
+const ZONES: [&str; 5] = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/Havana", "Pacific/Apia"];
+
+/// An hour or a day of some zone. Longer units have a law of their own, because a schedule on the
+/// scale of months takes years.
+fn any_calendar() -> impl Strategy<Value = (CalendarUnit, Zone)> {
+    calendar_of(&[CalendarUnit::Hour, CalendarUnit::Day])
+}
+
+/// One of these units, in some zone.
+pub(crate) fn calendar_of(units: &'static [CalendarUnit]) -> impl Strategy<Value = (CalendarUnit, Zone)> {
+    let zones = ZONES.map(|name| Zone::new(name).expect("a zone"));
+    (prop::sample::select(units), prop::sample::select(zones.to_vec()))
 }
 
 /// The default debt, none, or a few units.
@@ -97,6 +116,9 @@ pub fn replacements(tick: Duration) -> impl Strategy<Value = Vec<Limit>> {
         let other = match limit.algorithm() {
             Algorithm::FixedWindow { period, aligned, count_denied, .. } => {
                 Algorithm::FixedWindow { limit: count, period: scaled(period), aligned, count_denied }
+            }
+            Algorithm::CalendarWindow { unit, zone, count_denied, .. } => {
+                Algorithm::CalendarWindow { limit: count, unit, zone, count_denied }
             }
             Algorithm::SlidingWindow { period, count_denied, .. } => {
                 Algorithm::SlidingWindow { limit: count, period: scaled(period), count_denied }

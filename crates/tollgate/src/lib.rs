@@ -62,6 +62,7 @@
 
 mod algorithm;
 mod block_on;
+mod calendar;
 mod cell;
 mod counter;
 mod decision;
@@ -81,6 +82,7 @@ mod sync;
 mod time;
 
 pub use block_on::block_on;
+pub use calendar::{CalendarUnit, Zone};
 pub use cell::{Cell, Transaction, transact};
 pub use counter::{Counter, CounterStore};
 pub use decision::{Decision, Report, Reports, Summary};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::Error;
 use crate::algorithm::Arithmetic as _;
+use crate::algorithm::calendar_window::CalendarWindow;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
@@ -11,8 +11,11 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::time::{DAY, HOUR, MINUTE, SECOND};
+use crate::{Error, Timestamp};
 
 mod algorithm;
+#[cfg(feature = "calendar")]
+mod calendar;
 mod checked;
 mod debt;
 mod inline;
@@ -53,15 +56,22 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// 100 refill 10 every 100ms reserve 50 refill 5/s
 /// 10/60s fixed                  window opens at the first request
 /// 10/60s fixed aligned          windows start at multiples of the period
+/// 1000/month                    calendar window: a month or a year, in UTC
+/// 10/day at Europe/Berlin       calendar window: an hour, day, week, month or year of a zone
 /// 50/hour sliding               two-period weighted estimate
 /// 100/min log                   exact
-/// 10/60s fixed counting denied  attempts count (fixed and sliding only)
+/// 10/60s fixed counting denied  attempts count (fixed, calendar and sliding windows)
 /// 1000/hour debt 500            at most 500 owed; one whole limit unless said otherwise
 /// api | login | websocket | background                presets
 /// ```
 ///
 /// Units are `ns us ms s m h d w` and their words, in any case. `10r/m` and `10 requests/Minute`
 /// are `10/minute` too, and `1h30m` is a period.
+///
+/// `month` and `year` are the calendar's, in UTC without `at`. `hour`, `day` and `week` are spans of
+/// time without `at`, and the calendar's with it: `10/day` is a token bucket, `10/day at UTC` is at
+/// most 10 from midnight to midnight. Weeks begin on Monday. Calendar windows need the feature
+/// `calendar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit(pub(crate) Kind);
 
@@ -69,6 +79,7 @@ pub struct Limit(pub(crate) Kind);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     FixedWindow(FixedWindow),
+    CalendarWindow(CalendarWindow),
     SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
     TokenBucket(TokenBucket<Whole>),
@@ -238,19 +249,23 @@ impl Limit {
             Algorithm::FixedWindow { limit, period, aligned, .. } => {
                 Algorithm::FixedWindow { limit, period, aligned, count_denied: true }
             }
+            Algorithm::CalendarWindow { limit, unit, zone, .. } => {
+                Algorithm::CalendarWindow { limit, unit, zone, count_denied: true }
+            }
             Algorithm::SlidingWindow { limit, period, .. } => {
                 Algorithm::SlidingWindow { limit, period, count_denied: true }
             }
-            _ => panic!("counting denied is for fixed and sliding windows"),
+            _ => panic!("counting denied is for fixed, calendar and sliding windows"),
         })
     }
 
     /// The time until a wholly spent limit is whole again: a window's period, a bucket's full
-    /// refill.
+    /// refill. Of a calendar window, the longest: see [`period_at`](Self::period_at).
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_nanos(match &self.0 {
             Kind::FixedWindow(window) => window.period(),
+            Kind::CalendarWindow(window) => window.period(),
             Kind::SlidingWindow(window) => window.period(),
             Kind::SlidingLog(log) => log.period(),
             Kind::TokenBucket(bucket) => bucket.period(),
@@ -261,12 +276,22 @@ impl Limit {
         })
     }
 
+    /// The [`period`](Self::period) at a moment: of a calendar window, the length of the window that
+    /// contains it.
+    #[must_use]
+    pub fn period_at(&self, now: Timestamp) -> Duration {
+        let Kind::CalendarWindow(window) = &self.0 else { return self.period() };
+        let (start, end) = window.edges(now.as_nanos());
+        Duration::from_nanos(end.saturating_sub(start))
+    }
+
     /// The units of the whole limit: a window's limit, a bucket's capacity, the sum of a bucket and
     /// its reserve.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match &self.0 {
             Kind::FixedWindow(window) => window.limit,
+            Kind::CalendarWindow(window) => window.limit,
             Kind::SlidingWindow(window) => window.limit,
             Kind::SlidingLog(log) => log.limit,
             Kind::TokenBucket(bucket) => bucket.capacity,
@@ -282,6 +307,7 @@ impl Limit {
     pub const fn counts_denied(&self) -> bool {
         match &self.0 {
             Kind::FixedWindow(window) => window.count_denied,
+            Kind::CalendarWindow(window) => window.count_denied,
             Kind::SlidingWindow(window) => window.count_denied,
             _ => false,
         }

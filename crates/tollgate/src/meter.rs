@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use crate::algorithm::calendar_window::CalendarWindow;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
@@ -10,7 +11,7 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::algorithm::{
-    Arithmetic, fixed_window, inline, reserve, sliding_log, sliding_window, token_bucket,
+    Arithmetic, calendar_window, fixed_window, inline, reserve, sliding_log, sliding_window, token_bucket,
 };
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};
@@ -38,6 +39,7 @@ pub struct Meter(AlgorithmState, Excess);
 #[derive(Clone, Debug, PartialEq)]
 enum AlgorithmState {
     FixedWindow(FixedWindow, fixed_window::State),
+    CalendarWindow(CalendarWindow, calendar_window::State),
     SlidingWindow(SlidingWindow, sliding_window::State),
     SlidingLog(SlidingLog, sliding_log::State),
     TokenBucket(TokenBucket<Whole>, token_bucket::State<()>),
@@ -52,6 +54,7 @@ macro_rules! dispatch {
     ($meter:expr, |$algorithm:ident, $state:ident| $result:expr) => {
         match $meter {
             AlgorithmState::FixedWindow($algorithm, $state) => $result,
+            AlgorithmState::CalendarWindow($algorithm, $state) => $result,
             AlgorithmState::SlidingWindow($algorithm, $state) => $result,
             AlgorithmState::SlidingLog($algorithm, $state) => $result,
             AlgorithmState::TokenBucket($algorithm, $state) => $result,
@@ -80,6 +83,7 @@ impl Meter {
     pub fn new(limit: Limit) -> Self {
         let state = match limit.0 {
             Kind::FixedWindow(window) => AlgorithmState::FixedWindow(window, Default::default()),
+            Kind::CalendarWindow(window) => AlgorithmState::CalendarWindow(window, Default::default()),
             Kind::SlidingWindow(window) => AlgorithmState::SlidingWindow(window, Default::default()),
             Kind::SlidingLog(log) => AlgorithmState::SlidingLog(log, Default::default()),
             Kind::TokenBucket(bucket) => AlgorithmState::TokenBucket(bucket, Default::default()),
@@ -96,6 +100,7 @@ impl Meter {
     pub fn limit(&self) -> Limit {
         Limit(match self.0 {
             AlgorithmState::FixedWindow(window, _) => Kind::FixedWindow(window),
+            AlgorithmState::CalendarWindow(window, _) => Kind::CalendarWindow(window),
             AlgorithmState::SlidingWindow(window, _) => Kind::SlidingWindow(window),
             AlgorithmState::SlidingLog(log, _) => Kind::SlidingLog(log),
             AlgorithmState::TokenBucket(bucket, _) => Kind::TokenBucket(bucket),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::{Error, Limit};
 
+mod calendar;
 mod display;
 mod parser;
 
@@ -141,6 +142,58 @@ mod tests {
         assert_eq!(parsed("10k/day"), parsed("10_000 per d"));
         assert_eq!(parsed("1T/day"), Limit::per_day(1_000_000_000_000));
         assert_eq!(parsed("5/2 weeks"), Limit::per(5, 14 * crate::DAY));
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn c9_a_month_is_the_calendars_and_a_day_is_only_at_a_zone() {
+        use crate::CalendarUnit::{Day, Hour, Month, Week, Year};
+        let at = |count, unit, zone| Limit::per_calendar(count, unit, crate::Zone::new(zone).unwrap());
+        for (text, limit, formatted) in [
+            ("1000/month", Limit::per_month(1000), "1000/month"),
+            ("1k per 1 Month at utc", Limit::per_month(1000), "1000/month"),
+            ("1/year", Limit::per_year(1), "1/year"),
+            ("5/month at Asia/Tokyo", at(5, Month, "Asia/Tokyo"), "5/month at Asia/Tokyo"),
+            ("10/day at europe/berlin", at(10, Day, "Europe/Berlin"), "10/day at Europe/Berlin"),
+            ("10 requests/d at UTC", at(10, Day, "UTC"), "10/day at UTC"),
+            ("5/week at Etc/GMT+5", at(5, Week, "Etc/GMT+5"), "5/week at Etc/GMT+5"),
+            (
+                "5/h at America/Argentina/Buenos_Aires debt 0",
+                at(5, Hour, "America/Argentina/Buenos_Aires").debt(0),
+                "5/hour at America/Argentina/Buenos_Aires debt 0",
+            ),
+            (
+                "5/year at America/Port-au-Prince counting denied debt 7",
+                at(5, Year, "America/Port-au-Prince").counting_denied().debt(7),
+                "5/year at America/Port-au-Prince counting denied debt 7",
+            ),
+        ] {
+            assert_eq!(parsed(text), limit, "{text}");
+            assert_eq!(limit.to_string(), formatted);
+        }
+        assert_eq!(parsed("10/day"), Limit::per_day(10), "a bucket, as ever");
+        for (text, part) in [
+            ("10/2 months", "\"2\" of the calendar's units at column 4; a calendar window is one unit"),
+            ("10/3d at UTC", "a calendar window is one unit: write \"10/day\""),
+            ("10/24h at UTC", "a calendar window is one unit"),
+            ("10/minute at UTC", "unexpected \"at\" at column 11; write one hour, day, week, month or year"),
+            ("10/day at", "a time zone is missing at column 10"),
+            (
+                "10/day at Europe/Berlni",
+                "time zone \"Europe/Berlni\" at column 11; did you mean \"Europe/Berlin\"?",
+            ),
+            ("10/day at Mordor", "unknown time zone \"Mordor\" at column 11; write the name of a time zone"),
+            (
+                "10/month burst 20",
+                "unexpected \"burst\" at column 10; at most at, counting denied, debt may follow",
+            ),
+            ("10/month at UTC at UTC", "unexpected \"at\" at column 17"),
+            ("10/monht", "unknown unit \"monht\" at column 4; did you mean \"month\"?"),
+        ] {
+            let error_of = error_of(text);
+            assert!(error_of.contains(part), "{text:?}: {error_of}");
+        }
+        assert!(parse_duration("1 month").unwrap_err().to_string().contains("unknown unit \"month\""));
     }
 
     #[test]

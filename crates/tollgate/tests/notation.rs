@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Algorithm, Bucket, Error, Limit, MAX_COUNT, MAX_SPAN};
+use tollgate::{Algorithm, Bucket, CalendarUnit, Error, Limit, MAX_COUNT, MAX_SPAN, Zone};
 
 fn wide_limit() -> impl Strategy<Value = Limit> {
     let count = prop_oneof![1..100_u64, 1..=MAX_COUNT, Just(MAX_COUNT)];
@@ -16,6 +16,9 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
     .prop_map(Duration::from_nanos);
     let bucket = (count.clone(), count.clone(), span.clone(), any::<bool>())
         .prop_map(|(capacity, amount, interval, stepped)| Bucket { capacity, amount, interval, stepped });
+    let zones = ["UTC", "Etc/UTC", "Europe/Berlin", "Etc/GMT+5", "America/Argentina/Buenos_Aires"];
+    let zones = zones.map(|name| Zone::new(name).unwrap());
+    let calendar = (prop::sample::select(&CalendarUnit::ALL), prop::sample::select(zones.to_vec()));
     let algorithm = prop_oneof![
         (count.clone(), span.clone(), any::<bool>(), any::<bool>()).prop_map(
             |(limit, period, aligned, count_denied)| Algorithm::FixedWindow {
@@ -27,6 +30,9 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
         ),
         (count.clone(), span.clone(), any::<bool>()).prop_map(|(limit, period, count_denied)| {
             Algorithm::SlidingWindow { limit, period, count_denied }
+        }),
+        (count.clone(), calendar, any::<bool>()).prop_map(|(limit, (unit, zone), count_denied)| {
+            Algorithm::CalendarWindow { limit, unit, zone, count_denied }
         }),
         (count, span).prop_map(|(limit, period)| Algorithm::SlidingLog { limit, period }),
         bucket.clone().prop_map(Algorithm::TokenBucket),
@@ -50,7 +56,7 @@ proptest! {
         words in prop::collection::vec(
             prop_oneof![
                 Just("10"), Just("/"), Just("60s"), Just("per"), Just("minute"), Just("burst"), Just("refill"), Just("every"),
-                Just("reserve"), Just("fixed"), Just("aligned"), Just("sliding"), Just("log"), Just("counting"), Just("denied"), Just("debt"),
+                Just("reserve"), Just("fixed"), Just("aligned"), Just("at"), Just("month"), Just("Europe/Berlin"), Just("sliding"), Just("log"), Just("counting"), Just("denied"), Just("debt"),
                 Just("1_0k"), Just("-"), Just("é"), Just("api"), Just(" "), Just("0"), Just("99999999999999999999"),
             ],
             0..8,

@@ -7,7 +7,8 @@
 -- whole limit; a limit that is a log or a reserve, refills in steps, counts denied attempts, or
 -- whose capacity and first parameter multiply to HALF_LIMIT or more; a state that has a block or
 -- reservations, has more in use than the limit, was written under another limit (for an inline
--- limit: with another denominator), or is ahead of the clock.
+-- limit: with another denominator), or is ahead of the clock; a calendar window that has to be
+-- opened.
 --
 -- A limit is its kind, its capacity and parameters p1 to p3; a state is up to three numbers s1 to
 -- s3:
@@ -16,6 +17,7 @@
 --   b  token bucket     token   parts    step     full_at    rest
 --   t  inline bucket    token   parts    longest  full_at    rest     parts
 --   f  fixed window     period  aligned  counts   opened_at  used
+--   m  calendar window                   counts   starts_at  ends_at  used
 --   w  inline window    period                    ends_at    used
 --   s  sliding window   period  counts            start      current  previous
 
@@ -34,6 +36,10 @@ local ordinary, admitted, charges = ARGV[1] == 'take', true, {}
 for i = 1, ordinary and #KEYS or 0 do
   local limit, cost = ARGV[KEY_ARGUMENTS * i + 1], tonumber(ARGV[KEY_ARGUMENTS * i + 2])
   local kind, capacity, p1, p2, p3 = match(limit, '^([bfstw]) (%d+) (%d+) ?(%d*) ?(%d*)')
+  if not kind then
+    kind, capacity, p3 = match(limit, '^(m) (%d+) %a+ %S+ (%d)')
+    p1 = 1
+  end
   -- Neither counts denied attempts nor refills in steps.
   local plain = kind == 't' or kind == 'w' or (kind == 's' and p2 or p3) == '0'
   ordinary = kind and plain and tonumber(ARGV[KEY_ARGUMENTS * i + 3]) > 0
@@ -74,6 +80,10 @@ for i = 1, ordinary and #KEYS or 0 do
     end
     ordinary = ordinary and s2 <= capacity
     left = capacity - s2
+  elseif kind == 'm' then
+    local starts_at, ends_at, used = s1, s2, s3
+    ordinary = used > 0 and used <= capacity and starts_at <= now and now < ends_at
+    left = capacity - used
   elseif kind == 'w' then
     local period, ends_at = p1, s1
     ordinary = ends_at - period <= now
@@ -134,6 +144,12 @@ if ordinary then
       if used > 0 then
         reset_at, grows_at, ready_at = opened_at + period, opened_at + period, opened_at + period
       end
+    elseif kind == 'm' then
+      local starts_at, ends_at, used = s1, s2, s3
+      if admitted then
+        state = format('%.0f %.0f %.0f', starts_at, ends_at, used + cost)
+      end
+      reset_at, grows_at, ready_at = ends_at, ends_at, ends_at
     elseif kind == 'w' then
       local period, ends_at, used = p1, s1, s2
       if admitted then

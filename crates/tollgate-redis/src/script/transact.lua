@@ -188,12 +188,21 @@ local function act(i)
   report(peeked, asked, fits(peeked, now, asked), units, held)
 end
 
-if decides and op ~= 'refuse' then
-  decide()
-else
-  for i in ipairs(cells) do
-    act(i)
+local decided, problem = pcall(function()
+  if decides and op ~= 'refuse' then
+    decide()
+  else
+    for i in ipairs(cells) do
+      act(i)
+    end
   end
+end)
+if not decided then
+  -- A window of a calendar is missing; anything else is an error.
+  if type(problem) == 'table' and problem.calendar then
+    return { problem.calendar, problem.at }
+  end
+  error(problem, 0)
 end
 for i, cell in ipairs(cells) do
   if changed[i] then

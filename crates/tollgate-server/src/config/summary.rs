@@ -112,6 +112,9 @@ fn limit_in_words(limit: &Limit) -> String {
             let start = if aligned { "on the clock" } else { "with the first request" };
             format!("{}, in windows that start {start}{}", per(limit, period), counting(count_denied))
         }
+        Algorithm::CalendarWindow { limit, unit, zone, count_denied } => {
+            format!("{limit} per {unit} of the calendar in {zone}{}", counting(count_denied))
+        }
         Algorithm::SlidingWindow { limit, period, count_denied } => {
             format!(
                 "{} at any time, estimated from two periods{}",

@@ -3,7 +3,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Bucket, DAY, Error, HOUR, Limit, MINUTE, SECOND, Store as _, parse_duration};
+use tollgate::{
+    Algorithm, Bucket, CalendarUnit, DAY, Error, HOUR, Limit, MINUTE, SECOND, Store as _, Zone,
+    parse_duration,
+};
 
 use super::values::{Count, Flag, Text};
 use crate::backend::Backend;
@@ -32,7 +35,8 @@ const UNITS: [(&str, Duration); 7] = [
 /// Builds an algorithm from a limit and a period.
 type Build = fn(u64, Duration) -> Algorithm;
 
-/// The values of `algorithm`, which the reference does not have.
+/// The values of `algorithm`, which the reference does not have. There are also `calendar` and
+/// `calendar at ZONE`.
 const ALGORITHMS: [(&str, Build); 5] = [
     ("fixed", |limit, period| fixed(limit, period, false)),
     ("fixed aligned", |limit, period| fixed(limit, period, true)),
@@ -45,6 +49,15 @@ const ALGORITHMS: [(&str, Build); 5] = [
 
 const fn fixed(limit: u64, period: Duration, aligned: bool) -> Algorithm {
     Algorithm::FixedWindow { limit, period, aligned, count_denied: false }
+}
+
+/// A configured algorithm.
+#[derive(Clone, Copy)]
+enum Chosen {
+    /// Over a span of time.
+    Span(Build),
+    /// The unit of a zone's calendar.
+    Calendar(Zone),
 }
 
 /// Reads the settings of a `rate_limit`; `heading` is the span of that key.
@@ -66,19 +79,26 @@ pub(super) fn read(fields: &mut Section<'_>, heading: &Range<usize>, store: &Bac
         );
         return None;
     }
-    let build = chosen(fields, algorithm.as_ref());
+    let chosen = chosen(fields, algorithm.as_ref());
     let period = period(fields, heading, unit.as_ref(), multiplier.as_ref());
     if fields.span_of("requests_per_unit").is_none() {
         let help = "add `requests_per_unit: …`; 0 denies everything";
         fields.report(ConfigError::new("there is no limit", help).at(heading.clone(), "here"));
     }
-    let (requests, period, build) = (requests?, period?, build?);
+    let (requests, period, chosen) = (requests?, period?, chosen?);
     if requests.value.0 == 0 {
         return Some(Amount::DenyAll(period));
     }
+    let count = requests.value.0;
+    let limit = match chosen {
+        Chosen::Span(build) => build(count, period),
+        Chosen::Calendar(zone) => {
+            let unit = calendar_unit(fields, unit.as_ref()?, multiplier.as_ref())?;
+            Algorithm::CalendarWindow { limit: count, unit, zone, count_denied: false }
+        }
+    };
     let spans = LimitSpans { requests: &requests, unit: multiplier.map_or(unit?.span, |times| times.span) };
-    let limit =
-        Limit::new(build(requests.value.0, period)).map_err(|error| fields.report(spans.error(error)));
+    let limit = Limit::new(limit).map_err(|error| fields.report(spans.error(error)));
     let limit = limit.ok()?;
     if let Err(error) = store.accepts(&limit) {
         let span = algorithm.map_or(requests.span, |word| word.span);
@@ -90,19 +110,50 @@ pub(super) fn read(fields: &mut Section<'_>, heading: &Range<usize>, store: &Bac
 }
 
 /// The configured algorithm, or the reference's: a fixed window.
-fn chosen(fields: &Section<'_>, word: Option<&At<Text>>) -> Option<Build> {
-    let Some(At { value: Text(value), span }) = word else { return Some(ALGORITHMS[0].1) };
+fn chosen(fields: &Section<'_>, word: Option<&At<Text>>) -> Option<Chosen> {
+    let Some(At { value: Text(value), span }) = word else { return Some(Chosen::Span(ALGORITHMS[0].1)) };
     if let Some((_, build)) = ALGORITHMS.iter().find(|(name, _)| name == value) {
-        return Some(*build);
+        return Some(Chosen::Span(*build));
     }
-    let names = ALGORITHMS.map(|(name, _)| name);
-    let help = match nearest(value, names) {
+    if value == "calendar" {
+        return Some(Chosen::Calendar(Zone::UTC));
+    }
+    if let Some(zone) = value.strip_prefix("calendar at ") {
+        let unknown = |error: Error| {
+            let error = ConfigError::new(format!("`algorithm` cannot be {value:?}"), error.to_string());
+            fields.report(error.at(span.clone(), "here"));
+        };
+        return Zone::new(zone).map_err(unknown).ok().map(Chosen::Calendar);
+    }
+    let names: Vec<&str> = ALGORITHMS.iter().map(|(name, _)| *name).chain(["calendar"]).collect();
+    let help = match nearest(value, names.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "remove it for `fixed`".into(),
     };
     let error = ConfigError::new(format!("`algorithm` cannot be {value:?}"), help);
     fields.report(error.at(span.clone(), format!("expected one of {}", names.join(", "))));
     None
+}
+
+/// The unit of a calendar window.
+fn calendar_unit(
+    fields: &Section<'_>,
+    At { value: Text(value), span }: &At<Text>,
+    multiplier: Option<&At<Count>>,
+) -> Option<CalendarUnit> {
+    let report = |span: &Option<Range<usize>>, help: &str| {
+        let error = ConfigError::new("a calendar window is one unit of the calendar", help);
+        fields.report(error.at(span.clone(), "here"));
+    };
+    if let Some(times) = multiplier.filter(|times| times.value.0 != 1) {
+        report(&times.span, "remove `unit_multiplier`");
+        return None;
+    }
+    let unit = CalendarUnit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(value));
+    if unit.is_none() {
+        report(span, "write hour, day, week, month or year");
+    }
+    unit
 }
 
 fn period(

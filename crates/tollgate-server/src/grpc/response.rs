@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tollgate::{Algorithm, DAY, Decision, HOUR, Limit, MINUTE, Report, SECOND};
+use tollgate::{Algorithm, CalendarUnit, DAY, Decision, HOUR, Limit, MINUTE, Report, SECOND};
 use tollgate_http::{Headers, policy_name};
 
 use super::descriptors::ResolvedDescriptor;
@@ -101,21 +101,33 @@ fn always_denied(name: &str, period: Duration) -> DescriptorStatus {
 }
 
 fn current_limit(descriptor: &ResolvedDescriptor<'_>, report: &Report) -> RateLimit {
-    let (count, period) = rate(&report.limit);
+    let (count, unit) = rate(&report.limit);
     RateLimit {
         name: descriptor.name().map_or_else(|| policy_name(report), str::to_owned),
         requests_per_unit: u32::try_from(count).unwrap_or(u32::MAX),
-        unit: unit(period).into(),
+        unit: unit.into(),
     }
 }
 
 /// The sustained rate of a limit.
-fn rate(limit: &Limit) -> (u64, Duration) {
+fn rate(limit: &Limit) -> (u64, Unit) {
     match limit.algorithm() {
         Algorithm::TokenBucket(bucket) | Algorithm::Reserve { sustained: bucket, .. } => {
-            (bucket.amount, bucket.interval)
+            (bucket.amount, unit(bucket.interval))
         }
-        _ => (limit.capacity(), limit.period()),
+        Algorithm::CalendarWindow { limit, unit, .. } => (limit, calendar_unit(unit)),
+        _ => (limit.capacity(), unit(limit.period())),
+    }
+}
+
+fn calendar_unit(unit: CalendarUnit) -> Unit {
+    match unit {
+        CalendarUnit::Hour => Unit::Hour,
+        CalendarUnit::Day => Unit::Day,
+        CalendarUnit::Week => Unit::Week,
+        CalendarUnit::Month => Unit::Month,
+        CalendarUnit::Year => Unit::Year,
+        _ => Unit::Unknown,
     }
 }
 

@@ -296,7 +296,7 @@ fn validate_explains_a_configuration() {
     let text = r#"
         [[rule]]
         name = "global"
-        limit = "5000/s"
+        limit = ["5000/s", "1000000/month at Europe/Berlin"]
         [[rule]]
         name = "login"
         match = { path = "/login*" }
@@ -319,6 +319,7 @@ fn validate_explains_a_configuration() {
         "Rule \"global\" covers every request.",
         "  All of them share one budget:",
         "    up to 5000 at once, 5000 more per second (5000/second)",
+        "    1000000 per month of the calendar in Europe/Berlin (1000000/month at Europe/Berlin)",
         "Rule \"login\" covers requests that have a client and whose path begins with \"/login\".",
         "  Each client has a budget of its own:",
         "    up to 5 at once, 1 more per 10s (1/10s burst 5)",

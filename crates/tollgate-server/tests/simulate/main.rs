@@ -55,6 +55,30 @@ fn report(logs: &[&Path], arguments: &[&str]) -> Value {
 }
 
 #[test]
+fn c9_a_calendar_limit_is_replayed_on_the_calendar_of_the_log() {
+    // Two hours before and after midnight in Auckland, which is at 11:00Z, and all on one day of UTC.
+    let at = |hour: u64| {
+        format!("192.0.2.1 - - [17/Nov/2026:{hour:02}:00:00 +0000] \"GET / HTTP/1.1\" 200 7 \"-\" \"t\"\n")
+    };
+    let log = [9, 10, 11, 12].map(at).concat();
+    let log = write(&directory("simulate-calendar"), "access.log", log);
+    let limits = ["--limit", "1/day at Pacific/Auckland", "--limit", "1/month", "--limit", "1/day at UTC"];
+    let report = report(&[&log], &limits);
+    let numbers = [0, 1, 2].map(|index| {
+        let candidate = &report["candidates"][index];
+        (
+            candidate["limit"].as_str().unwrap(),
+            candidate["admitted"].as_u64(),
+            candidate["longestWaitMs"].as_u64(),
+        )
+    });
+    let hours = |hours: u64| Some(hours * 3_600_000);
+    assert_eq!(numbers[0], ("1/day at Pacific/Auckland", Some(2), hours(23)));
+    assert_eq!(numbers[1], ("1/month", Some(1), hours(13 * 24 + 14)));
+    assert_eq!(numbers[2], ("1/day at UTC", Some(1), hours(14)));
+}
+
+#[test]
 fn the_numbers_of_a_report_are_those_of_its_log() {
     let log = write(&directory("simulate-numbers"), "access.log", small_log().concat());
     let report = report(&[&log], &["--limit", "2/min fixed", "--limit", "9/min log"]);

@@ -44,9 +44,13 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         ];
         // Limits of which nothing comes back while the test lasts.
         let long = 50_000 * SECOND;
-        let builds = [Limit::fixed_window, Limit::sliding_window, Limit::sliding_log, |limit, period| {
-            Limit::token_bucket(limit, 1, period)
-        }];
+        let builds = [
+            Limit::fixed_window,
+            Limit::sliding_window,
+            Limit::sliding_log,
+            |limit, period| Limit::token_bucket(limit, 1, period),
+            |limit, _| Limit::per_year(limit),
+        ];
         let limit = (0..builds.len(), 1..20_u64, 0..30_u64)
             .prop_map(move |(build, limit, debt)| builds[build](limit, long).debt(debt));
         let script = (limit, prop::collection::vec(spend, 1..30), any::<bool>());

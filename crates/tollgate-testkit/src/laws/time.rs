@@ -1,5 +1,6 @@
 //! B7: time may misbehave.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -40,6 +41,17 @@ enum Ask {
     Record(u64),
 }
 
+/// The period that contains a moment: the calendar's, or one that starts at a multiple of itself.
+fn window_at(limit: &Limit, now: Timestamp) -> Range<u64> {
+    if let Algorithm::CalendarWindow { unit, zone, .. } = limit.algorithm() {
+        let window = zone.window(unit, now);
+        return window.start.as_nanos()..window.end.as_nanos();
+    }
+    let period = nanos(limit.period());
+    let start = now.as_nanos() - now.as_nanos() % period;
+    start..start + period
+}
+
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// B7. A clock that goes back by up to one period and forward again admits no more than B1
     /// allows over the times that it showed, even across the edge of a window or a step, and with
@@ -78,13 +90,13 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             let (mut newest, mut admitted) = (world.now().as_nanos(), Admitted::new());
             for (step, ask) in walk {
                 let now = world.now().as_nanos();
-                let edge = |now: u64| now - now % period;
+                let window = window_at(&limit, world.now());
                 let to = match step {
                     Move::Stay => now,
                     Move::Ahead(ticks) => now + ticks * tick,
                     Move::Back(ticks) => now - ticks * tick,
-                    Move::BeforeEdge(ticks) => edge(now + period) - ticks * tick,
-                    Move::BackAcrossEdge(ticks) => edge(now) - ticks * tick,
+                    Move::BeforeEdge(ticks) => window.end - ticks * tick,
+                    Move::BackAcrossEdge(ticks) => window.start - ticks * tick,
                     Move::Newest => newest,
                 };
                 // Going back by more than a period is another law, and so is forgetting idle keys.
@@ -137,20 +149,24 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// unchanged.
     pub fn b7_a_late_reading_is_decided_at_the_states_own_time(&self) {
         self.property(any_limit(self.tick), |limit| {
-            use tollgate::Algorithm::{FixedWindow, Reserve, SlidingWindow, TokenBucket};
+            use tollgate::Algorithm::{CalendarWindow, FixedWindow, Reserve, SlidingWindow, TokenBucket};
             let world = self.world([per_client(limit)]);
             // The start of a window and a step are times that the state records.
-            let edges = match limit.algorithm() {
-                FixedWindow { period, aligned: true, .. } | SlidingWindow { period, .. } => period,
-                TokenBucket(bucket) if bucket.stepped => bucket.interval,
+            let after = |edges: Duration| {
+                let edges = nanos(edges);
+                (world.now().as_nanos() / edges + 1) * edges
+            };
+            let written = match limit.algorithm() {
+                FixedWindow { period, aligned: true, .. } | SlidingWindow { period, .. } => after(period),
+                CalendarWindow { .. } => window_at(&limit, world.now()).end,
+                TokenBucket(bucket) if bucket.stepped => after(bucket.interval),
                 Reserve { sustained, reserve } => {
                     prop_assume!(!sustained.stepped && !reserve.stepped);
-                    self.tick
+                    after(self.tick)
                 }
-                _ => self.tick,
+                _ => after(self.tick),
             };
-            let edges = nanos(edges);
-            let written = Timestamp::from_nanos((world.now().as_nanos() / edges + 1) * edges);
+            let written = Timestamp::from_nanos(written);
             world.clock.set(written);
             // A bucket's state can have been written earlier, unless its whole debt is owed.
             let whole = Request::client("a").cost(limit.capacity() + limit.max_debt());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use num_rational::Ratio;
 use tollgate::{Algorithm, Limit};
 
+use super::calendar::Calendar;
 use super::level::{Level, TwoLevels};
 
 pub(super) type Fraction = Ratio<i128>;
@@ -46,6 +47,7 @@ pub fn naive(limit: &Limit) -> Box<dyn Naive> {
         Algorithm::FixedWindow { period, aligned, .. } => {
             Box::new(Window { size, period: nanos(period), aligned, taken: Vec::new() })
         }
+        Algorithm::CalendarWindow { unit, zone, .. } => Box::new(Calendar::new(size, unit, zone)),
         Algorithm::SlidingWindow { period, .. } => {
             Box::new(Estimate { size, period: nanos(period), taken: Vec::new() })
         }
@@ -62,7 +64,7 @@ pub fn naive(limit: &Limit) -> Box<dyn Naive> {
 
 /// The units of a limit.
 #[derive(Clone, Copy)]
-struct Size {
+pub(super) struct Size {
     limit: u64,
     debt: u64,
     counts_denied: bool,
@@ -71,30 +73,30 @@ struct Size {
 }
 
 impl Size {
-    fn of(limit: &Limit) -> Self {
+    pub(super) fn of(limit: &Limit) -> Self {
         let (counts_denied, excess) = (limit.counts_denied(), 0);
         Self { limit: limit.capacity(), debt: limit.max_debt(), counts_denied, excess }
     }
 
     /// The size when `in_use` units are in use: the excess comes back last.
-    fn with(self, in_use: u64) -> Self {
+    pub(super) fn with(self, in_use: u64) -> Self {
         Self { excess: self.excess.min(in_use.saturating_sub(self.limit)), ..self }
     }
 
-    fn excused(self, in_use: u64, owed: u64) -> Self {
+    pub(super) fn excused(self, in_use: u64, owed: u64) -> Self {
         Self { excess: in_use.saturating_sub(self.limit + owed.min(self.debt)), ..self }
     }
 
-    fn available(self, in_use: u64) -> u64 {
+    pub(super) fn available(self, in_use: u64) -> u64 {
         self.limit.saturating_sub(in_use)
     }
 
     /// Counted attempts are no debt.
-    fn owed(self, in_use: u64) -> u64 {
+    pub(super) fn owed(self, in_use: u64) -> u64 {
         if self.counts_denied { 0 } else { in_use.saturating_sub(self.limit + self.excess).min(self.debt) }
     }
 
-    fn recordable(self, in_use: u64) -> u64 {
+    pub(super) fn recordable(self, in_use: u64) -> u64 {
         if self.counts_denied {
             return (self.limit + self.debt).saturating_sub(in_use.min(self.limit));
         }
@@ -120,15 +122,20 @@ pub(super) fn with_used(limit: &Limit, now: u64, used: u64, owed: u64) -> Box<dy
 }
 
 /// The history: (time, units), oldest first.
-type Taken = Vec<(u64, u64)>;
+pub(super) type Taken = Vec<(u64, u64)>;
 
 pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).expect("a limit's span fits")
 }
 
 /// Removes up to `units` from the end of a history, from entries not older than `since`.
-fn untake(taken: &mut Taken, since: u64, mut units: u64) {
-    while let Some((at, cost)) = taken.last_mut().filter(|(at, _)| *at >= since) {
+fn untake(taken: &mut Taken, since: u64, units: u64) {
+    untake_while(taken, |at| at >= since, units);
+}
+
+/// Removes up to `units` from the end of a history, while the times of its entries are `recent`.
+pub(super) fn untake_while(taken: &mut Taken, recent: impl Fn(u64) -> bool, mut units: u64) {
+    while let Some((at, cost)) = taken.last_mut().filter(|(at, _)| recent(*at)) {
         let _ = at;
         let back = units.min(*cost);
         *cost -= back;

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use super::{Kind, Limit};
+use crate::algorithm::calendar_window::CalendarWindow;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::InlineWindow;
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
+use crate::{CalendarUnit, Zone};
 
 /// The algorithm of a limit and its numbers: input of [`Limit::new`], output of
 /// [`Limit::algorithm`]. The debt is apart: [`Limit::debt`], [`Limit::max_debt`].
@@ -24,6 +26,17 @@ pub enum Algorithm {
         period: Duration,
         /// Whether windows start at multiples of the period.
         aligned: bool,
+        /// Whether attempts count even when they are denied.
+        count_denied: bool,
+    },
+    /// At most `limit` per unit of the calendar.
+    CalendarWindow {
+        /// Units per unit of the calendar.
+        limit: u64,
+        /// The unit of the calendar.
+        unit: CalendarUnit,
+        /// The time zone of the calendar.
+        zone: Zone,
         /// Whether attempts count even when they are denied.
         count_denied: bool,
     },
@@ -81,6 +94,9 @@ impl Limit {
         match self.0 {
             Kind::FixedWindow(FixedWindow { limit, period, aligned, count_denied, .. }) => {
                 Algorithm::FixedWindow { limit, period: Duration::from_nanos(period), aligned, count_denied }
+            }
+            Kind::CalendarWindow(CalendarWindow { limit, unit, zone, count_denied, .. }) => {
+                Algorithm::CalendarWindow { limit, unit, zone, count_denied }
             }
             Kind::SlidingWindow(SlidingWindow { limit, period, count_denied, .. }) => {
                 Algorithm::SlidingWindow { limit, period: Duration::from_nanos(period), count_denied }

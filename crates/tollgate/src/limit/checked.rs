@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Algorithm, Bucket, Kind, Limit, MAX_COUNT, MAX_SPAN};
 use crate::Error;
+use crate::algorithm::calendar_window::CalendarWindow;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -39,6 +40,18 @@ impl Limit {
                         max_debt: limit,
                     }),
                     (Err(invalid), _) | (_, Err(invalid)) => return Err(invalid),
+                }
+            }
+            Algorithm::CalendarWindow { limit, unit, zone, count_denied } => {
+                match checked_count("limit", limit) {
+                    Ok(limit) => Kind::CalendarWindow(CalendarWindow {
+                        limit,
+                        unit,
+                        zone,
+                        count_denied,
+                        max_debt: limit,
+                    }),
+                    Err(invalid) => return Err(invalid),
                 }
             }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
@@ -82,6 +95,7 @@ impl Limit {
         let (mut kind, mut payable) = (self.0, u64::MAX);
         match &mut kind {
             Kind::FixedWindow(window) => window.max_debt = debt,
+            Kind::CalendarWindow(window) => window.max_debt = debt,
             Kind::SlidingWindow(window) => window.max_debt = debt,
             Kind::SlidingLog(log) => log.max_debt = debt,
             Kind::TokenBucket(bucket) => {

@@ -37,6 +37,7 @@ impl Limit {
     pub const fn max_debt(&self) -> u64 {
         match &self.0 {
             Kind::FixedWindow(window) => window.max_debt,
+            Kind::CalendarWindow(window) => window.max_debt,
             Kind::SlidingWindow(window) => window.max_debt,
             Kind::SlidingLog(log) => log.max_debt,
             Kind::TokenBucket(bucket) => bucket.max_debt,

@@ -38,6 +38,9 @@ impl Share {
             Algorithm::FixedWindow { limit, period, aligned, count_denied } => {
                 Algorithm::FixedWindow { limit: self.count(limit), period, aligned, count_denied }
             }
+            Algorithm::CalendarWindow { limit, unit, zone, count_denied } => {
+                Algorithm::CalendarWindow { limit: self.count(limit), unit, zone, count_denied }
+            }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
                 Algorithm::SlidingWindow { limit: self.count(limit), period, count_denied }
             }

@@ -15,6 +15,7 @@ impl Meter {
         let mut next = Self::new(limit);
         match (&self.0, &mut next.0) {
             (FixedWindow(old, was), FixedWindow(new, state)) => *state = new.adopt(old, was, at),
+            (CalendarWindow(old, was), CalendarWindow(new, state)) => *state = new.adopt(old, was, at),
             (SlidingWindow(old, was), SlidingWindow(new, state)) => *state = new.adopt(old, was, at),
             (SlidingLog(old, was), SlidingLog(new, state)) => *state = new.adopt(old, was, at),
             (TokenBucket(old, was), TokenBucket(new, state)) => *state = new.adopt(old, was, at),

@@ -12,6 +12,7 @@ macro_rules! packed {
         match &$limit.0 {
             Kind::TokenBucket($algorithm) => $result,
             Kind::FixedWindow($algorithm) => $result,
+            Kind::CalendarWindow($algorithm) => $result,
             Kind::SlidingWindow($algorithm) => $result,
             Kind::FractionalBucket($algorithm) => $result,
             Kind::Reserve($algorithm) => $result,

@@ -24,6 +24,13 @@ impl fmt::Display for Spelled {
                 let aligned = if aligned { " aligned" } else { "" };
                 write!(f, "{limit}/{} fixed{aligned}{}", Per(period), counting(count_denied))
             }
+            Algorithm::CalendarWindow { limit, unit, zone, count_denied } => {
+                write!(f, "{limit}/{unit}")?;
+                if !(zone.is_utc() && unit.is_always_calendar()) {
+                    write!(f, " at {zone}")?;
+                }
+                f.write_str(counting(count_denied))
+            }
             Algorithm::SlidingWindow { limit, period, count_denied } => {
                 write!(f, "{limit}/{} sliding{}", Per(period), counting(count_denied))
             }

@@ -12,15 +12,15 @@ pub(super) const EXAMPLES: &str =
 const REQUESTS: [&str; 5] = ["r", "req", "reqs", "request", "requests"];
 
 #[derive(Clone, Copy)]
-struct Token<'a> {
-    text: &'a str,
-    column: usize,
+pub(super) struct Token<'a> {
+    pub(super) text: &'a str,
+    pub(super) column: usize,
     /// Whether no space separates it from the token before.
     joined: bool,
 }
 
 impl Token<'_> {
-    fn is_number(&self) -> bool {
+    pub(super) fn is_number(&self) -> bool {
         self.text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | '_'))
     }
 }
@@ -42,9 +42,13 @@ fn tokenize(text: &str) -> Result<Vec<Token<'_>>, (usize, char)> {
             joined = false;
             continue;
         }
-        let Some(kind) = class(c) else { return Err((column, c)) };
+        // The name of a time zone is one token, such as `Etc/GMT+5`.
+        let is_zone = tokens.last().is_some_and(|last| last.text == "at") && !joined;
+        let Some(kind) = class(c).or(is_zone.then_some(0)) else { return Err((column, c)) };
         let mut end = start.saturating_add(c.len_utf8());
-        while let Some((_, (at, c))) = chars.next_if(|(_, (_, c))| kind != 2 && class(*c) == Some(kind)) {
+        let goes_on =
+            |c: char| if is_zone { !c.is_whitespace() } else { kind != 2 && class(c) == Some(kind) };
+        while let Some((_, (at, c))) = chars.next_if(|(_, (_, c))| goes_on(*c)) {
             end = at.saturating_add(c.len_utf8());
         }
         tokens.push(Token { text: text.get(start..end).unwrap_or_default(), column, joined });
@@ -62,6 +66,8 @@ pub(super) struct Parser<'a> {
     next: usize,
     /// Whether only a count and a period have been read.
     plain: bool,
+    /// Whether a time zone has been read.
+    pub(super) has_zone: bool,
     /// Whether a debt has been read, which comes last.
     has_debt: bool,
 }
@@ -70,7 +76,8 @@ impl<'a> Parser<'a> {
     /// A parser of `text`, which should be a `limit` or a `duration`. `hint` says what to write
     /// instead of a character that is in neither.
     pub(super) fn new(what: &'static str, text: &'a str, hint: &str) -> Result<Self, Error> {
-        let parser = Self { what, text, tokens: Vec::new(), next: 0, plain: false, has_debt: false };
+        let (plain, has_zone, has_debt) = (false, false, false);
+        let parser = Self { what, text, tokens: Vec::new(), next: 0, plain, has_zone, has_debt };
         match tokenize(text) {
             Ok(tokens) => Ok(Self { tokens, ..parser }),
             Err((column, c)) => Err(parser.error(column, format!("unexpected {:?}", c.to_string()), hint)),
@@ -88,7 +95,7 @@ impl<'a> Parser<'a> {
     pub(super) fn limit(&mut self) -> Result<Limit, Error> {
         let limit = self.without_debt()?;
         let Some(token) = self.peek().filter(|token| token.text == "debt") else { return Ok(limit) };
-        self.next = self.next.saturating_add(1);
+        self.skip(1);
         self.has_debt = true;
         let debt = self.count_from(0)?;
         limit.with_debt(debt).map_err(|error| self.out_of_range(token.column, error))
@@ -97,7 +104,7 @@ impl<'a> Parser<'a> {
     fn without_debt(&mut self) -> Result<Limit, Error> {
         if let Some(token) = self.peek().filter(|token| !token.is_number()) {
             let preset = Limit::PRESETS.into_iter().find(|(name, _)| *name == token.text);
-            self.next = self.next.saturating_add(1);
+            self.skip(1);
             return match preset {
                 Some((_, limit)) => Ok(limit),
                 None => {
@@ -112,6 +119,9 @@ impl<'a> Parser<'a> {
             return self.refilled(count);
         }
         self.per()?;
+        if let Some(calendar) = self.calendar_window(count)? {
+            return self.checked(calendar);
+        }
         let period = self.span()?;
         let algorithm = if self.word("fixed") {
             let aligned = self.word("aligned");
@@ -150,7 +160,7 @@ impl<'a> Parser<'a> {
         Ok(Bucket { capacity, amount, interval: self.span()?, stepped })
     }
 
-    fn counting_denied(&mut self) -> Result<bool, Error> {
+    pub(super) fn counting_denied(&mut self) -> Result<bool, Error> {
         if !self.word("counting") {
             return Ok(false);
         }
@@ -178,7 +188,7 @@ impl<'a> Parser<'a> {
             _ => 1,
         };
         if scale > 1 {
-            self.next = self.next.saturating_add(1);
+            self.skip(1);
         }
         match digits.checked_mul(scale) {
             Some(count) if (least..=MAX_COUNT).contains(&count) => Ok(count),
@@ -219,11 +229,13 @@ impl<'a> Parser<'a> {
                 || (*short == "us" && matches!(word.text, "µs" | "μs"))
         });
         let Some((nanos, ..)) = unit else {
+            let calendar: &[&str] = if self.what == "limit" { &["month", "year"] } else { &[] };
             let known = UNITS.iter().flat_map(|(_, short, words)| words.iter().copied().chain([*short]));
+            let known = known.chain(calendar.iter().copied());
             let hint = suggestion(word.text, known).unwrap_or_else(|| "units are ns us ms s m h d w".into());
             return Err(self.error_at(word, format!("unknown unit {:?}", word.text), hint));
         };
-        self.next = self.next.saturating_add(1);
+        self.skip(1);
         Ok(*nanos)
     }
 
@@ -237,7 +249,7 @@ impl<'a> Parser<'a> {
         } else if !digits.bytes().all(|b| b.is_ascii_digit()) || digits.is_empty() {
             format!("{:?} is not a number", token.text)
         } else {
-            self.next = self.next.saturating_add(1);
+            self.skip(1);
             return Ok(digits.parse().unwrap_or(u64::MAX));
         };
         Err(self.error_at(token, reason, hint))
@@ -255,10 +267,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self, word: &str) -> bool {
+    pub(super) fn word(&mut self, word: &str) -> bool {
         let found = self.peek().is_some_and(|token| token.text == word);
         if found {
-            self.next = self.next.saturating_add(1);
+            self.skip(1);
         }
         found
     }
@@ -287,19 +299,34 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn peek(&self) -> Option<Token<'a>> {
-        self.tokens.get(self.next).copied()
+    pub(super) fn peek(&self) -> Option<Token<'a>> {
+        self.peek_at(0)
+    }
+
+    /// The token after `index` others.
+    pub(super) fn peek_at(&self, index: usize) -> Option<Token<'a>> {
+        self.tokens.get(self.next.saturating_add(index)).copied()
+    }
+
+    pub(super) fn skip(&mut self, tokens: usize) {
+        self.next = self.next.saturating_add(tokens);
     }
 
     pub(super) fn hint_after(&self, limit: &Limit) -> String {
         let known: &[&str] = match limit.algorithm() {
             _ if self.has_debt => &[],
             Algorithm::FixedWindow { .. } => &["aligned", "counting denied", "debt"],
-            Algorithm::SlidingWindow { .. } => &["counting denied", "debt"],
+            Algorithm::CalendarWindow { .. } if !self.has_zone => &["at", "counting denied", "debt"],
+            Algorithm::SlidingWindow { .. } | Algorithm::CalendarWindow { .. } => {
+                &["counting denied", "debt"]
+            }
             Algorithm::TokenBucket(_) if self.plain => &["fixed", "sliding", "log", "burst", "debt"],
             _ => &["debt"],
         };
         let word = self.peek().map_or("", |token| token.text);
+        if word == "at" {
+            return "write one hour, day, week, month or year before it".into();
+        }
         if word == "aligned" && known.contains(&"fixed") {
             return "write \"fixed aligned\"".into();
         }
@@ -309,22 +336,27 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn error_at(&self, token: Token<'_>, reason: impl Into<String>, hint: impl Into<String>) -> Error {
+    pub(super) fn error_at(
+        &self,
+        token: Token<'_>,
+        reason: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Error {
         self.error(token.column, reason, hint)
     }
 
-    fn error_at_end(&self, reason: impl Into<String>, hint: impl Into<String>) -> Error {
+    pub(super) fn error_at_end(&self, reason: impl Into<String>, hint: impl Into<String>) -> Error {
         self.error(self.text.chars().count().saturating_add(1), reason, hint)
     }
 
-    fn error(&self, column: usize, reason: impl Into<String>, hint: impl Into<String>) -> Error {
+    pub(super) fn error(&self, column: usize, reason: impl Into<String>, hint: impl Into<String>) -> Error {
         let (what, text) = (self.what, self.text.into());
         Error::InvalidNotation { what, text, column, reason: reason.into(), hint: hint.into() }
     }
 }
 
 /// `did you mean "minute"?`, if one of the known words is close enough.
-fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(super) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     // The word itself is known in another context, so it is no suggestion.
     let others = known.into_iter().filter(|known| *known != word);
     let closest = others.map(|known| (strsim::levenshtein(word, known), known)).min()?;

@@ -47,6 +47,21 @@ fn an_error_in_a_limit_has_its_position() {
             ":7:18",
             "the store cannot keep",
         ),
+        (
+            "unit: day\n      requests_per_unit: 1\n      algorithm: calendar at Mordor",
+            ":7:18",
+            "the name of a time zone in the IANA database",
+        ),
+        (
+            "unit: 90s\n      requests_per_unit: 1\n      algorithm: calendar",
+            ":5:13",
+            "write hour, day, week, month or year",
+        ),
+        (
+            "unit: day\n      requests_per_unit: 1\n      unit_multiplier: 2\n      algorithm: calendar",
+            ":7:24",
+            "remove `unit_multiplier`",
+        ),
         ("unlimited: true\n      unit: day", ":6:13", "remove `unit` or `unlimited`"),
         ("unlimited: perhaps\n      unit: day\n      requests_per_unit: 1", ":5:18", "write true or false"),
         ("unti: day\n      unit: day\n      requests_per_unit: 1", ":5:7", "did you mean `unit`?"),
