@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate::{Cause, Decision, Timestamp};
+use tollgate::{Cause, Decision, Report, Timestamp};
 
 use crate::Headers;
 use crate::headers::{enforcing, policy_name};
@@ -42,6 +42,9 @@ pub struct Numbers {
     /// Units recorded beyond the limit and not paid off yet. Absent if nothing is owed.
     #[serde(skip_serializing_if = "is_zero")]
     pub owed: u64,
+    /// The percentage in use of the fullest limit that warns. Absent if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<u64>,
     /// Whether a block denies the request. Absent if no block does.
     #[serde(skip_serializing_if = "Not::not")]
     pub blocked: bool,
@@ -64,6 +67,7 @@ impl From<&Decision> for Numbers {
             retry_after_ms: decision.retry_after().map(millis_ceil),
             rule: decision.rule().map(|rule| rule.as_str()),
             degraded: decision.degraded(),
+            warning: decision.warnings().iter().filter_map(Report::warning).max(),
             blocked: until.is_some(),
             until,
         }
@@ -113,6 +117,10 @@ impl Numbers {
         if self.owed > 0 {
             out.extend_from_slice(b",\"owed\":");
             number(&mut out, Some(self.owed));
+        }
+        if self.warning.is_some() {
+            out.extend_from_slice(b",\"warning\":");
+            number(&mut out, self.warning);
         }
         if self.blocked {
             out.extend_from_slice(b",\"blocked\":true");
@@ -305,6 +313,7 @@ mod tests {
                     rule,
                     degraded: !even,
                     owed: u64::from(even) * 7,
+                    warning: even.then_some(80),
                     blocked: !even,
                     until: (!even).then_some(1_700_000_060_000),
                 };

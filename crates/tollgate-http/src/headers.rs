@@ -12,6 +12,8 @@ use tollgate::{Decision, MAX_COUNT, Report, Reports};
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// The field with the limits ([`HeaderStyle::Standard`] and [`HeaderStyle::Trio`]).
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// The field with the limits that are nearly used up (every style but [`HeaderStyle::Off`]).
+pub const RATELIMIT_WARNING: HeaderName = HeaderName::from_static("ratelimit-warning");
 const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
@@ -87,6 +89,9 @@ impl Headers {
                 report.outcome.reset_at.as_nanos().div_ceil(1_000_000_000)
             }),
             HeaderStyle::Off => {}
+        }
+        if self.style != HeaderStyle::Off {
+            write_warnings(decision, headers);
         }
         if let Some(seconds) = retry_after(decision) {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -168,6 +173,17 @@ impl Members {
             headers.append(name, value);
         }
     }
+}
+
+/// `RateLimit-Warning: "per-client";u=83`, a list of strings as `RateLimit` is: the limits that
+/// warn ([`tollgate::Rule::warn_at`]), and the percentage of each that is in use.
+fn write_warnings(decision: &Decision, headers: &mut HeaderMap) {
+    let mut warnings = Members::default();
+    for report in &decision.warnings() {
+        warnings.member(report);
+        warnings.integer(b";u=", report.warning().unwrap_or(0));
+    }
+    warnings.append(RATELIMIT_WARNING, headers);
 }
 
 fn write_trio(decision: &Decision, headers: &mut HeaderMap) {

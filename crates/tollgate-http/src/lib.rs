@@ -47,7 +47,9 @@ pub use denied::{Denied, Problem, blocked_until, denied_with, millis_ceil};
 pub use denied::{Numbers, denied, denied_as, too_many_requests};
 pub use future::ResponseFuture;
 pub use head::{Head, PeerAddr};
-pub use headers::{HeaderStyle, Headers, RATELIMIT, RATELIMIT_POLICY, rate_limit_headers, retry_after};
+pub use headers::{
+    HeaderStyle, Headers, RATELIMIT, RATELIMIT_POLICY, RATELIMIT_WARNING, rate_limit_headers, retry_after,
+};
 // For tollgate-server only.
 #[doc(hidden)]
 pub use headers::policy_name;

@@ -175,6 +175,19 @@ impl Decision {
         }
     }
 
+    /// The limits that warn of an admitted request: see [`Rule::warn_at`](crate::Rule::warn_at). A
+    /// denial warns of nothing.
+    #[must_use]
+    pub fn warnings(&self) -> Reports {
+        match &self.detail {
+            Detail::Reports(reported) if self.allowed => {
+                reported.1.iter().filter(|report| report.warning().is_some()).copied().collect()
+            }
+            // Rules that warn have reports.
+            _ => Reports::new(),
+        }
+    }
+
     /// Whether the store failed, so that this decision follows the rules' failure policies.
     #[must_use]
     pub const fn degraded(&self) -> bool {

@@ -72,6 +72,7 @@ pub struct Rule {
     inline: bool,
     max_keys: Option<u64>,
     on_store_error: FailurePolicy,
+    warn_at: Option<u8>,
 }
 
 impl Rule {
@@ -90,6 +91,7 @@ impl Rule {
             inline: false,
             max_keys: None,
             on_store_error: FailurePolicy::default(),
+            warn_at: None,
         }
     }
 
@@ -130,6 +132,27 @@ impl Rule {
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
+        self
+    }
+
+    /// Warns from this percentage of a limit on, for clients that slow down by themselves: an
+    /// admitted decision has a [warning](crate::Decision::warnings) if at least that share is in
+    /// use after it. Nothing is denied because of it. A shadow rule does not warn.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, MINUTE, Rule, RuleSet};
+    ///
+    /// let rule = Rule::new("per-client", Limit::fixed_window(5, MINUTE)).key(["client"]).warn_at(80);
+    /// let limiter = Limiter::builder(RuleSet::new([rule])?).build()?;
+    /// let used: Vec<Option<u64>> = (0..6)
+    ///     .map(|_| Ok(limiter.check("alice")?.warnings().first().and_then(|report| report.warning())))
+    ///     .collect::<Result<_, tollgate::Error>>()?;
+    /// assert_eq!(used, [None, None, None, Some(80), Some(100), None]); // the last one is denied
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn warn_at(mut self, percent: u8) -> Self {
+        self.warn_at = Some(percent);
         self
     }
 
@@ -191,6 +214,19 @@ impl Rule {
         self.shadow
     }
 
+    /// The percentage of a limit from which it warns, if it does.
+    #[must_use]
+    pub const fn warns_at(&self) -> Option<u8> {
+        self.warn_at
+    }
+
+    /// Whether its decisions need the reports of a plan: packed states do not say that a rule is a
+    /// shadow, or when it warns.
+    #[inline]
+    pub(crate) const fn needs_plan(&self) -> bool {
+        self.shadow || self.warn_at.is_some()
+    }
+
     /// Whether it covers only requests that name it.
     #[must_use]
     pub const fn is_on_demand(&self) -> bool {
@@ -248,6 +284,10 @@ impl Rule {
                 "cost",
                 format!("{} is out of range; write a whole number from 1 to {MAX_COUNT}", self.cost),
             );
+        }
+        if let Some(percent) = self.warn_at.filter(|percent| !(1..=100).contains(percent)) {
+            let reason = format!("{percent} % is out of range; write a percentage from 1 to 100");
+            return invalid("warn", reason);
         }
         if let Some(twice) =
             self.key.iter().enumerate().find(|(i, name)| self.key.iter().take(*i).any(|n| n == *name))

@@ -39,6 +39,8 @@ pub struct Counts {
     pub shadow_denied: u64,
     /// Requests decided without the store.
     pub degraded: u64,
+    /// Requests admitted with a warning.
+    pub warned: u64,
 }
 
 impl Counts {
@@ -70,13 +72,15 @@ struct Stripe {
     decided: [AtomicU64; 2],
     shadow_denied: AtomicU64,
     degraded: AtomicU64,
+    warned: AtomicU64,
 }
 
 impl Tally {
     /// Counts one decision.
     pub(crate) fn count(&self, decision: &Decision, reports: &[Report]) {
         let shadow_denied = reports.iter().any(|report| report.shadow && !report.outcome.allowed());
-        self.add(decision.allowed(), shadow_denied, decision.degraded());
+        let warned = decision.allowed() && reports.iter().any(|report| report.warning().is_some());
+        self.add(decision.allowed(), shadow_denied, decision.degraded(), warned);
     }
 
     /// Counts one decision, not degraded and without shadow rules, in this thread's stripe.
@@ -96,11 +100,12 @@ impl Tally {
     pub(crate) fn count_rule(&self, decision: &Decision, reports: &[Report], rule: RuleName) {
         let mut reports = reports.iter().filter(|report| report.rule == rule);
         let denied = reports.clone().any(|report| !report.outcome.allowed());
+        let warned = decision.allowed() && reports.clone().any(|report| report.warning().is_some());
         let shadow = reports.any(|report| report.shadow);
-        self.add(!denied || shadow, denied && shadow, decision.degraded());
+        self.add(!denied || shadow, denied && shadow, decision.degraded(), warned);
     }
 
-    fn add(&self, allowed: bool, shadow_denied: bool, degraded: bool) {
+    fn add(&self, allowed: bool, shadow_denied: bool, degraded: bool, warned: bool) {
         let index = stripe_index();
         let stripe = &self.0[index.0 % STRIPES];
         self.count_at(index, allowed);
@@ -109,6 +114,9 @@ impl Tally {
         }
         if degraded {
             add(index, &stripe.degraded, 1);
+        }
+        if warned {
+            add(index, &stripe.warned, 1);
         }
     }
 
@@ -121,6 +129,7 @@ impl Tally {
             denied: sum(|stripe| &stripe.decided[0]),
             shadow_denied: sum(|stripe| &stripe.shadow_denied),
             degraded: sum(|stripe| &stripe.degraded),
+            warned: sum(|stripe| &stripe.warned),
         }
     }
 }
@@ -184,7 +193,7 @@ mod tests {
         for _ in 0..20 {
             std::thread::scope(|scope| {
                 for _ in 0..8 {
-                    scope.spawn(|| (0..1_000).for_each(|_| tally.add(true, false, false)));
+                    scope.spawn(|| (0..1_000).for_each(|_| tally.add(true, false, false, false)));
                 }
             });
         }

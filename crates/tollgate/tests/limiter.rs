@@ -260,11 +260,11 @@ fn g1_statistics_are_in_total_and_per_rule_and_survive_a_changed_limit() {
     }
     let _ = block_on(limiter.peek("a")).unwrap();
     let stats = limiter.stats();
-    let all = Counts { allowed: 3, denied: 1, shadow_denied: 3, degraded: 0 };
+    let all = Counts { allowed: 3, denied: 1, shadow_denied: 3, degraded: 0, warned: 0 };
     assert_eq!(stats.total, all, "a peek is not a request");
     assert_eq!(stats.total.rejection_rate(), 25.0);
-    assert_eq!(stats.rules[0].1, Counts { allowed: 3, denied: 1, shadow_denied: 0, degraded: 0 });
-    assert_eq!(stats.rules[1].1, Counts { allowed: 4, denied: 0, shadow_denied: 3, degraded: 0 });
+    assert_eq!(stats.rules[0].1, Counts { allowed: 3, denied: 1, shadow_denied: 0, degraded: 0, warned: 0 });
+    assert_eq!(stats.rules[1].1, Counts { allowed: 4, denied: 0, shadow_denied: 3, degraded: 0, warned: 0 });
     limiter.set_rules(RuleSet::new(rules(Limit::fixed_window(9, MINUTE))).unwrap()).unwrap();
     assert!(limiter.check("a").unwrap().allowed());
     assert_eq!(limiter.stats().rules[0].1.allowed, 4);

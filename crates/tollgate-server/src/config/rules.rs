@@ -8,6 +8,7 @@ use super::reader::{At, Section};
 use super::source::Source;
 use super::store::{Store, share};
 use super::tree::{Node, Value};
+use super::values::Percentage;
 use super::{ConfigError, POLICIES, nearest};
 use crate::backend::Backend;
 use crate::envoy::Domains;
@@ -135,6 +136,7 @@ fn rule(
     let key = section.list::<String>("key").unwrap_or_default();
     let cost = section.get_or("cost", 1);
     let shadow = section.get_or("shadow", false);
+    let warn = section.get::<Percentage>("warn");
     let share = share(section, "share").filter(|share| *share < 1.0);
     let policy = section.choice("on_store_error", &POLICIES).map_or(context.policy, |at| at.value);
     if name.is_none() && section.span_of("name").is_none() {
@@ -153,6 +155,9 @@ fn rule(
     }
     if shadow {
         rule = rule.shadow();
+    }
+    if let Some(At { value: Percentage(percent), .. }) = warn {
+        rule = rule.warn_at(percent);
     }
     if let Some(share) = share {
         rule = rule.max_keys(context.settings.keys(share));

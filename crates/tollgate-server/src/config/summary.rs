@@ -69,6 +69,9 @@ fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
         if rule.unit_cost() > 1 {
             writeln!(f, "  A request costs {} times as much as it says.", rule.unit_cost())?;
         }
+        if let Some(percent) = rule.warns_at() {
+            writeln!(f, "  From {percent} % of a limit on, admitted requests are warned.")?;
+        }
         if rule.is_shadow() {
             writeln!(f, "  Shadow rule: it is charged and counted, and never denies.")?;
         }

@@ -51,6 +51,22 @@ impl Setting for f64 {
     }
 }
 
+/// A whole percentage, from 1 to 100.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Percentage(pub(crate) u8);
+
+impl Setting for Percentage {
+    const EXPECTED: &'static str = "a percentage in quotes, such as \"80%\"";
+
+    fn from_text(text: &str) -> Result<Self, ParseError> {
+        let percent = text.strip_suffix('%').and_then(|number| number.trim_end().parse().ok());
+        percent
+            .filter(|percent| (1..=100).contains(percent))
+            .map(Self)
+            .ok_or_else(|| ParseError::new("this is not a whole percentage", "write \"1%\" to \"100%\""))
+    }
+}
+
 impl Setting for bool {
     const EXPECTED: &'static str = "true or false";
 

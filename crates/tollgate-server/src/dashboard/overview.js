@@ -50,7 +50,7 @@ function frequency(counts) {
 function rules(now, history) {
   const headings = [
     { text: "Rule" }, { text: "Limits", class: "optional" }, { text: "Admitted/s", class: "count" },
-    { text: "Denied/s", class: "count" }, { text: "Rejected", class: "count" }, { text: "Denied", class: "count optional" }, { text: "Two minutes" },
+    { text: "Denied/s", class: "count" }, { text: "Rejected", class: "count" }, { text: "Denied", class: "count optional" }, { text: "Warned", class: "count optional" }, { text: "Two minutes" },
   ];
   const rows = now.rules.map((rule) => {
     const points = history.map((snapshot) => frequency(snapshot.rules.find((other) => other.rule === rule.rule) ?? {}));
@@ -60,7 +60,7 @@ function rules(now, history) {
       element("span", { class: "name" }, rule.rule, rule.shadow ? element("span", { class: "warn" }, " shadow") : ""),
       element("code", {}, rule.limits.join(", ") || "with the request"),
       rate(rule.perSecond === null ? null : last.allowed), rate(rule.perSecond === null ? null : last.denied),
-      percent(rule.rejectionRate), count(denied), sparkline(`${rule.rule}: admitted and denied a second`, points),
+      percent(rule.rejectionRate), count(denied), count(rule.warned), sparkline(`${rule.rule}: admitted and denied a second`, points),
     ];
   });
   const others = now.otherRules > 0 ? element("p", { class: "note" }, `and ${now.otherRules} rules with fewer decisions`) : undefined;

@@ -72,6 +72,9 @@ pub(super) struct LimitAnswer {
     reset_at: u64,
     /// How long until it admits the request: 0 if it does, null if it never will.
     retry_after_ms: Option<u64>,
+    /// The percentage in use, if the rule warns of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<u64>,
     /// Whether the rule is a shadow.
     shadow: bool,
     /// Whether a block denies the request. Present only if true.
@@ -133,6 +136,7 @@ impl From<&Report> for LimitAnswer {
             owed: Some(outcome.owed).filter(|owed| *owed > 0),
             reset_at: outcome.reset_at.as_millis_ceil(),
             retry_after_ms: outcome.verdict.retry_after().map(millis_ceil),
+            warning: report.warning(),
             shadow: *shadow,
             blocked: until.is_some(),
             until,

@@ -82,6 +82,8 @@ struct CountsAnswer {
     denied: u64,
     shadow_denied: u64,
     degraded: u64,
+    /// Requests admitted with a warning.
+    warned: u64,
     /// The percentage of requests that were denied.
     rejection_rate: f64,
 }
@@ -221,8 +223,8 @@ pub(super) async fn top(
 
 impl From<&Counts> for CountsAnswer {
     fn from(counts: &Counts) -> Self {
-        let Counts { allowed, denied, shadow_denied, degraded } = *counts;
-        Self { allowed, denied, shadow_denied, degraded, rejection_rate: counts.rejection_rate() }
+        let Counts { allowed, denied, shadow_denied, degraded, warned } = *counts;
+        Self { allowed, denied, shadow_denied, degraded, warned, rejection_rate: counts.rejection_rate() }
     }
 }
 

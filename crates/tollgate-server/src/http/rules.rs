@@ -38,6 +38,9 @@ struct RuleAnswer {
     limits: Vec<String>,
     cost: u64,
     shadow: bool,
+    /// The percentage of a limit from which admitted requests are warned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warn: Option<u8>,
     /// Whether only requests that select it are covered, as by Envoy's descriptors and
     /// `CL.THROTTLE`.
     on_demand: bool,
@@ -130,6 +133,7 @@ impl From<&Rule> for RuleAnswer {
             limits: rule.limits().iter().map(Limit::to_string).collect(),
             cost: rule.unit_cost(),
             shadow: rule.is_shadow(),
+            warn: rule.warns_at(),
             on_demand: rule.is_on_demand(),
             on_store_error: policy_name(rule.failure_policy()),
         }

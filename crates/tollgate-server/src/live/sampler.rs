@@ -123,9 +123,9 @@ impl Sampler {
         let shadow =
             Counts { denied: shadow_denied, allowed: allowed.saturating_sub(shadow_denied), ..minute };
         let rejected = if is_shadow { shadow } else { minute };
-        let Counts { allowed, denied, shadow_denied, degraded } = counts;
+        let Counts { allowed, denied, shadow_denied, degraded, warned } = counts;
         let rejection_rate = rejected.rejection_rate();
-        LiveCounts { allowed, denied, shadow_denied, degraded, rejection_rate, per_second }
+        LiveCounts { allowed, denied, shadow_denied, degraded, warned, rejection_rate, per_second }
     }
 
     fn protocols(&self, now: &Sample) -> Vec<LiveProtocol> {
@@ -148,6 +148,7 @@ const fn since(now: &Counts, before: &Counts) -> Counts {
         denied: now.denied.saturating_sub(before.denied),
         shadow_denied: now.shadow_denied.saturating_sub(before.shadow_denied),
         degraded: now.degraded.saturating_sub(before.degraded),
+        warned: now.warned.saturating_sub(before.warned),
     }
 }
 

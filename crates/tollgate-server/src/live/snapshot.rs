@@ -43,6 +43,9 @@ pub(crate) struct LiveCounts {
     pub(crate) shadow_denied: u64,
     /// Since the start.
     pub(crate) degraded: u64,
+    /// Admitted with a warning, since the start.
+    #[serde(default)]
+    pub(crate) warned: u64,
     /// The percentage of requests that were denied in the last minute; of a shadow rule, that it
     /// would have denied.
     pub(crate) rejection_rate: f64,

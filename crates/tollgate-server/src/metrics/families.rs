@@ -150,6 +150,9 @@ fn decisions(app: &App, stats: &Stats, exposition: &mut impl Exposition) -> fmt:
     let by_rule = stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.degraded));
     exposition.counter("rule_degraded", "Decisions made without the store, by rule", by_rule)?;
 
+    let warned = stats.rules.iter().map(|(rule, counts)| (vec![("rule", rule.as_str())], counts.warned));
+    exposition.counter("rule_warned", "Requests admitted with a warning, by rule", warned)?;
+
     let refused = stats
         .rules
         .iter()

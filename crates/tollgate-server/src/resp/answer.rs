@@ -38,12 +38,13 @@ pub(super) fn record(replies: &mut Replies, recorded: &Recorded) {
 }
 
 fn fields(numbers: &Numbers) -> usize {
-    7 + usize::from(numbers.owed > 0) + usize::from(numbers.until.is_some())
+    let optional = [numbers.owed > 0, numbers.warning.is_some(), numbers.until.is_some()];
+    7 + optional.into_iter().filter(|present| *present).count()
 }
 
 fn write(replies: &mut Replies, numbers: &Numbers) {
-    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, owed, until, .. } =
-        *numbers;
+    let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, .. } = *numbers;
+    let Numbers { owed, warning, until, .. } = *numbers;
     replies.bulk(b"allowed");
     replies.boolean(allowed);
     replies.bulk(b"limit");
@@ -65,6 +66,10 @@ fn write(replies: &mut Replies, numbers: &Numbers) {
         replies.bulk(b"owed");
         replies.count(owed);
     }
+    if let Some(warning) = warning {
+        replies.bulk(b"warning");
+        replies.count(warning);
+    }
     if let Some(until) = until {
         replies.bulk(b"blocked_until_ms");
         replies.count(until);
@@ -72,7 +77,7 @@ fn write(replies: &mut Replies, numbers: &Numbers) {
 }
 
 pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
-    replies.map(8);
+    replies.map(8 + usize::from(rule.warns_at().is_some()));
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
     let matches: Vec<(&str, Vec<String>)> = rule.matches().collect();
@@ -99,6 +104,10 @@ pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
     replies.count(rule.unit_cost());
     replies.bulk(b"shadow");
     replies.boolean(rule.is_shadow());
+    if let Some(percent) = rule.warns_at() {
+        replies.bulk(b"warn");
+        replies.count(percent.into());
+    }
     replies.bulk(b"on_demand");
     replies.boolean(rule.is_on_demand());
     replies.bulk(b"on_store_error");

@@ -304,6 +304,7 @@ fn validate_explains_a_configuration() {
         limit = ["login", "100/day fixed aligned counting denied"]
         cost = 2
         shadow = true
+        warn = "80%"
         [[override]]
         rule = "login"
         match = { client = "partner-7" }
@@ -327,6 +328,7 @@ fn validate_explains_a_configuration() {
         "  Where client is \"partner-7\", instead of all 2 limits:",
         "    up to 100 at once, 10 more every 100ms; beyond that a reserve: up to 50 at once, 5 more per second (100 refill 10 every 100ms reserve 50 refill 5/second)",
         "  A request costs 2 times as much as it says.",
+        "  From 80 % of a limit on, admitted requests are warned.",
         "  Shadow rule: it is charged and counted, and never denies.",
     ] {
         assert!(words.lines().any(|said| said.ends_with(line)), "no {line:?} in {words}");

@@ -51,4 +51,5 @@ mod resp_abuse;
 mod security;
 mod telemetry;
 mod top;
+mod warnings;
 mod window;

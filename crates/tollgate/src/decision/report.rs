@@ -23,6 +23,8 @@ pub struct Report {
     pub unit_cost: u64,
     /// Whether the rule is a shadow rule, which never denies.
     pub shadow: bool,
+    /// The percentage of the limit from which its rule warns, if it does.
+    pub warn_at: Option<u8>,
     /// The verdict and the numbers.
     pub outcome: Outcome,
     /// The cause of a denial.
@@ -30,6 +32,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// The percentage of the limit that is in use, rounded down, if the rule warns of it: the limit
+    /// admits, enforces, and at least [`warn_at`](Self::warn_at) is in use.
+    #[must_use]
+    pub fn warning(&self) -> Option<u64> {
+        let (percent, capacity) = (self.warn_at?, self.limit.capacity());
+        let used = capacity.saturating_sub(self.outcome.remaining).saturating_mul(100);
+        let used = used.checked_div(capacity)?;
+        (!self.shadow && self.outcome.allowed() && used >= percent.into()).then_some(used)
+    }
+
     /// How many more requests of cost 1 this limit admits.
     fn requests_left(&self) -> u64 {
         self.outcome.remaining.checked_div(self.unit_cost).unwrap_or(0)
@@ -95,6 +107,7 @@ mod tests {
             limit: Limit::per_second(100),
             unit_cost,
             shadow: false,
+            warn_at: None,
             outcome,
             cause: Cause::Limit,
         }

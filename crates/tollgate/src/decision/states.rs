@@ -69,6 +69,7 @@ impl States {
                     limit: limit.plain(),
                     unit_cost: tag.unit_cost,
                     shadow: false,
+                    warn_at: None,
                     outcome: meter.outcome(now, charge, allowed || meter.fits(now, charge)),
                     cause: Cause::Limit,
                 });

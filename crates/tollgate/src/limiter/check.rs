@@ -376,7 +376,7 @@ fn locate<'a>(
     let (mut words, mut rules) = (0_usize, 0_usize);
     let mut locate = |covered| {
         let (rule, budget) = prepared.get(covered, inline)?;
-        if rule.is_shadow() || rule.is_inline() != inline.is_some() {
+        if rule.needs_plan() || rule.is_inline() != inline.is_some() {
             return None;
         }
         let lookup = budget.lookup.as_ref()?;

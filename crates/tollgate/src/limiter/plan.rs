@@ -36,6 +36,7 @@ pub(crate) struct PlannedCharge {
     /// where several requests are decided as one.
     multiplier: u64,
     pub(crate) shadow: bool,
+    warn_at: Option<u8>,
     pub(crate) policy: FailurePolicy,
     subject: Range<usize>,
     /// The index of the charge with the same key that stands for both: a key is charged once, with
@@ -82,6 +83,7 @@ impl Plan {
                 inline: None,
                 multiplier: multiplier.saturating_mul(rule.unit_cost()),
                 shadow: rule.is_shadow(),
+                warn_at: rule.warns_at(),
                 policy: rule.failure_policy(),
                 subject: start..self.subjects.len(),
                 duplicate_of: None,
@@ -203,6 +205,7 @@ impl Plan {
                 limit: self.limit(charge).plain(),
                 unit_cost: charge.tag.unit_cost,
                 shadow: charge.shadow,
+                warn_at: charge.warn_at,
                 outcome: answer.outcome,
                 cause: answer.cause,
             })

@@ -149,7 +149,7 @@ impl RuleSet {
     pub(crate) fn plain(&self) -> Option<&[Rule]> {
         let rules = self.rules.get(..self.automatic)?;
         let is_plain = |(rule, overrides): (&Rule, &Overrides)| {
-            let is_conditional = rule.shadow || !rule.matches.is_empty() || !overrides.all.is_empty();
+            let is_conditional = rule.needs_plan() || !rule.matches.is_empty() || !overrides.all.is_empty();
             !is_conditional && (rule.key.is_empty() || rule.is_by_client())
         };
         rules.iter().zip(&self.overrides).all(is_plain).then_some(rules)
