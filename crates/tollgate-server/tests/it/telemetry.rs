@@ -150,6 +150,9 @@ fn a_callers_trace_is_continued_and_its_decision_to_sample_counts() {
     let batch =
         r#"{"checks": [{"attributes": {"client": "a"}}, {"attributes": {"client": "b"}, "cost": 3}]}"#;
     server.send("POST", "/v1/check/batch", &[("traceparent", &sampled)], batch);
+    let held = r#"{"attributes": {"client": "erin"}, "ttl": "1m"}"#;
+    server.send("POST", "/v1/reserve", &[("traceparent", &sampled)], held);
+    server.send("GET", "/auth", &[("traceparent", &sampled)], "");
     let envoy = Envoy::of(&server);
     let mut call = Request::new(request("any", &[descriptor(&[("client", "dave")])]));
     call.metadata_mut().insert("traceparent", sampled.parse().unwrap());
@@ -161,8 +164,15 @@ fn a_callers_trace_is_continued_and_its_decision_to_sample_counts() {
     seen.sort();
     let clients: Vec<_> = seen.iter().map(|(name, of)| (*name, of["tollgate.client"].as_str())).collect();
     // The batch's is that of its denial.
-    assert_eq!(clients, [("grpc ShouldRateLimit", "dave"), ("http batch", "b"), ("http check", "carol")]);
-    assert_eq!((&*seen[1].1["tollgate.decisions"], &*seen[1].1["tollgate.allowed"]), ("2", "false"));
+    let expected = [
+        ("grpc ShouldRateLimit", "dave"),
+        ("http auth", "127.0.0.1"),
+        ("http batch", "b"),
+        ("http check", "carol"),
+        ("http reserve", "erin"),
+    ];
+    assert_eq!(clients, expected);
+    assert_eq!((&*seen[2].1["tollgate.decisions"], &*seen[2].1["tollgate.allowed"]), ("2", "false"));
     for span in &spans {
         assert_eq!(hexadecimal(&span["trace_id"]), TRACE);
         assert_eq!(hexadecimal(&span["parent_span_id"]), CALLER);
