@@ -17,7 +17,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tollgate::{
-    Clock as _, DAY, Limit, ManualClock, OnExpiry, Request, Reservation, Rule, Store, SystemClock, Timestamp,
+    Clock as _, DAY, Error, Limit, ManualClock, OnExpiry, Request, Reservation, Rule, Store, SystemClock,
+    Timestamp,
 };
 
 use crate::world::{START, World, run, runtime};
@@ -78,7 +79,8 @@ pub fn killed_streams<S: Store, G>(
         let world = world(open(&target), start_of(round).saturating_add(3 * TTL));
         for budget in 0..BUDGETS {
             let client = client(round, budget);
-            let decision = world.peek(Request::client(&client).cost(0));
+            let mut peeked = std::iter::repeat_with(|| world.peek(Request::client(&client).cost(0)));
+            let decision = peeked.find(|decision| !decision.degraded()).expect("the store is up");
             let in_use = limit().capacity() - decision.remaining() + decision.owed();
             let possible = ledger.possible(budget);
             assert!(possible.contains(&in_use), "{client} has {in_use} in use, not one of {possible:?}");
@@ -135,9 +137,6 @@ impl Random {
     }
 }
 
-/// A stream that is open: its id and its reservation.
-type Open<S> = (u64, Reservation<S>);
-
 fn stream_until_killed<S: Store>(world: &World<S>, round: u64, process: u64) {
     // Unbuffered, so that a kill loses no line; and one write a line, which a pipe does not split.
     let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned().expect("standard output"));
@@ -148,64 +147,93 @@ fn stream_until_killed<S: Store>(world: &World<S>, round: u64, process: u64) {
     log("\n".into());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            scope.spawn({
-                let log = &log;
-                move || {
-                    let _context = runtime().enter();
-                    let mut random = Random(SystemClock.now().as_nanos() ^ (process << 48) ^ (thread << 56));
-                    let mut open: Vec<Open<S>> = Vec::new();
-                    for id in (thread..).step_by(usize::try_from(THREADS).expect("a few")) {
-                        if open.len() < OPEN_MAX && random.below(2) == 0 {
-                            open.extend(reserve(world, round, id, &mut random, log));
-                        } else if !open.is_empty() {
-                            let index = usize::try_from(random.below(4)).expect("small").min(open.len() - 1);
-                            end(open.remove(index), &mut open, &mut random, log);
-                        } else {
-                            let (budget, cost) = (random.below(BUDGETS), 1 + random.below(60));
-                            log(format!("record {id} {budget} {cost}\n"));
-                            let client = client(round, budget);
-                            run(world.limiter.record(Request::client(&client).cost(cost))).expect("recorded");
-                            log(format!("done {id}\n"));
-                        }
-                    }
-                }
+            let random = Random(SystemClock.now().as_nanos() ^ (process << 48) ^ (thread << 56));
+            let streams = Streams { world, round, log: &log, random, open: Vec::new() };
+            scope.spawn(move || {
+                let _context = runtime().enter();
+                streams.run((thread..).step_by(usize::try_from(THREADS).expect("a few")));
             });
         }
     });
 }
 
-fn reserve<S: Store>(
-    world: &World<S>,
+/// The streams of one thread.
+struct Streams<'a, S: Store, L> {
+    world: &'a World<S>,
     round: u64,
-    id: u64,
-    random: &mut Random,
-    log: &impl Fn(String),
-) -> Option<Open<S>> {
-    let (budget, estimate, kept) = (random.below(BUDGETS), 1 + random.below(60), random.below(2));
-    let on_expiry = if kept == 1 { OnExpiry::Keep } else { OnExpiry::GiveBack };
-    // Without a settlement it is charged so much.
-    log(format!("reserve {id} {budget} {}\n", estimate * kept));
-    let request = client(round, budget);
-    let reserved = run(world.limiter.reserve(Request::client(&request).cost(estimate), TTL, on_expiry));
-    let reserved = reserved.expect("the store answers");
-    log(format!("{} {id}\n", if reserved.decision().allowed() { "done" } else { "denied" }));
-    reserved.decision().allowed().then_some((id, reserved))
+    log: &'a L,
+    random: Random,
+    /// The open ones: ids and reservations.
+    open: Vec<(u64, Reservation<S>)>,
 }
 
-/// Renews, settles or drops a stream.
-fn end<S: Store>((id, stream): Open<S>, open: &mut Vec<Open<S>>, random: &mut Random, log: &impl Fn(String)) {
-    match random.below(4) {
-        0 => {
-            run(stream.renew(TTL)).expect("not expired");
-            open.push((id, stream));
+impl<S: Store, L: Fn(String)> Streams<'_, S, L> {
+    /// Streams until the process is killed, or the store does not answer: a busy machine.
+    fn run(mut self, mut ids: impl Iterator<Item = u64>) {
+        while ids.next().and_then(|id| self.step(id)).is_some() {}
+    }
+
+    /// One step of a new stream, or of one that is open. `None` if the store does not answer: it may
+    /// have happened.
+    fn step(&mut self, id: u64) -> Option<()> {
+        if self.open.len() < OPEN_MAX && self.random.below(2) == 0 {
+            return self.reserve(id);
         }
-        1 => drop(stream),
-        _ => {
-            let cost = random.below(120);
-            log(format!("settle {id} {cost}\n"));
-            assert_eq!(run(stream.settle(cost)).expect("held").shortfall, 0);
-            log(format!("done {id}\n"));
+        if !self.open.is_empty() {
+            return self.proceed();
         }
+        let (budget, cost) = (self.random.below(BUDGETS), 1 + self.random.below(60));
+        (self.log)(format!("record {id} {budget} {cost}\n"));
+        let client = client(self.round, budget);
+        answered(run(self.world.limiter.record(Request::client(&client).cost(cost))))?;
+        (self.log)(format!("done {id}\n"));
+        Some(())
+    }
+
+    fn reserve(&mut self, id: u64) -> Option<()> {
+        let (budget, estimate) = (self.random.below(BUDGETS), 1 + self.random.below(60));
+        let kept = self.random.below(2);
+        let on_expiry = if kept == 1 { OnExpiry::Keep } else { OnExpiry::GiveBack };
+        // Without a settlement it is charged so much.
+        (self.log)(format!("reserve {id} {budget} {}\n", estimate * kept));
+        let client = client(self.round, budget);
+        let request = Request::client(&client).cost(estimate);
+        let reserved = answered(run(self.world.limiter.reserve(request, TTL, on_expiry)))?;
+        if reserved.decision().degraded() {
+            return None;
+        }
+        let allowed = reserved.decision().allowed();
+        (self.log)(format!("{} {id}\n", if allowed { "done" } else { "denied" }));
+        self.open.extend(allowed.then_some((id, reserved)));
+        Some(())
+    }
+
+    /// Renews, settles or drops a stream that is open.
+    fn proceed(&mut self) -> Option<()> {
+        let index = usize::try_from(self.random.below(4)).expect("small").min(self.open.len() - 1);
+        let (id, stream) = self.open.remove(index);
+        match self.random.below(4) {
+            0 => {
+                answered(run(stream.renew(TTL)))?;
+                self.open.push((id, stream));
+            }
+            1 => drop(stream),
+            _ => {
+                let cost = self.random.below(120);
+                (self.log)(format!("settle {id} {cost}\n"));
+                assert_eq!(answered(run(stream.settle(cost)))?.shortfall, 0);
+                (self.log)(format!("done {id}\n"));
+            }
+        }
+        Some(())
+    }
+}
+
+/// The store's answer, if there is one.
+fn answered<T: std::fmt::Debug>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Err(Error::StoreUnavailable) => None,
+        answer => Some(answer.expect("held and valid")),
     }
 }
 
