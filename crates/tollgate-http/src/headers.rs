@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
-use tollgate::{Decision, MAX_COUNT, Report, Reports};
+use tollgate::{Decision, MAX_COUNT, Overflow, Report, Reports};
 
 /// The field with what remains of each limit ([`HeaderStyle::Standard`]).
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -190,7 +190,7 @@ fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
     let Some(report) = decision.deciding() else { return };
     let (limit, window) = (report.limit.capacity(), seconds(window_of(&report)).max(1));
     headers.insert(RATELIMIT_LIMIT, limit.into());
-    headers.insert(RATELIMIT_REMAINING, report.outcome.remaining.into());
+    headers.insert(RATELIMIT_REMAINING, report.units_left().into());
     headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, &report).into());
     if let Ok(policy) = HeaderValue::try_from(format!("{limit};w={window}")) {
         headers.insert(RATELIMIT_POLICY, policy);
@@ -200,7 +200,7 @@ fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
 fn write_x(decision: &Decision, headers: &mut HeaderMap, reset: impl Fn(&Report) -> u64) {
     let Some(report) = decision.deciding() else { return };
     headers.insert(X_LIMIT, report.limit.capacity().into());
-    headers.insert(X_REMAINING, report.outcome.remaining.into());
+    headers.insert(X_REMAINING, report.units_left().into());
     headers.insert(X_RESET, reset(&report).into());
 }
 
@@ -213,13 +213,16 @@ pub fn rate_limit_headers(decision: &Decision) -> HeaderMap {
 }
 
 /// The `Retry-After` of a denied request, in whole seconds: at least one, and not before the limit
-/// that decided has more to give. `None` if the request was admitted, or never fits.
+/// that decided, or its overflow, has more to give. `None` if the request was admitted, or never
+/// fits.
 #[must_use]
 pub fn retry_after(decision: &Decision) -> Option<u64> {
     if decision.allowed() {
         return None;
     }
-    let growth = decision.deciding().map_or(0, |report| seconds_until_growth(decision, &report));
+    // An overflow may have more before the limit has.
+    let deciding = decision.deciding().filter(|report| report.overflow == Overflow::None);
+    let growth = deciding.map_or(0, |report| seconds_until_growth(decision, &report));
     Some(seconds(decision.retry_after()?).max(growth).max(1))
 }
 
@@ -335,6 +338,21 @@ mod tests {
         );
         assert_eq!(written(HeaderStyle::XEpoch, &decision)[2], "x-ratelimit-reset: 1700000061");
         assert_eq!(written(HeaderStyle::Off, &decision), ["retry-after: 59"]);
+    }
+
+    #[test]
+    fn f2_an_overflow_counts_in_what_remains_and_in_when_to_retry() {
+        let credits = Rule::new("credits", Limit::per_minute(20)).key(["client"]);
+        let plan = Rule::new("plan", Limit::fixed_window(10, HOUR)).key(["client"]).overflow("credits");
+        let (limiter, _) = limiter([plan, credits]);
+        let admitted = limiter.check(Request::client("a").cost(12)).unwrap();
+        assert_eq!(written(HeaderStyle::X, &admitted)[1], "x-ratelimit-remaining: 18");
+        assert_eq!(
+            written(HeaderStyle::Standard, &admitted)[1],
+            r#"ratelimit: "plan";r=0;t=3600, "credits";r=18;t=3"#
+        );
+        let denied = limiter.check(Request::client("a").cost(19)).unwrap();
+        assert_eq!(retry_after(&denied), Some(3), "the next credit, long before the plan has more");
     }
 
     #[test]

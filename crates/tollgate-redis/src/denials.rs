@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use tollgate::{Answer, Applied, Charge, Timestamp, Verdict};
+use tollgate::{Answer, Applied, Charge, Part, Timestamp, Verdict};
 
 /// Maximum number of cached denials: some 200 bytes each.
 const CACHE_CAPACITY: usize = 131_072;
@@ -97,7 +97,12 @@ impl Denials {
             // Keys and limits are hashed under a secret, so that no client can aim for a collision;
             // combining the hashes needs no secret.
             let limit = u128::from(self.hashers[0].hash_one(charge.limit));
-            let cost = u128::from(charge.cost) << 1 | u128::from(charge.shadow);
+            let part = match charge.part {
+                Part::Whole => 0,
+                Part::First(number) => u128::from(number) << 1,
+                Part::Rest(number) => u128::from(number) << 1 | 1,
+            };
+            let cost = part << 65 | u128::from(charge.cost) << 1 | u128::from(charge.shadow);
             hash = (hash ^ key ^ limit).wrapping_mul(MIXER).rotate_left(61) ^ cost;
         }
         Fingerprint { hash, changes }
@@ -127,21 +132,30 @@ impl Denials {
     ) -> bool {
         let denies = |charge: &Charge<'_>, answer: &Answer| !charge.shadow && !answer.outcome.allowed();
         let answered = || charges.iter().zip(&applied.answers);
+        // An overflow that lends too little denies with its rule.
+        let took_part = |charge: &Charge<'_>, answer: &Answer| {
+            denies(charge, answer) || matches!(charge.part, Part::Rest(_))
+        };
         let changes_in = |answer: &Answer| match answer.outcome.verdict {
             // A cost above the limit never fits; only the remaining units can change.
-            Verdict::Never if answer.outcome.grows_at <= applied.now => self.max_age,
-            Verdict::Never => answer.outcome.grows_at.since(applied.now),
-            verdict => {
-                verdict.retry_after().unwrap_or_default().min(answer.outcome.grows_at.since(applied.now))
+            Verdict::Never | Verdict::Allowed if answer.outcome.grows_at <= applied.now => self.max_age,
+            Verdict::Never | Verdict::Allowed => answer.outcome.grows_at.since(applied.now),
+            Verdict::Denied { retry_after } => {
+                // An overflow may admit the request before its rule has more.
+                let grows_in = answer.outcome.grows_at.since(applied.now);
+                retry_after.min(if grows_in.is_zero() { retry_after } else { grows_in })
             }
         };
-        let denials = answered().filter(|(charge, answer)| denies(charge, answer));
+        if !answered().any(|(charge, answer)| denies(charge, answer)) {
+            return false;
+        }
+        let denials = answered().filter(|(charge, answer)| took_part(charge, answer));
         let Some(valid_for) = denials.map(|(_, answer)| changes_in(answer)).min() else { return false };
         if valid_for.is_zero() || charges.iter().any(|charge| charge.limit.counts_denied()) {
             return false;
         }
         let cached = |((charge, answer), changes): ((&Charge<'_>, &Answer), &u64)| CachedAnswer {
-            changes: denies(charge, answer).then_some(*changes),
+            changes: took_part(charge, answer).then_some(*changes),
             answer: *answer,
         };
         let denial = Denial {

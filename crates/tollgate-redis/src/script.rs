@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
 use tollgate::{
-    Answer, Cause, Charge, Effect, HoldId, Limit, MAX_SPAN, OnExpiry, Op, Outcome, StoreError, Timestamp,
-    Until, Verdict,
+    Answer, Cause, Charge, Effect, HoldId, Limit, MAX_SPAN, OnExpiry, Op, Outcome, Overflow, Part,
+    StoreError, Timestamp, Until, Verdict,
 };
 
 use crate::calendar::Windows;
@@ -28,6 +28,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/inline.lua"),
     include_str!("script/debt.lua"),
     include_str!("script/cell.lua"),
+    include_str!("script/overflow.lua"),
     include_str!("script/transact.lua"),
 );
 
@@ -73,14 +74,20 @@ pub(crate) struct ScriptCharge {
     /// The number of the rule in this request, from 1.
     pub(crate) rule: usize,
     pub(crate) shadow: bool,
+    pub(crate) part: Part,
 }
 
 impl ScriptCharge {
     pub(crate) fn new(prefix: &str, charge: &Charge<'_>, rule: usize) -> Self {
         let (key, slot) = crate::key::name_of(prefix, &charge.key);
-        let Charge { limit, cost, shadow, .. } = *charge;
-        Self { key, slot, limit: *limit, cost, rule, shadow }
+        let Charge { limit, cost, shadow, part, .. } = *charge;
+        Self { key, slot, limit: *limit, cost, rule, shadow, part }
     }
+}
+
+/// Whether an overflow takes part in a call.
+pub(crate) fn overflows(charges: &[ScriptCharge]) -> bool {
+    charges.iter().any(|charge| charge.part != Part::Whole)
 }
 
 /// The script's reply.
@@ -115,7 +122,11 @@ pub(crate) fn command(
     for charge in charges {
         command.arg(&charge.key);
     }
-    command.arg(verb_name(verb)?);
+    let overflows = overflows(charges);
+    match overflows {
+        true => command.arg(format!("+{}", verb_name(verb)?)),
+        false => command.arg(verb_name(verb)?),
+    };
     match time {
         TimeSource::Server => command.arg("").arg(0),
         TimeSource::Caller(grace) => command.arg(micros(now)).arg(millis(grace)),
@@ -139,6 +150,13 @@ pub(crate) fn command(
         Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
+    for charge in charges.iter().filter(|_| overflows) {
+        command.arg(match charge.part {
+            Part::Whole => 0,
+            Part::First(number) => i32::from(number),
+            Part::Rest(number) => -i32::from(number),
+        });
+    }
     command.arg(windows.argument());
     Ok(command)
 }
@@ -198,7 +216,11 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
     let (values, tickets) = values.split_at(values.len().saturating_sub(ticket_count));
     let numbers: Option<SmallVec<[i64; 35]>> = values.iter().map(number).collect();
     let tickets: Option<Vec<String>> = tickets.iter().map(ticket).collect();
-    let numbers = numbers.as_deref().and_then(<[i64]>::split_first_chunk);
+    let per_overflow = if overflows(charges) { 2 * charges.len() } else { 0 };
+    let numbers =
+        numbers.as_deref().map(|numbers| numbers.split_at(numbers.len().saturating_sub(per_overflow)));
+    let (numbers, parts) = numbers.unwrap_or_default();
+    let numbers = numbers.split_first_chunk();
     let Some(([now, converted, changed], (rest, []))) =
         numbers.map(|(head, rest)| (*head, rest.as_chunks::<8>()))
     else {
@@ -209,7 +231,14 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
         return Err(StoreError::Unavailable { reason });
     }
     let now = timestamp(now);
+    let mut parts = parts.as_chunks::<2>().0.iter();
     let answer = |(numbers, charge): (&[i64; 8], &ScriptCharge)| {
+        let [drawn, lent] = parts.next().copied().unwrap_or_default().map(i64::unsigned_abs);
+        let overflow = match charge.part {
+            Part::Whole => Overflow::None,
+            Part::First(_) => Overflow::From { drawn, lent },
+            Part::Rest(_) => Overflow::Into { drawn },
+        };
         let [wait, remaining, reset_at, grows_at, units, held, blocked, owed] = *numbers;
         let verdict = match u64::try_from(wait) {
             Ok(0) => Verdict::Allowed,
@@ -238,7 +267,7 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
             _ => Effect::None,
         };
         let cause = if blocked > 0 { Cause::Block { until: timestamp(blocked) } } else { Cause::Limit };
-        Answer { outcome, effect, cause }
+        Answer { outcome, effect, cause, overflow }
     };
     Ok(Reply {
         now,

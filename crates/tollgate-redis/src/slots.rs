@@ -9,9 +9,9 @@
 
 use futures_util::future::{join_all, try_join_all};
 use smallvec::SmallVec;
-use tollgate::{Answer, Op, StoreError, Timestamp};
+use tollgate::{Answer, Op, Part, StoreError, Timestamp};
 
-use crate::script::{Reply, ScriptCharge, Verb};
+use crate::script::{Reply, ScriptCharge, Verb, overflows};
 use crate::store::Shared;
 
 /// The charges of one slot, and their indices in the request.
@@ -107,23 +107,35 @@ async fn undo(
     reply: &Reply,
     now: Timestamp,
 ) -> Result<Reply, StoreError> {
-    let Op::Reserve { hold, .. } = op else {
-        return shared.run(Verb::Undo, &group.charges, &reply.tickets, now).await;
-    };
-    // A limit that counts denied attempts keeps the cost of this one.
-    let settled = |charge: &ScriptCharge| ScriptCharge {
-        cost: if charge.limit.counts_denied() { charge.cost } else { 0 },
+    // Of an overflow, each part is undone by itself.
+    let drawn = |(charge, answer): (&ScriptCharge, &Answer)| ScriptCharge {
+        cost: answer.overflow.drawn().unwrap_or(charge.cost),
+        part: Part::Whole,
         ..charge.clone()
     };
-    let settled: Vec<ScriptCharge> = group.charges.iter().map(settled).collect();
-    shared.run(Verb::Op(Op::Settle { hold }), &settled, &[], now).await?;
+    let mut drawn: Vec<ScriptCharge> = group.charges.iter().zip(&reply.answers).map(drawn).collect();
+    if let Op::Reserve { hold, .. } = op {
+        // A limit that counts denied attempts keeps the cost of this one.
+        drawn.iter_mut().filter(|charge| !charge.limit.counts_denied()).for_each(|charge| charge.cost = 0);
+        shared.run(Verb::Op(Op::Settle { hold }), &drawn, &[], now).await?;
+    } else {
+        let undone = shared.run(Verb::Undo, &drawn, &reply.tickets, now).await?;
+        if !overflows(&group.charges) {
+            return Ok(undone);
+        }
+    }
     shared.run(Verb::Op(Op::Peek), &group.charges, &[], now).await
 }
 
 /// The reply of a group that was not taken from, because an earlier one denied.
 async fn skip(shared: &Shared, group: &Group, now: Timestamp) -> Result<Reply, StoreError> {
-    let verb = if group.counts_denied() { Verb::Refuse } else { Verb::Op(Op::Peek) };
-    shared.run(verb, &group.charges, &[], now).await
+    if group.counts_denied() {
+        let refused = shared.run(Verb::Refuse, &group.charges, &[], now).await?;
+        if !overflows(&group.charges) {
+            return Ok(refused);
+        }
+    }
+    shared.run(Verb::Op(Op::Peek), &group.charges, &[], now).await
 }
 
 /// Merges the replies in the request's order. The nodes' clocks may differ, so all times are

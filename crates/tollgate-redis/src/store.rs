@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate::{Applied, Charge, Error, Limit, Op, Store, StoreError, Timestamp};
+use tollgate::{Applied, Charge, Error, Limit, Op, Rule, Store, StoreError, Timestamp};
 
 use redis::Value;
 
@@ -263,6 +263,20 @@ impl Store for RedisStore {
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         limit::check(limit, self.shared.log_ceiling)
+    }
+
+    /// In a Cluster, one script reaches both budgets only if they are in the same slot: only if
+    /// both rules count by the same attributes.
+    fn accepts_overflow(&self, rule: &Rule, into: &Rule) -> Result<(), Error> {
+        if !self.shared.cluster || rule.key_attributes() == into.key_attributes() {
+            return Ok(());
+        }
+        let reason = format!(
+            "the rule {:?} has another key, and a Redis Cluster may keep the two on different servers; \
+             write the same key in both, or use one Redis server",
+            into.name().as_str()
+        );
+        Err(Error::InvalidRule { rule: rule.name().to_string(), field: "overflow", reason })
     }
 }
 

@@ -254,3 +254,36 @@ fn clearing_a_rule_fails_if_a_master_is_down() {
     let error = cleared.expect_err("one of two masters was asked").to_string();
     assert!(error.contains("1 of 2") && error.contains("try again"), "{error}");
 }
+
+#[test]
+fn d3_an_overflow_into_another_slot_is_refused_and_one_in_the_same_slot_is_atomic() {
+    let plan = Rule::new("plan", Limit::fixed_window(10, HOUR)).key(["org", "client"]).overflow("credits");
+    let credits =
+        |key: &[&'static str]| Rule::new("credits", Limit::fixed_window(20, HOUR)).key(key.iter().copied());
+    let cluster = Cluster::start();
+    let build = |credits: Rule, url: &str| {
+        let global = Rule::new("global", Limit::fixed_window(25, HOUR));
+        let rules = RuleSet::new([global, plan.clone(), credits]).unwrap();
+        Limiter::builder(rules).store(RedisStore::open(url).unwrap()).clock(TokioClock).deadline(HOUR).build()
+    };
+    let error = build(credits(&["org"]), &cluster.url()).unwrap_err().to_string();
+    assert!(error.contains("write the same key in both"), "{error}");
+    assert!(build(credits(&["org"]), "redis://127.0.0.1:1").is_ok(), "one server reaches both");
+    let limiter = build(credits(&["org", "client"]), &cluster.url()).unwrap();
+    let left = |decision: &Decision| -> Vec<u64> {
+        decision.limits().iter().map(|limit| limit.outcome.remaining).collect()
+    };
+    // Whichever slot comes first, what the other denies is given back to both parts.
+    for client in ["a", "b", "c", "d", "e", "f"] {
+        let attributes = [("org", "o"), ("client", client)];
+        let request = |cost| Request::new(&attributes).cost(cost);
+        let denied = run(limiter.check_async(request(26))).unwrap();
+        assert_eq!((denied.allowed(), left(&denied)), (false, vec![25, 10, 20]), "{client}");
+        let reserved = run(limiter.reserve(request(26), HOUR, OnExpiry::Keep)).unwrap();
+        assert!(!reserved.decision().allowed());
+        assert_eq!(left(&run(limiter.peek(request(0))).unwrap()), [25, 10, 20], "{client}");
+    }
+    let attributes = [("org", "o"), ("client", "a")];
+    let admitted = run(limiter.check_async(Request::new(&attributes).cost(12))).unwrap();
+    assert_eq!((admitted.allowed(), left(&admitted)), (true, vec![13, 0, 18]));
+}

@@ -162,3 +162,26 @@ fn no_denial_is_cached_beyond_the_maximum_age() {
     world.clock.advance(10 * MINUTE);
     assert!(world.asks(|| assert!(!world.check(1).allowed())), "another process may have given units back");
 }
+
+/// The overflow lends too little, so it denies with its rule: both are asked about again.
+#[test]
+fn a_denial_of_two_budgets_is_forgotten_when_either_changes() {
+    let plan = Rule::new("plan", Limit::fixed_window(2, HOUR)).key(["client"]).overflow("credits");
+    let credits = Rule::new("credits", Limit::per_minute(2)).key(["client"]);
+    let world = World::new([plan, credits]);
+    assert!(world.check(4).allowed());
+    assert_eq!(world.check(1).verdict().retry_after(), Some(Duration::from_secs(30)), "the next credit");
+    assert!(!world.asks(|| {
+        world.clock.advance(Duration::from_secs(29));
+        assert!(!world.check(1).allowed());
+    }));
+    let credit = Request::client("a").only("credits");
+    run(world.limiter.refund(credit)).unwrap();
+    assert!(world.check(1).allowed(), "a credit was given back");
+    assert!(!world.check(1).allowed());
+    run(world.limiter.refund(Request::client("a").only("plan"))).unwrap();
+    assert!(world.check(1).allowed(), "a unit of the plan was given back");
+    assert!(!world.check(1).allowed());
+    world.clock.advance(Duration::from_secs(60));
+    assert_eq!(world.check(3).remaining(), 2, "more credits are reported, though too few");
+}

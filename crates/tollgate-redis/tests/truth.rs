@@ -162,6 +162,10 @@ enum Step {
     Overridden(u64),
     /// Checks under the inline limit of this index.
     Inline(u64, usize),
+    /// Checks the credits by themselves.
+    Credits(u64),
+    /// Blocks the credits.
+    BlockCredits(Duration),
 }
 
 fn any_cost() -> impl Strategy<Value = u64> {
@@ -191,6 +195,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (1_000_001..200_000_000_u64).prop_map(|micros| Step::Back(Duration::from_micros(micros))),
         2 => any_cost().prop_map(Step::Overridden),
         4 => (any_cost(), 0..6_usize).prop_map(|(cost, limit)| Step::Inline(cost, limit)),
+        1 => any_cost().prop_map(Step::Credits),
+        1 => any_span().prop_map(Step::BlockCredits),
     ]
 }
 
@@ -218,7 +224,27 @@ fn ordinary_limit() -> impl Strategy<Value = Limit> {
 /// because a store may or may not forget a limit that is absent for a while.
 fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
     let ordinary = rules_of(ordinary_limit().boxed(), 0.0);
-    prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => ordinary]
+    let rules = prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => ordinary];
+    let credits = prop::collection::vec((wide_limit(), wide_limit()), 0..=2);
+    (rules, credits, any::<bool>()).prop_map(|((one, other), credits, is_keyed)| {
+        let (limits, others): (Vec<Limit>, Vec<Limit>) = credits.into_iter().unzip();
+        (with_credits(one, limits, is_keyed), with_credits(other, others, is_keyed))
+    })
+}
+
+/// The rules, and one rule that as many of them overflow into as can: those that enforce at the
+/// cost of the first.
+fn with_credits(mut rules: Vec<Rule>, limits: Vec<Limit>, is_keyed: bool) -> Vec<Rule> {
+    let cost = rules[0].unit_cost();
+    for rule in rules.iter_mut().filter(|_| !limits.is_empty()) {
+        let has_key = !is_keyed || !rule.key_attributes().is_empty();
+        if has_key && rule.unit_cost() == cost && !rule.is_shadow() {
+            *rule = rule.clone().overflow("credits");
+        }
+    }
+    let credits = Rule::new("credits", limits).key(is_keyed.then_some("client"));
+    let has_credits = rules.iter().any(|rule| rule.overflow_rule().is_some());
+    rules.into_iter().chain(has_credits.then_some(credits)).collect()
 }
 
 fn rules_of(limit: BoxedStrategy<Limit>, shadows: f64) -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
@@ -266,7 +292,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
             let rules = RuleSet::new(rules.iter().cloned().chain([inline])).unwrap();
             rules.with_overrides([on_path(limits)]).unwrap()
         };
-        let world = World::new(twin, [first]);
+        let world = World::new(twin, [Rule::new(&first.name(), first.limits())]);
         world.limiter.set_rules(with_more(&rules)).unwrap();
         let limiter = &world.limiter;
         let inline = inline_limits().map(|limit| limiter.inline(limit).unwrap());
@@ -330,6 +356,10 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                 Step::Overridden(cost) => {
                     let attributes = [("client", "a"), ("path", "/x")];
                     let _ = run(limiter.check_async(Request::new(&attributes).cost(cost)));
+                }
+                Step::Credits(cost) => drop(run(limiter.check_async(request(cost).only("credits")))),
+                Step::BlockCredits(span) => {
+                    drop(run(limiter.block(Request::client("a").only("credits"), span)))
                 }
                 Step::Inline(cost, index) => {
                     let _ = run(limiter.check_async(request(cost).under("inline", &inline[index])));

@@ -61,6 +61,10 @@ macro_rules! conformance {
             c7_what_was_used_is_recorded_to_the_unit,
             c7_a_thousand_streams_record_what_they_used,
             c9_windows_are_those_of_the_calendar,
+            c10_an_overflow_covers_what_the_plan_lacks,
+            c10_the_laws_hold_for_both_budgets_together,
+            c10_what_was_used_is_recorded_by_both_budgets,
+            c10_an_overflow_is_atomic,
         ]);
     };
     (@together $name:ident, $laws:expr, [$($law:ident),* $(,)?]) => {

@@ -18,6 +18,7 @@ mod calendar;
 mod debt;
 mod history;
 mod islands;
+mod overflow;
 mod time;
 
 pub(crate) use atomicity::race;

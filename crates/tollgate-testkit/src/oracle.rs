@@ -12,15 +12,22 @@ use tollgate::{Limit, Rule, Timestamp};
 mod calendar;
 mod level;
 mod naive;
+mod overflow;
 
 use naive::nanos;
 pub use naive::{Naive, naive};
+pub use overflow::{ExpectedPart, Pair};
 
 /// The first time from `now` on, in steps of `tick`, at which `units` are available. 0 units are
 /// available when nothing is owed.
 #[must_use]
 pub fn first_time(cell: &dyn Naive, now: u64, tick: u64, units: u64) -> u64 {
-    let available = |steps: u64| cell.fits(now + steps * tick, units);
+    first_time_of(now, tick, |at| cell.fits(at, units))
+}
+
+/// The first time from `now` on, in steps of `tick`, at which a condition holds that stays true.
+fn first_time_of(now: u64, tick: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let available = |steps: u64| holds(now + steps * tick);
     if available(0) {
         return now;
     }

@@ -12,9 +12,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::aligned_start;
-use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Store, StoreError};
+use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Overflow, Store, StoreError};
 use crate::time::nanos_of;
-use crate::{Algorithm, Error, Key, Limit, Meter, Outcome, Timestamp};
+use crate::{Algorithm, Error, Key, Limit, Meter, Outcome, Rule, Timestamp};
 
 /// An atomic counter.
 pub trait Counter: Send + Sync {
@@ -50,7 +50,8 @@ impl<C: Counter> Store for CounterStore<C> {
         let mut answers = SmallVec::new();
         for charge in charges {
             let outcome = self.count(charge, now).await?;
-            answers.push(Answer { outcome, effect: Effect::None, cause: Cause::Limit });
+            let (effect, cause, overflow) = (Effect::None, Cause::Limit, Overflow::None);
+            answers.push(Answer { outcome, effect, cause, overflow });
         }
         Ok(Applied { now, answers, changed: true, converted: 0 })
     }
@@ -64,6 +65,11 @@ impl<C: Counter> Store for CounterStore<C> {
                 reason: "\"fixed aligned counting denied\" or \"sliding counting denied\" on a plain counter",
             }),
         }
+    }
+
+    fn accepts_overflow(&self, rule: &Rule, _into: &Rule) -> Result<(), Error> {
+        let reason = "a plain counter cannot draw on two budgets in one step; use another store".into();
+        Err(Error::InvalidRule { rule: rule.name().to_string(), field: "overflow", reason })
     }
 }
 

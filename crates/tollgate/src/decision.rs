@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rule::Tag;
-use crate::store::Cause;
+use crate::store::{Cause, Overflow};
 use crate::{RuleName, Timestamp, Verdict};
 
 mod report;
@@ -186,6 +186,14 @@ impl Decision {
             // Rules that warn have reports.
             _ => Reports::new(),
         }
+    }
+
+    /// Whether a rule that covers the request has an [overflow](crate::Rule::overflow).
+    #[must_use]
+    pub fn overflows(&self) -> bool {
+        // Packed states come from limits that cover the whole cost.
+        let Detail::Reports(reported) = &self.detail else { return false };
+        reported.1.iter().any(|report| report.overflow != Overflow::None)
     }
 
     /// Whether the store failed, so that this decision follows the rules' failure policies.

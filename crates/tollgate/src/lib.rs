@@ -100,7 +100,9 @@ pub use request::{AsRequest, CLIENT, InlineLimit, KeyPart, Request, RequestBuf};
 pub use rule::{Coverage, FailurePolicy, Limits, Obstacle, Override, Rule, RuleName, RuleSet, Values};
 pub use state::State;
 pub use stats::{Counts, Stats};
-pub use store::{Answer, Applied, Cause, Charge, Effect, HoldId, OnExpiry, Op, Store, StoreError, Until};
+pub use store::{
+    Answer, Applied, Cause, Charge, Effect, HoldId, OnExpiry, Op, Overflow, Part, Store, StoreError, Until,
+};
 #[cfg(feature = "tokio")]
 pub use time::TokioClock;
 pub use time::{Clock, CoarseClock, DAY, HOUR, MINUTE, ManualClock, SECOND, Sleep, SystemClock, Timestamp};

@@ -163,14 +163,19 @@ impl<S: Store> Limiter<S> {
 
     /// Gives back a request's cost at every rule that covers it, the most recently drawn units
     /// first, never beyond the limit. Returns the units given back, the largest number of any
-    /// limit.
+    /// limit, with those of overflows.
+    ///
+    /// A rule that has units left was drawn on last, and is given back before its
+    /// [overflow](crate::Rule::overflow); otherwise the overflow is. A refund that
+    /// [names](crate::Request::only) a rule goes to that rule alone.
     ///
     /// # Errors
     /// [`Error::StoreUnavailable`], [`Error::StoreFull`] or [`Error::Unsupported`] if the store did
     /// not do it.
     pub async fn refund(&self, request: impl AsRequest) -> Result<u64, Error> {
-        let own = request.with_request(|request| request.is_own());
+        let (own, named) = request.with_request(|request| (request.is_own(), request.only_rule().is_some()));
         let (plan, cost) = if own { self.keyed_plan(&request)? } else { self.plan(&request)? };
+        let plan = if named { plan.without_overflow() } else { plan };
         self.shared.act_units(Op::Refund, &plan, cost).await
     }
 
@@ -281,6 +286,7 @@ impl<S: Store> Limiter<S> {
     fn keyed_plan(&self, request: &impl AsRequest) -> Result<(Plan, u64), Error> {
         let (plan, cost) = self.plan(request)?;
         let named = request.with_request(|request| request.only_rule().is_some());
+        let plan = plan.without_overflow();
         let plan = if named { plan } else { plan.keyed() };
         if plan.is_empty() { Err(Error::NotCovered) } else { Ok((plan, cost)) }
     }
@@ -295,6 +301,8 @@ fn check_accepted<S: Store>(store: &S, rules: &RuleSet) -> Result<(), Error> {
                 reason: format!("{limit}: {error}"),
             })?;
         }
+        let into = rule.overflow_rule().and_then(|name| rules.rules().get(rules.index(&name)?));
+        into.map_or(Ok(()), |into| store.accepts_overflow(rule, into))?;
     }
     Ok(())
 }

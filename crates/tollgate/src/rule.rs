@@ -13,6 +13,7 @@ mod condition;
 mod coverage;
 mod limits;
 mod name;
+mod overflow;
 mod overrides;
 mod set;
 mod tag;
@@ -70,6 +71,9 @@ pub struct Rule {
     shadow: bool,
     on_demand: bool,
     inline: bool,
+    overflow: Option<RuleName>,
+    /// Whether another rule of its set overflows into it.
+    is_overflow: bool,
     max_keys: Option<u64>,
     on_store_error: FailurePolicy,
     warn_at: Option<u8>,
@@ -89,6 +93,8 @@ impl Rule {
             shadow: false,
             on_demand: false,
             inline: false,
+            overflow: None,
+            is_overflow: false,
             max_keys: None,
             on_store_error: FailurePolicy::default(),
             warn_at: None,
@@ -160,6 +166,34 @@ impl Rule {
     #[must_use]
     pub const fn on_demand(mut self) -> Self {
         self.on_demand = true;
+        self
+    }
+
+    /// Draws what its own limits do not have of a cost on the budget of the rule with this name, in
+    /// the same decision: a plan that falls back on bought credits.
+    ///
+    /// That rule is then [on demand](Self::on_demand). Its key consists of attributes of this
+    /// rule's key, its cost is 1, and it has neither a match nor an overflow itself. A shadow rule
+    /// has no overflow.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
+    ///
+    /// let limiter = Limiter::builder(RuleSet::new([
+    ///     Rule::new("plan", Limit::per_hour(1000)).key(["client"]).overflow("credits"),
+    ///     Rule::new("credits", Limit::per_day(5000)).key(["client"]),
+    /// ])?)
+    /// .build()?;
+    /// assert!(limiter.check(Request::client("alice").cost(700))?.allowed());
+    /// let decision = limiter.check(Request::client("alice").cost(800))?;
+    /// let drawn: Vec<_> = decision.limits().iter().map(|limit| limit.overflow.drawn()).collect();
+    /// assert_eq!(drawn, [Some(300), Some(500)]);
+    /// assert_eq!(decision.remaining(), 4500, "what both together admit");
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn overflow(mut self, rule: &str) -> Self {
+        self.overflow = Some(RuleName::intern(rule));
         self
     }
 
@@ -237,6 +271,18 @@ impl Rule {
     #[must_use]
     pub const fn is_inline(&self) -> bool {
         self.inline
+    }
+
+    /// The rule whose budget covers what its own limits do not have.
+    #[must_use]
+    pub const fn overflow_rule(&self) -> Option<RuleName> {
+        self.overflow
+    }
+
+    /// Whether another rule of its [`RuleSet`] overflows into it.
+    #[must_use]
+    pub const fn is_overflow(&self) -> bool {
+        self.is_overflow
     }
 
     /// The most keys it can have, if it is bounded.

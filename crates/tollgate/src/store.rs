@@ -7,7 +7,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::rule::Tag;
-use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
+use crate::{Error, Key, Limit, MemoryStore, Outcome, Rule, Timestamp};
+
+mod overflow;
+
+pub use overflow::{Overflow, Part};
 
 /// Keeps the state of every key, and applies whole requests to it.
 ///
@@ -21,6 +25,9 @@ use crate::{Error, Key, Limit, MemoryStore, Outcome, Timestamp};
 /// not a shadow fits, and on none otherwise. (A limit that counts denied attempts counts them,
 /// unless they can never fit.) A shadow charge is drawn if the request is admitted and all shadow
 /// charges of the same rule fit. A call has no key twice: the limiter merges such charges.
+///
+/// **Overflow.** Where a charge is only the first [part](Charge::part) of its cost, the charges of
+/// the rest cover what it lacks, in the same step.
 ///
 /// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same
 /// numbers: to the unit and to the store's resolution in time. Where the stored state was written
@@ -66,6 +73,16 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
+    /// Checks that this store can decide a rule and the rule that it [overflows](Rule::overflow)
+    /// into in one step. Called once per such pair when a limiter is built.
+    ///
+    /// # Errors
+    /// The reason why not, as [`Error::InvalidRule`].
+    fn accepts_overflow(&self, rule: &Rule, into: &Rule) -> Result<(), Error> {
+        let _ = (rule, into);
+        Ok(())
+    }
+
     /// The number of keys kept, if the store knows it without counting.
     fn live_keys(&self) -> Option<u64> {
         None
@@ -95,6 +112,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
         (**self).accepts(limit)
+    }
+
+    fn accepts_overflow(&self, rule: &Rule, into: &Rule) -> Result<(), Error> {
+        (**self).accepts_overflow(rule, into)
     }
 
     fn live_keys(&self) -> Option<u64> {
@@ -227,6 +248,8 @@ pub struct Charge<'a> {
     pub cost: u64,
     /// Whether the rule is a shadow rule, which never denies.
     pub shadow: bool,
+    /// The part of the cost that the limit covers.
+    pub part: Part,
     /// The budget and all limits in force for it.
     pub(crate) tag: Tag,
 }
@@ -261,6 +284,8 @@ pub struct Answer {
     pub effect: Effect,
     /// The cause of a denial.
     pub cause: Cause,
+    /// The limit's part in an overflow.
+    pub overflow: Overflow,
 }
 
 /// The effect of an operation that moves units without a verdict.

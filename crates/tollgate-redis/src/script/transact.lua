@@ -4,15 +4,19 @@
 -- has two exceptions: a state from a wild reading of the clock is re-based, and a state that a
 -- replaced limit wrote is converted.
 
-local op, grace = ARGV[1], tonumber(ARGV[3])
+local op, overflows = match(ARGV[1], '^%+?(%l+)$'), sub(ARGV[1], 1, 1) == '+'
+local grace = tonumber(ARGV[3])
 local extra = KEY_ARGUMENTS * (#KEYS + 1)
+-- The windows of calendars come after the parts.
+local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
 
 -- Whether the operation decides a request, under the limit of the charge. The other operations act
 -- on a client and keep the limit that is stored.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'refuse'
 
-local cells, costs, rules, at = {}, {}, {}, now
+local rules, at = {}, now
 for i, key in ipairs(KEYS) do
+  parts[i] = overflows and tonumber(ARGV[parts_end - #KEYS + i]) or 0
   costs[i], rules[i] = tonumber(ARGV[KEY_ARGUMENTS * i + 2]), tonumber(ARGV[KEY_ARGUMENTS * i + 3])
   cells[i] = load_cell(key, ARGV[KEY_ARGUMENTS * i + 1])
   -- A late reading is decided at the time of the reading before it.
@@ -47,16 +51,25 @@ local function view(cell, limit)
   cell.repaired = cell.converted or cell.rebased or moved
 end
 
-local answer, changed = { now, 0, 0 }, {}
+local answer, changed, overflow = { now, 0, 0 }, {}, {}
 
--- Appends the numbers of a cell to the reply.
-local function report(cell, cost, allowed, units, held)
+-- How long key i keeps a request of `cost` waiting: -1 for ever.
+local function wait_of(views, i, cost)
+  local cell, at = views[i], nil
+  if parts[i] > 0 then
+    at = ready_at(views, i, now, cost)
+  elseif cost <= cell.l.capacity then
+    at = available_at(cell, now, cost)
+  end
+  return at and max(at - now, 1) or -1
+end
+
+-- Appends the numbers of key i to the reply.
+local function report(views, i, cost, allowed, units, held, drawn)
+  local cell = views[i]
   local left, capacity = available(cell, now), cell.l.capacity
   local reset_at = available_at(cell, now, capacity)
-  local wait = 0
-  if not allowed then
-    wait = cost > capacity and -1 or max(available_at(cell, now, cost) - now, 1)
-  end
+  local wait = allowed and 0 or wait_of(views, i, cost)
   local grows_at = now
   if left < capacity then
     grows_at = left + 1 == capacity and reset_at or available_at(cell, now, left + 1)
@@ -66,16 +79,29 @@ local function report(cell, cost, allowed, units, held)
   answer[n + 4], answer[n + 5], answer[n + 6] = grows_at, units, held
   answer[n + 7] = is_blocked(cell, now) and cell.blocked or 0
   answer[n + 8] = (left > 0 or cell.behind) and 0 or owed(cell, now)
+  if overflows then
+    overflow[#overflow + 1] = drawn
+    overflow[#overflow + 1] = parts[i] > 0 and not is_blocked(cell, now) and lent(views, parts[i], now) or 0
+  end
 end
 
 -- Takes, reserves or peeks: all charges if every enforced limit has room, none otherwise. A shadow
 -- rule is charged if the request is admitted and all of its limits have room.
 local function decide()
   local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, true
+  local portions, has = {}, {}
   for i, cell in ipairs(cells) do
     view(cell, ARGV[KEY_ARGUMENTS * i + 1])
-    reservable[i] = op == 'reserve' and costs[i] > 0 and reservable_at(cell, ARGV[extra + 2], now) or now
-    fit[i] = reservable[i] <= now and fits(cell, now, costs[i])
+  end
+  for i, cell in ipairs(cells) do
+    portions[i] = portion_of(cells, i, now)
+    reservable[i] = op == 'reserve' and portions[i] > 0 and reservable_at(cell, ARGV[extra + 2], now) or now
+    fit[i] = reservable[i] <= now and fits_in_parts(cells, i, now, costs[i])
+    -- Whether this limit by itself has enough.
+    has[i] = fit[i]
+    if parts[i] ~= 0 then
+      has[i] = fits(cell, now, max(costs[i], portions[i]))
+    end
     if not fit[i] then
       if rules[i] > 0 then
         admitted = false
@@ -86,58 +112,78 @@ local function decide()
   end
   for i, cell in ipairs(cells) do
     tickets[i] = ''
-    if op == 'peek' or costs[i] == 0 then
+    if op == 'peek' or max(costs[i], portions[i]) == 0 then
       -- Nothing is drawn.
     elseif not admitted or shadow_denied[rules[i]] then
-      changed[i] = refuse(cell, now, costs[i]) or (not fit[i] and cell.repaired)
+      changed[i] = refuse(cell, now, costs[i]) or (not has[i] and cell.repaired)
+    elseif portions[i] == 0 then
+      -- An overflow covers all of the cost.
+      changed[i] = not has[i] and cell.repaired
     elseif op == 'reserve' then
       changed[i] = true
       hold(cell, now, {
         id = ARGV[extra + 1],
         holder = ARGV[extra + 2],
-        units = costs[i],
+        units = portions[i],
         made = now,
         expires = now + tonumber(ARGV[extra + 3]),
         firm = ARGV[extra + 4] == '1',
       })
     else
       changed[i] = true
-      take(cell, now, costs[i])
+      take(cell, now, portions[i])
       if op == 'try' then
         tickets[i] = cell.a.ticket(cell.l, cell.s, now)
       end
     end
+  end
+  for i in ipairs(cells) do
     -- After a denial the reply is that of the next peek: counting the attempt may have used up the
     -- room of a limit.
     local allowed = admitted and fit[i]
     if not admitted then
-      allowed = fits(cell, now, costs[i])
+      allowed = fits_in_parts(cells, i, now, costs[i])
     end
-    report(cell, costs[i], allowed, 0, 0)
+    report(cells, i, costs[i], allowed, 0, 0, admitted and portions[i] or 0)
     if not admitted and allowed and reservable[i] > now then
       answer[#answer - CHARGE_FIELDS + 1] = reservable[i] - now
     end
   end
-  if op == 'try' then
-    for _, ticket in ipairs(tickets) do
-      answer[#answer + 1] = ticket
-    end
-  end
+  return op == 'try' and tickets or {}
 end
 
--- Applies an operation that treats each cell by itself.
-local function act(i)
-  local cell, cost, limit = cells[i], costs[i], ARGV[KEY_ARGUMENTS * i + 1]
-  if op ~= 'refuse' and cell.a.written(cell.l, cell.s) <= now then
+-- Brings key i to an operation that keeps its limit.
+local function prepare(i)
+  local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
+  if cell.a.written(cell.l, cell.s) <= now then
     expire(cell, now)
   end
   -- An idle cell may have expired already. So that both cases behave the same, it takes the limit
   -- of the charge.
-  if op == 'reset' or (op ~= 'refuse' and is_idle(cell, now)) then
+  if op == 'reset' or is_idle(cell, now) then
     local fresh = new_cell(cell.key, limit)
     fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
-    cells[i], cell = fresh, fresh
+    cells[i] = fresh
   end
+end
+
+-- The cells as the next peek sees them: copies, since the cells are stored as they are.
+local function peeked()
+  local views = {}
+  for i, cell in ipairs(cells) do
+    views[i] = cell
+    if op ~= 'refuse' then
+      views[i] = copy_cell(cell)
+      view(views[i], op == 'undo' and ARGV[KEY_ARGUMENTS * i + 1] or cell.limit)
+    end
+  end
+  return views
+end
+
+-- Applies an operation that treats each cell by itself. Returns the units moved or short, and
+-- whether a reservation was found.
+local function act(i, cost, is_held)
+  local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
   local units, held, before = 0, 0, nil
   if op == 'refund' then
     local at = not_before(cell, now)
@@ -163,8 +209,14 @@ local function act(i)
     changed[i] = true
   elseif op == 'settle' then
     local shortfall, found = settle(cell, ARGV[extra + 1], now, cost)
+    if not found and is_held then
+      -- Only the other part of the cost is reserved.
+      shortfall, found = record(cell, now, cost), 1
+      changed[i] = shortfall < cost
+    else
+      changed[i] = found
+    end
     units, held = shortfall or 0, found or 0
-    changed[i] = found
   elseif op == 'refuse' then
     view(cell, limit)
     changed[i] = refuse(cell, now, cost)
@@ -177,24 +229,40 @@ local function act(i)
       changed[i] = true
     end
   end
-  -- The reply is that of the next peek, on a copy; the cell itself is stored as it is.
-  local peeked = cell
-  if op ~= 'refuse' then
-    peeked = copy_cell(cell)
-    view(peeked, op == 'undo' and limit or cell.limit)
-  end
-  -- A record has no cost to admit any more: its reply says until when units are owed.
-  local asked = op == 'record' and 0 or cost
-  report(peeked, asked, fits(peeked, now, asked), units, held)
+  return units, held
 end
 
+-- Applies the operation to all cells, and then reports them.
+local function act_on_all()
+  local portions, units, held, is_part_held = {}, {}, {}, {}
+  if op ~= 'refuse' then
+    for i in ipairs(cells) do
+      prepare(i)
+    end
+  end
+  local views, id = overflows and peeked(), op == 'settle' and ARGV[extra + 1]
+  for i in ipairs(cells) do
+    portions[i] = overflows and acted_portion(views, i, now, op, id) or costs[i]
+    is_part_held[i] = overflows and id and is_held(views, i, id)
+  end
+  for i in ipairs(cells) do
+    units[i], held[i] = act(i, portions[i], is_part_held[i])
+  end
+  views = peeked()
+  for i in ipairs(cells) do
+    -- A record has no cost to admit any more: its reply says until when units are owed.
+    local cost = op == 'record' and 0 or costs[i]
+    local drawn = (op == 'record' or held[i] > 0 and op == 'settle') and portions[i] - units[i] or 0
+    report(views, i, cost, fits_in_parts(views, i, now, cost), units[i], held[i], drawn)
+  end
+end
+
+local tickets = {}
 local decided, problem = pcall(function()
   if decides and op ~= 'refuse' then
-    decide()
+    tickets = decide()
   else
-    for i in ipairs(cells) do
-      act(i)
-    end
+    act_on_all()
   end
 end)
 if not decided then
@@ -209,5 +277,11 @@ for i, cell in ipairs(cells) do
     answer[2], answer[3] = answer[2] + (cell.converted and 1 or 0), 1
     save_cell(cell, now, grace)
   end
+end
+for _, number in ipairs(overflow) do
+  answer[#answer + 1] = number
+end
+for _, ticket in ipairs(tickets) do
+  answer[#answer + 1] = ticket
 end
 return answer

@@ -204,7 +204,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     }
 }
 
-fn expected_of(report: &tollgate::Report) -> Expected {
+pub(super) fn expected_of(report: &tollgate::Report) -> Expected {
     use tollgate::Verdict::{Allowed, Denied, Never};
     let retry_after = match report.outcome.verdict {
         Allowed => Some(Duration::ZERO),

@@ -6,8 +6,12 @@ use smallvec::SmallVec;
 
 use super::{Block, Cell, Hold};
 use crate::meter::{MeterView, RawOutcome, Skew};
-use crate::store::{Answer, Applied, Cause, Charge, Effect, Op};
+use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Overflow, Part};
 use crate::{Limit, Timestamp, Verdict};
+
+mod overflow;
+
+use overflow::{Parts, act_on_parts};
 
 /// The result of a request, and which of its cells to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,8 +93,12 @@ pub fn transact(
     match op {
         Op::Take | Op::Reserve { .. } | Op::Peek => decide(op, charges, cells, now, at),
         _ => {
-            let each = charges.iter().zip(cells);
-            let (answers, changed) = each.map(|(charge, cell)| act(op, charge, cell, now, at)).unzip();
+            let overflows = charges.iter().any(|charge| charge.part != Part::Whole);
+            let (answers, changed) = if overflows {
+                act_on_parts(op, charges, cells, now, at)
+            } else {
+                charges.iter().zip(cells).map(|(charge, cell)| act(op, charge, cell, now, at)).unzip()
+            };
             let applied = Applied { now: at, answers, changed: false, converted: 0 };
             Transaction { applied, changed }.with_changed()
         }
@@ -148,11 +156,20 @@ impl<'a> CellView<'a> {
     }
 
     fn available(&self) -> u64 {
-        if self.cell.is_blocked(self.now) { 0 } else { self.meter().available() }
+        if self.is_blocked() { 0 } else { self.meter().available() }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.cell.is_blocked(self.now)
+    }
+
+    /// Units in use.
+    fn used(&self) -> u64 {
+        self.cell.meter.used(self.cell.meter.not_before(self.now))
     }
 
     fn fits(&self, cost: u64) -> bool {
-        self.meter().fits(cost) && !self.cell.is_blocked(self.now)
+        self.meter().fits(cost) && !self.is_blocked()
     }
 
     fn available_at(&self, units: u64) -> u64 {
@@ -167,9 +184,9 @@ impl<'a> CellView<'a> {
         let numbers = (self.available(), self.cell.meter.limit().capacity());
         let raw = RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units));
         let outcome = raw.owing(if numbers.0 == 0 { self.meter().owed() } else { 0 }).into();
-        let blocked = self.cell.is_blocked(self.now);
-        let cause = if blocked { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
-        Answer { outcome, effect: Effect::None, cause }
+        let cause =
+            if self.is_blocked() { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
+        Answer { outcome, effect: Effect::None, cause, overflow: Overflow::None }
     }
 }
 
@@ -180,43 +197,58 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
         .zip(cells.iter())
         .map(|(charge, cell)| CellView::new(cell, charge.limit, now, at))
         .collect();
+    let parts = Parts { charges, views: &views };
+    let portions: SmallVec<[u64; 4]> = charges.iter().map(|charge| parts.portion(charge)).collect();
     // When one more reservation can be made; for other verbs, now.
-    let reservable_at = |view: &CellView<'_>, charge: &Charge<'_>| match op {
-        Op::Reserve { holder, .. } if charge.cost > 0 => view.cell.reservable_at(holder, at),
+    let reservable_at = |view: &CellView<'_>, portion: u64| match op {
+        Op::Reserve { holder, .. } if portion > 0 => view.cell.reservable_at(holder, at),
         _ => at,
     };
     let fits: SmallVec<[bool; 4]> = views
         .iter()
         .zip(charges)
-        .map(|(view, charge)| view.fits(charge.cost) && reservable_at(view, charge) <= at)
+        .zip(&portions)
+        .map(|((view, charge), portion)| {
+            parts.fits(charge, view, charge.cost) && reservable_at(view, *portion) <= at
+        })
         .collect();
     let both = || charges.iter().zip(&fits);
     let admitted = both().all(|(charge, fits)| charge.shadow || *fits);
     let mut converted = 0_u64;
     let changed: SmallVec<[bool; 4]> = views
         .iter_mut()
-        .zip(both())
-        .map(|(view, (charge, fits))| {
+        .zip(both().zip(&portions))
+        .map(|(view, ((charge, fits), portion))| {
             let of_rule = |(other, _): &(&Charge<'_>, &bool)| other.key.rule() == charge.key.rule();
             let drawn = admitted && (!charge.shadow || both().filter(of_rule).all(|(_, fits)| *fits));
-            let changed = op != Op::Peek
-                && charge.cost > 0
-                && if drawn { draw(op, view, charge.cost) } else { refuse(view, charge.cost, *fits) };
+            // Whether this limit by itself has enough.
+            let has = if charge.part == Part::Whole { *fits } else { view.fits(charge.cost.max(*portion)) };
+            let changed = match op {
+                Op::Peek => false,
+                _ if drawn && *portion > 0 => draw(op, view, *portion),
+                _ if charge.cost.max(*portion) == 0 => false,
+                // An overflow covers all of the cost.
+                _ if drawn => !has && view.repairs,
+                _ => refuse(view, charge.cost, has),
+            };
             converted = converted.saturating_add(u64::from(changed && view.converted));
             changed
         })
         .collect();
-    let answer = |((view, charge), fits): ((&CellView<'_>, &Charge<'_>), &bool)| {
+    let parts = Parts { charges, views: &views };
+    let answer = |(((view, charge), fits), portion): (((&CellView<'_>, &Charge<'_>), &bool), &u64)| {
         // After a denial each limit answers as a peek would next: a counted attempt may have used
         // up its units.
-        let mut answer = view.answer(charge.cost, if admitted { *fits } else { view.fits(charge.cost) });
-        let reservable_at = reservable_at(view, charge);
+        let allowed = if admitted { *fits } else { parts.fits(charge, view, charge.cost) };
+        let drawn = if admitted { *portion } else { 0 };
+        let mut answer = parts.answer(charge, view, charge.cost, allowed, drawn);
+        let reservable_at = reservable_at(view, *portion);
         if !admitted && answer.outcome.allowed() && reservable_at > at {
             answer.outcome.verdict = Verdict::Denied { retry_after: reservable_at.since(at) };
         }
         answer
     };
-    let answers = views.iter().zip(charges).zip(&fits).map(answer).collect();
+    let answers = views.iter().zip(charges).zip(&fits).zip(&portions).map(answer).collect();
     let kept: SmallVec<[Option<Cell>; 4]> = views
         .into_iter()
         .zip(&changed)
@@ -255,9 +287,8 @@ fn refuse(view: &mut CellView<'_>, cost: u64, fits: bool) -> bool {
     counted || (!fits && view.repairs)
 }
 
-/// Refund, penalise, record, block, settle, renew and reset: each cell on its own. None of them
-/// changes the limit of the cell.
-fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
+/// A cell as an operation that keeps its limit sees it.
+fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
     // An idle cell may already have been forgotten, which must not be observable: it takes the
     // charge's limit.
     let mut cell = match op {
@@ -268,6 +299,13 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
     if cell.meter.written_at() <= now {
         cell.expire(now);
     }
+    cell
+}
+
+/// Refund, penalise, record, block, settle, renew and reset: each cell on its own. None of them
+/// changes the limit of the cell.
+fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
+    let mut cell = seen(op, charge, kept, now);
     let before = cell.meter.clone();
     let effect = match op {
         Op::Refund => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::key::Budget;
-use crate::store::Cause;
+use crate::store::{Cause, Overflow};
 use crate::{Limit, Outcome, RuleName, Verdict};
 
 /// The outcome of one limit for a request.
@@ -29,6 +29,8 @@ pub struct Report {
     pub outcome: Outcome,
     /// The cause of a denial.
     pub cause: Cause,
+    /// The limit's part in an overflow: how much of the cost was drawn on it.
+    pub overflow: Overflow,
 }
 
 impl Report {
@@ -42,9 +44,20 @@ impl Report {
         (!self.shadow && self.outcome.allowed() && used >= percent.into()).then_some(used)
     }
 
+    /// Units left, with those of the rule's overflow.
+    #[must_use]
+    pub const fn units_left(&self) -> u64 {
+        self.outcome.remaining.saturating_add(self.overflow.lent())
+    }
+
     /// How many more requests of cost 1 this limit admits.
     fn requests_left(&self) -> u64 {
-        self.outcome.remaining.checked_div(self.unit_cost).unwrap_or(0)
+        self.units_left().checked_div(self.unit_cost).unwrap_or(0)
+    }
+
+    /// Whether it is an overflow that denies nothing. It is counted as what it lends.
+    pub(crate) fn only_lends(&self) -> bool {
+        matches!(self.overflow, Overflow::Into { .. }) && self.outcome.allowed()
     }
 }
 
@@ -68,7 +81,7 @@ pub struct Summary {
 /// wait decides, on an admission the one with the fewest requests left; on a tie, the first.
 pub(super) fn summarise(reports: &[Report]) -> Summary {
     let mut summary = Summary { verdict: Verdict::Allowed, remaining: u64::MAX, deciding: None };
-    for report in reports.iter().filter(|report| !report.shadow) {
+    for report in reports.iter().filter(|report| !report.shadow && !report.only_lends()) {
         let outweighs = match (summary.verdict, report.outcome.verdict) {
             (Verdict::Allowed, Verdict::Allowed) => report.requests_left() < summary.remaining,
             (before, now) => wait(now) > wait(before),
@@ -110,6 +123,7 @@ mod tests {
             warn_at: None,
             outcome,
             cause: Cause::Limit,
+            overflow: Overflow::None,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::algorithm::token_bucket::TokenBucket;
 use crate::key::Budget;
 use crate::limit::Kind;
 use crate::rule::Tag;
-use crate::store::Cause;
+use crate::store::{Cause, Overflow};
 use crate::{Limit, Meter, Timestamp};
 
 /// The most budgets of a decision with packed states, and the most words of all their states.
@@ -72,6 +72,7 @@ impl States {
                     warn_at: None,
                     outcome: meter.outcome(now, charge, allowed || meter.fits(now, charge)),
                     cause: Cause::Limit,
+                    overflow: Overflow::None,
                 });
             }
         }

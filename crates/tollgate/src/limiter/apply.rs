@@ -108,10 +108,15 @@ impl<S: Store> Shared<S> {
         applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
     }
 
-    /// Applies an operation and returns the units moved, the largest number of any limit.
+    /// Applies an operation and returns the units moved, the largest number of any limit, with
+    /// those of overflows.
     pub(super) async fn act_units(&self, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
         let applied = self.act(op, plan, cost).await?;
-        Ok(applied.answers.iter().map(|answer| answer.effect.units()).max().unwrap_or(0))
+        let units = |lends: bool| {
+            let either = plan.distinct().zip(&applied.answers).filter(|(charge, _)| charge.lends() == lends);
+            either.map(|(_, answer)| answer.effect.units()).max().unwrap_or(0)
+        };
+        Ok(units(false).saturating_add(units(true)))
     }
 
     /// Calls the store with the deadline. The timer is set up only if the store does not answer at
@@ -158,6 +163,9 @@ impl<S: Store> Shared<S> {
         let reports = decision.limits();
         self.total.count(decision, &reports);
         for (index, report) in reports.iter().enumerate() {
+            if report.only_lends() && report.overflow.drawn() == Some(0) {
+                continue;
+            }
             let counted = reports.iter().take(index).any(|earlier| earlier.rule == report.rule);
             if let Some(tally) = prepared.tally(report.rule).filter(|_| !counted) {
                 tally.count_rule(decision, &reports, report.rule);

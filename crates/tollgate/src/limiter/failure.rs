@@ -8,7 +8,7 @@ use super::Shared;
 use super::plan::Plan;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
-use crate::store::{Answer, Cause, Charge, Effect, Op};
+use crate::store::{Answer, Cause, Charge, Effect, Op, Overflow, Part};
 use crate::{Algorithm, Bucket, Decision, Limit, MAX_SPAN, Outcome, SECOND, Timestamp, Verdict};
 
 /// A share of a limit, in millionths.
@@ -106,11 +106,14 @@ impl<S> Shared<S> {
             .distinct()
             .map(|charge| match charge.policy {
                 FailurePolicy::Open => {
-                    assumed(Verdict::Allowed, plan.charge(charge, 0).limit.capacity(), now)
+                    let capacity = plan.charge(charge, 0).limit.capacity();
+                    assumed(charge.part, Verdict::Allowed, capacity, now)
                 }
-                FailurePolicy::Closed => assumed(Verdict::Denied { retry_after: SECOND }, 0, now),
+                FailurePolicy::Closed => {
+                    assumed(charge.part, Verdict::Denied { retry_after: SECOND }, 0, now)
+                }
                 FailurePolicy::Local => {
-                    local_answers.next().unwrap_or_else(|| assumed(Verdict::Allowed, 0, now))
+                    local_answers.next().unwrap_or_else(|| assumed(charge.part, Verdict::Allowed, 0, now))
                 }
             })
             .collect();
@@ -130,13 +133,18 @@ impl<S> Shared<S> {
 }
 
 /// An answer without a count behind it.
-fn assumed(verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
+fn assumed(part: Part, verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
     let at = match verdict {
         Verdict::Denied { retry_after } => now.saturating_add(retry_after),
         Verdict::Allowed | Verdict::Never => now,
     };
     let outcome = Outcome { now, verdict, remaining, owed: 0, reset_at: at, grows_at: at };
-    Answer { outcome, effect: Effect::None, cause: Cause::Limit }
+    let overflow = match part {
+        Part::Whole => Overflow::None,
+        Part::First(_) => Overflow::From { drawn: 0, lent: 0 },
+        Part::Rest(_) => Overflow::Into { drawn: 0 },
+    };
+    Answer { outcome, effect: Effect::None, cause: Cause::Limit, overflow }
 }
 
 #[cfg(test)]

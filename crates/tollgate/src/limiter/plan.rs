@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::prepared::Prepared;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
-use crate::store::{Answer, Charge};
-use crate::{Algorithm, Budget, Decision, Error, Key, Limit, Report, Request, RuleName, Timestamp};
+use crate::store::{Answer, Charge, Part};
+use crate::{Algorithm, Budget, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, Timestamp};
 
 /// The charges of one request, independent of the rule set they came from: a reservation is settled
 /// under the rules it was made under.
@@ -38,6 +38,7 @@ pub(crate) struct PlannedCharge {
     pub(crate) shadow: bool,
     warn_at: Option<u8>,
     pub(crate) policy: FailurePolicy,
+    pub(crate) part: Part,
     subject: Range<usize>,
     /// The index of the charge with the same key that stands for both: a key is charged once, with
     /// the largest cost.
@@ -47,6 +48,11 @@ pub(crate) struct PlannedCharge {
 impl PlannedCharge {
     pub(crate) fn rule(&self) -> RuleName {
         self.tag.rule
+    }
+
+    /// Whether it is an overflow, which is settled with the rule that draws on it.
+    pub(crate) const fn lends(&self) -> bool {
+        matches!(self.part, Part::Rest(_))
     }
 
     /// Whether an earlier charge has the same key.
@@ -74,9 +80,7 @@ impl Plan {
             let costs = request.rule_costs().iter();
             let named = costs.copied().find(|(name, _)| *name == rule.name().as_str());
             let multiplier = named.map_or(multiplier, |(_, cost)| cost);
-            let start = self.subjects.len();
-            rule.encode_key(request, &mut self.subjects)?;
-            let charge = PlannedCharge {
+            let mut charge = PlannedCharge {
                 tag: budget.tag,
                 budget: budget.tag.budget,
                 index: 0,
@@ -85,17 +89,61 @@ impl Plan {
                 shadow: rule.is_shadow(),
                 warn_at: rule.warns_at(),
                 policy: rule.failure_policy(),
-                subject: start..self.subjects.len(),
+                part: Part::Whole,
+                subject: self.encode_key(rule, request)?,
                 duplicate_of: None,
             };
-            match request.inline_limit().filter(|_| rule.is_inline()) {
-                Some(limit) => self.push_inline(charge, limit),
-                None => (0..)
-                    .zip(budget.tag.limits)
-                    .for_each(|(index, _)| self.push(PlannedCharge { index, ..charge.clone() })),
+            if let Some(limit) = request.inline_limit().filter(|_| rule.is_inline()) {
+                self.push_inline(charge, limit);
+                return Ok(());
             }
+            // An administrative verb reaches each budget by itself.
+            let overflow = if request.is_own() { None } else { prepared.overflow(covered, request) };
+            let Some((rule, budget)) = overflow else {
+                self.push_all(&charge);
+                return Ok(());
+            };
+            // If the store fails, both follow the policy of the rule that covers the request.
+            let mut rest = PlannedCharge {
+                tag: budget.tag,
+                budget: budget.tag.budget,
+                multiplier: 0,
+                subject: self.encode_key(rule, request)?,
+                ..charge.clone()
+            };
+            let number = self.overflow_number(&rest);
+            (charge.part, rest.part) = (Part::First(number), Part::Rest(number));
+            self.push_all(&charge);
+            self.push_all(&rest);
             Ok(())
         })
+    }
+
+    /// Appends the values of a rule's key, and returns where they are.
+    fn encode_key(&mut self, rule: &Rule, request: &Request<'_>) -> Result<Range<usize>, Error> {
+        let start = self.subjects.len();
+        rule.encode_key(request, &mut self.subjects)?;
+        Ok(start..self.subjects.len())
+    }
+
+    /// The number of the overflow into this budget: the same for all rules that share it.
+    fn overflow_number(&self, rest: &PlannedCharge) -> u16 {
+        let number = |charge: &PlannedCharge| match charge.part {
+            Part::Rest(number) => Some((number, self.key(charge) == self.key(rest))),
+            _ => None,
+        };
+        let mut numbers = self.planned.iter().filter_map(number);
+        let known = numbers.clone().find(|(_, is_same)| *is_same).map(|(number, _)| number);
+        known.unwrap_or_else(|| {
+            numbers.by_ref().map(|(number, _)| number).max().unwrap_or(0).saturating_add(1)
+        })
+    }
+
+    /// Adds a charge for each limit of its budget.
+    fn push_all(&mut self, charge: &PlannedCharge) {
+        for (index, _) in (0..).zip(charge.tag.limits) {
+            self.push(PlannedCharge { index, ..charge.clone() });
+        }
     }
 
     fn push_inline(&mut self, charge: PlannedCharge, limit: &Limit) {
@@ -116,6 +164,9 @@ impl Plan {
         if let Some(first) = same.and_then(|index| self.planned.get_mut(index)) {
             first.multiplier = first.multiplier.max(charge.multiplier);
             first.shadow &= charge.shadow;
+            if let Part::Rest(_) = charge.part {
+                first.part = charge.part;
+            }
             if let (Some(one), Some(other)) = (first.inline, charge.inline) {
                 let size = |index: usize| {
                     self.inline
@@ -136,6 +187,13 @@ impl Plan {
     /// other clients.
     pub(crate) fn keyed(mut self) -> Self {
         self.planned.retain(|charge| !charge.subject.is_empty());
+        self
+    }
+
+    /// Drops the charges on overflows: an administrative verb reaches them only by name.
+    pub(crate) fn without_overflow(mut self) -> Self {
+        self.planned.retain(|charge| !charge.lends());
+        self.planned.iter_mut().for_each(|charge| charge.part = Part::Whole);
         self
     }
 
@@ -163,6 +221,7 @@ impl Plan {
             limit: self.limit(charge),
             cost: cost.saturating_mul(charge.multiplier),
             shadow: charge.shadow,
+            part: charge.part,
             tag: charge.tag,
         }
     }
@@ -208,6 +267,7 @@ impl Plan {
                 warn_at: charge.warn_at,
                 outcome: answer.outcome,
                 cause: answer.cause,
+                overflow: answer.overflow,
             })
         };
         Decision::merge(now, degraded, self.planned.iter().zip(of_planned).filter_map(report))

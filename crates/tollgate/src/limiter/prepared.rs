@@ -16,7 +16,7 @@ use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
 use crate::stats::Tally;
-use crate::{Budget, Limit, MemoryStore, Rule, RuleName, RuleSet};
+use crate::{Budget, Limit, MemoryStore, Request, Rule, RuleName, RuleSet};
 
 /// The active rules with their precomputed lookups.
 #[derive(Debug)]
@@ -89,6 +89,8 @@ impl Prepared {
                 false => Tag::new(name, budget, limits, cost),
             };
             let tally = before.and_then(|before| before.tally(name)).unwrap_or_default();
+            // The fast path charges each limit by itself: without a lookup, the slow path decides.
+            let memory = memory.filter(|_| rule.overflow_rule().is_none());
             let budget = |tag| PreparedBudget::new(tag, memory, &tally);
             let budgets: Vec<_> = rules.budgets(rule).map(|limits| budget(tag(limits))).collect();
             let inline_count = rule.is_inline().then(|| budget(count(Duration::ZERO)));
@@ -125,6 +127,15 @@ impl Prepared {
             _ => prepared.budgets.get(covered.replacement.map_or(0, |index| index.saturating_add(1)))?,
         };
         Some((rule, budget))
+    }
+
+    /// The rule that covers what a rule lacks of a request, and the budget drawn on there.
+    pub(super) fn overflow(
+        &self,
+        covered: Covered,
+        request: &Request<'_>,
+    ) -> Option<(&Rule, &PreparedBudget)> {
+        self.get(self.rules.overflow(covered, request)?, None)
     }
 
     /// The decision counts of a rule.

@@ -100,7 +100,8 @@ impl<S: Store> Limiter<S> {
         }
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
         let settlement = Settlement { shortfall: self.shared.count_shortfall(&applied) };
-        let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
+        let enforced =
+            plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow && !charge.lends());
         let mut held = enforced.map(|(_, answer)| answer.effect != Effect::NotReserved).peekable();
         if held.peek().is_some() && !held.any(|held| held) {
             return Err(Error::NotReserved);
@@ -237,7 +238,7 @@ impl<S: Store> Reservation<S> {
     /// Whether a limit that enforces held nothing at settlement.
     fn is_lost(&self, applied: &Applied) -> bool {
         let lost = |(charge, answer): (&PlannedCharge, &Answer)| {
-            !charge.shadow && answer.effect == Effect::NotReserved
+            !charge.shadow && !charge.lends() && answer.effect == Effect::NotReserved
         };
         self.plan.distinct().zip(&applied.answers).any(lost)
     }

@@ -1,7 +1,6 @@
 //! The general path: any operation on any number of keys, all or nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -12,12 +11,13 @@ use super::shard::{Cells, Location, Unpacked};
 use super::{MemoryStore, OnFull, SHARDS};
 use crate::cell::{Cell, Transaction, transact};
 use crate::rule::Tag;
-use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, StoreError, Until};
+use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Part, StoreError, Until};
 use crate::sync::atomic::Ordering;
-use crate::{Limit, Outcome, Timestamp, Verdict};
+use crate::{Limit, Timestamp};
 
-/// The shortest `retry_after` of a new key when every slot is busy.
-const FULL_RETRY: Duration = Duration::from_millis(1);
+mod draft;
+
+use draft::Draft;
 
 /// One budget of a request, with its charges.
 #[derive(Clone)]
@@ -28,6 +28,18 @@ struct Group<'a> {
     charges: &'a [Charge<'a>],
     /// The inline limit, if the request has one.
     inline: Option<&'a Limit>,
+}
+
+impl Group<'_> {
+    /// Whether an overflow covers what the budget lacks.
+    fn draws_first(&self) -> bool {
+        self.charges.iter().any(|charge| matches!(charge.part, Part::First(_)))
+    }
+
+    /// Whether it is an overflow that is not charged by itself.
+    fn only_lends(&self) -> bool {
+        self.charges.iter().all(|charge| charge.cost == 0 && matches!(charge.part, Part::Rest(_)))
+    }
 }
 
 /// What happens to a request with new keys when there is no room for them.
@@ -75,19 +87,18 @@ impl MemoryStore {
         let count = |counter: &crate::sync::atomic::AtomicU64| {
             counter.fetch_add(u64::from(op != Op::Peek), Ordering::Relaxed)
         };
-        match self.on_full {
-            _ if matches!(op, Op::Block { .. } | Op::Penalise | Op::Record) => Err(StoreError::Full),
-            OnFull::Pool => {
-                count(&self.room.pooled);
-                self.apply_pooled(op, charges, now, |group| self.is_unknown(group))
-            }
-            OnFull::Deny => {
-                count(&self.room.refused);
-                let room_at = |group: &Group<'_>| self.room_at(group.tag.rule, &group.key_count, now);
-                let room_at: SmallVec<[Timestamp; 4]> = groups.iter().map(room_at).collect();
-                self.apply_groups(op, &groups, now, WhenFull::Deny(&room_at)).ok_or(StoreError::Full)
-            }
+        if pools && is_decided(op) {
+            count(&self.room.pooled);
+            return self.apply_pooled(op, charges, now, |group| self.is_unknown(group));
         }
+        let room_at = |group: &Group<'_>| self.room_at(group.tag.rule, &group.key_count, now);
+        let room_at: SmallVec<[Timestamp; 4]> = groups.iter().map(room_at).collect();
+        let applied =
+            self.apply_groups(op, &groups, now, WhenFull::Deny(&room_at)).ok_or(StoreError::Full)?;
+        if applied.answers.iter().any(|answer| answer.cause == Cause::StoreFull) {
+            count(&self.room.refused);
+        }
+        Ok(applied)
     }
 
     /// Applies `op` with the keys that `pools` selects replaced by their rules' pools. Each pool is
@@ -184,9 +195,13 @@ impl MemoryStore {
         };
         let mut drafts: SmallVec<[Draft<'_>; 4]> = groups.iter().zip(found).map(draft).collect();
         // A new key without room is denied, and nothing is drawn on the other keys either.
-        let op = if drafts.iter().any(Draft::is_refused) { Op::Peek } else { op };
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            groups.iter().flat_map(|group| group.charges).copied().collect();
+        let is_refused = drafts.iter().any(Draft::is_refused);
+        if is_refused && !is_decided(op) {
+            drafts.into_iter().for_each(|draft| draft.put_back(&mut locked));
+            return None;
+        }
+        let op = if is_refused { Op::Peek } else { op };
+        let charges: SmallVec<[Charge<'_>; 4]> = drafts.iter().flat_map(Draft::charges).collect();
         let mut cells: SmallVec<[Cell; 4]> = drafts.iter_mut().flat_map(Draft::take_cells).collect();
         let Transaction { mut applied, changed } = transact(op, &charges, &mut cells, reading, now);
         locked.set_time(applied.now);
@@ -196,7 +211,7 @@ impl MemoryStore {
             let is_changed = draft.give_cells(&mut decided);
             for answer in answers.by_ref().take(draft.group.charges.len()) {
                 if let (true, WhenFull::Deny(room_at)) = (draft.lacks_room, full) {
-                    refuse(answer, applied.now, room_at[index]);
+                    draft.refuse(answer, applied.now, room_at[index]);
                 }
             }
             if is_changed && !draft.lacks_room {
@@ -219,7 +234,11 @@ impl MemoryStore {
         reserved: &mut ReservedRoom<'_>,
     ) -> bool {
         let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS;
-        match may_create(op, now) {
+        match may_create(op, group, now) {
+            // A settlement that is due cannot be refused.
+            Some(true) if group.draws_first() && matches!(op, Op::Settle { .. }) => {
+                reserved.take_unbounded(&group.key_count)
+            }
             Some(false) => true,
             Some(true) if is_bounded => reserved.take(&group.key_count),
             Some(true) => reserved.take_unbounded(&group.key_count),
@@ -248,43 +267,6 @@ impl MemoryStore {
             (false, false) => self.room.release(&group.key_count),
             _ => {}
         }
-    }
-}
-
-/// A budget while an operation is applied to it.
-struct Draft<'a> {
-    group: &'a Group<'a>,
-    found: Location,
-    /// Whether the key is new and there is no room for it.
-    lacks_room: bool,
-    unpacked: Unpacked,
-}
-
-impl Draft<'_> {
-    /// Whether the request is denied for lack of room. A shadow charge denies nothing.
-    fn is_refused(&self) -> bool {
-        self.lacks_room && self.group.charges.iter().any(|charge| !charge.shadow)
-    }
-
-    /// Takes out the cells of the charges, to be decided.
-    fn take_cells(&mut self) -> impl Iterator<Item = Cell> {
-        let cells = self.unpacked.cells.iter_mut().zip(self.group.charges);
-        cells.map(|(cell, charge)| std::mem::replace(cell, Cell::new(*charge.limit)))
-    }
-
-    /// Puts the decided cells back, and returns whether any has changed.
-    fn give_cells(&mut self, decided: &mut impl Iterator<Item = (Cell, bool)>) -> bool {
-        let mut is_changed = false;
-        for ((cell, _), (new, changed)) in self.unpacked.cells.iter_mut().zip(self.group.charges).zip(decided)
-        {
-            *cell = new;
-            is_changed |= changed;
-        }
-        is_changed
-    }
-
-    fn put_back(self, locked: &mut LockedList<'_>) {
-        locked.shard(self.group.slot.shard).put_back(self.found, self.group.slot.id, self.unpacked);
     }
 }
 
@@ -329,25 +311,21 @@ fn drop_surplus_cells(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) 
     }
 }
 
+/// Whether `op` takes, reserves or peeks: a new key without room is then denied or pooled.
+const fn is_decided(op: Op) -> bool {
+    matches!(op, Op::Take | Op::Peek | Op::Reserve { .. })
+}
+
 /// Whether `op` may create a key; `None` if it only reads.
-fn may_create(op: Op, now: Timestamp) -> Option<bool> {
+fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
     match op {
         Op::Peek => None,
-        Op::Refund | Op::Reset | Op::Settle { .. } | Op::Renew { .. } => Some(false),
+        // One part of the cost may be reserved, and the other be recorded.
+        Op::Settle { .. } => Some(group.draws_first() || group.only_lends()),
+        Op::Refund | Op::Reset | Op::Renew { .. } => Some(false),
         Op::Block { until: Until::Date(until) } => Some(until > now),
         Op::Block { .. } | Op::Take | Op::Penalise | Op::Record | Op::Reserve { .. } => Some(true),
     }
-}
-
-/// Turns an answer into a denial because every slot is busy until `room_at`.
-fn refuse(answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
-    if answer.outcome.verdict == Verdict::Never {
-        return;
-    }
-    let later = room_at.max(now.saturating_add(FULL_RETRY));
-    let verdict = Verdict::Denied { retry_after: later.since(now) };
-    let outcome = Outcome { now, verdict, remaining: 0, owed: 0, reset_at: later, grows_at: later };
-    *answer = Answer { outcome, cause: Cause::StoreFull, ..*answer };
 }
 
 /// The cells of a budget, at least one per charge.

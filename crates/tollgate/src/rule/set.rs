@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::overrides::Overrides;
-use super::{Limits, Override, Rule};
+use super::{Limits, Override, Rule, overflow};
 use crate::key::Budget;
 use crate::{Error, Limit, Request};
 
@@ -40,7 +40,6 @@ impl RuleSet {
     /// [`Error::InvalidRule`] names the invalid rule and field.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let mut rules: Vec<Rule> = rules.into_iter().collect();
-        rules.sort_by_key(Rule::is_on_demand);
         let mut names = BTreeSet::new();
         for rule in &rules {
             rule.check()?;
@@ -49,6 +48,8 @@ impl RuleSet {
                 return Err(Error::InvalidRule { rule: rule.name.to_string(), field: "name", reason });
             }
         }
+        overflow::resolve(&mut rules)?;
+        rules.sort_by_key(Rule::is_on_demand);
         Ok(Self::from_checked(rules))
     }
 
@@ -72,10 +73,14 @@ impl RuleSet {
 
     fn collect_attributes(&mut self) {
         let rules = self.rules.get(..self.automatic).unwrap_or_default();
-        let overrides = rules.iter().zip(&self.overrides).flat_map(|(_, overrides)| &overrides.all);
-        let matched = rules.iter().flat_map(|rule| &rule.matches).map(|condition| &condition.attribute);
+        let overflows = rules.iter().filter_map(|rule| self.index(&rule.overflow?));
+        let overflows =
+            overflows.filter_map(|index| Some((self.rules.get(index)?, self.overrides.get(index)?)));
+        let rules = || rules.iter().zip(&self.overrides).chain(overflows.clone());
+        let overrides = rules().flat_map(|(_, overrides)| &overrides.all);
+        let matched = rules().flat_map(|(rule, _)| &rule.matches).map(|condition| &condition.attribute);
         let matched = matched.chain(overrides.flat_map(|(other, _)| other.attributes()));
-        let names: BTreeSet<&String> = rules.iter().flat_map(|rule| &rule.key).chain(matched).collect();
+        let names: BTreeSet<&String> = rules().flat_map(|(rule, _)| &rule.key).chain(matched).collect();
         self.attributes = names.into_iter().cloned().collect();
     }
 
@@ -188,6 +193,12 @@ impl RuleSet {
             }
         }
         Ok(())
+    }
+
+    /// The rule that covers what this one lacks, and the limits that apply to the request there.
+    pub(crate) fn overflow(&self, covered: Covered, request: &Request<'_>) -> Option<Covered> {
+        let index = self.index(&self.rules.get(covered.rule)?.overflow?)?;
+        Some(Covered { rule: index, replacement: self.overrides.get(index)?.find(request) })
     }
 
     /// The index of the rule with this name.

@@ -1,0 +1,75 @@
+//! A budget while an operation is applied to it, with or without room for its key.
+
+use std::time::Duration;
+
+use super::Group;
+use crate::cell::Cell;
+use crate::memory::locked::LockedList;
+use crate::memory::shard::{Location, Unpacked};
+use crate::store::{Answer, Cause, Charge, Overflow, Part};
+use crate::{Outcome, Timestamp, Verdict};
+
+/// The shortest `retry_after` of a new key when every slot is busy.
+const FULL_RETRY: Duration = Duration::from_millis(1);
+
+/// A budget while an operation is applied to it.
+pub(super) struct Draft<'a> {
+    pub(super) group: &'a Group<'a>,
+    pub(super) found: Location,
+    /// Whether the key is new and there is no room for it.
+    pub(super) lacks_room: bool,
+    pub(super) unpacked: Unpacked,
+}
+
+impl<'a> Draft<'a> {
+    /// Whether the request is denied for lack of room. A shadow charge denies nothing, and an
+    /// overflow without room lends nothing.
+    pub(super) fn is_refused(&self) -> bool {
+        let denies = |charge: &Charge<'_>| !charge.shadow;
+        self.lacks_room && !self.group.only_lends() && self.group.charges.iter().any(denies)
+    }
+
+    /// The charges of the budget. An overflow without room is detached from its rule.
+    pub(super) fn charges(&self) -> impl Iterator<Item = Charge<'a>> + use<'a> {
+        let detached = self.lacks_room && self.group.only_lends();
+        let charges = self.group.charges.iter().copied();
+        charges.map(move |charge| if detached { Charge { part: Part::Whole, ..charge } } else { charge })
+    }
+
+    /// Takes out the cells of the charges, to be decided.
+    pub(super) fn take_cells(&mut self) -> impl Iterator<Item = Cell> {
+        let cells = self.unpacked.cells.iter_mut().zip(self.group.charges);
+        cells.map(|(cell, charge)| std::mem::replace(cell, Cell::new(*charge.limit)))
+    }
+
+    /// Puts the decided cells back, and returns whether any has changed.
+    pub(super) fn give_cells(&mut self, decided: &mut impl Iterator<Item = (Cell, bool)>) -> bool {
+        let mut is_changed = false;
+        for ((cell, _), (new, changed)) in self.unpacked.cells.iter_mut().zip(self.group.charges).zip(decided)
+        {
+            *cell = new;
+            is_changed |= changed;
+        }
+        is_changed
+    }
+
+    pub(super) fn put_back(self, locked: &mut LockedList<'_>) {
+        locked.shard(self.group.slot.shard).put_back(self.found, self.group.slot.id, self.unpacked);
+    }
+
+    /// Answers that every slot is busy until `room_at`: a denial, or an overflow that lends
+    /// nothing.
+    pub(super) fn refuse(&self, answer: &mut Answer, now: Timestamp, room_at: Timestamp) {
+        if answer.outcome.verdict == Verdict::Never {
+            return;
+        }
+        let later = room_at.max(now.saturating_add(FULL_RETRY));
+        let verdict = Verdict::Denied { retry_after: later.since(now) };
+        let outcome = Outcome { now, verdict, remaining: 0, owed: 0, reset_at: later, grows_at: later };
+        *answer = Answer { outcome, cause: Cause::StoreFull, ..*answer };
+        if self.group.only_lends() {
+            answer.outcome.verdict = Verdict::Allowed;
+            (answer.cause, answer.overflow) = (Cause::Limit, Overflow::Into { drawn: 0 });
+        }
+    }
+}
