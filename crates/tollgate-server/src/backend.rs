@@ -1,6 +1,8 @@
 //! The configured store: memory, disk or Redis. No other module chooses between them.
 
-use tollgate::{Applied, Charge, Error, Limit, MemoryStats, MemoryStore, Op, Store, StoreError, Timestamp};
+use tollgate::{
+    Applied, Charge, Error, Limit, MemoryStats, MemoryStore, Op, Rule, Store, StoreError, Timestamp,
+};
 use tollgate_disk::{DiskStore, Durability};
 use tollgate_redis::RedisStore;
 
@@ -106,6 +108,14 @@ impl Store for Backend {
             Self::Memory(memory) => memory.accepts(limit),
             Self::Disk(disk) => disk.accepts(limit),
             Self::Redis(redis) => redis.accepts(limit),
+        }
+    }
+
+    fn accepts_overflow(&self, rule: &Rule, into: &Rule) -> Result<(), Error> {
+        match self {
+            Self::Memory(memory) => memory.accepts_overflow(rule, into),
+            Self::Disk(disk) => disk.accepts_overflow(rule, into),
+            Self::Redis(redis) => redis.accepts_overflow(rule, into),
         }
     }
 

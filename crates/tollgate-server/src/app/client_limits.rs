@@ -51,7 +51,7 @@ impl App {
 
     /// Whether the file has a rule called `rule`.
     pub(crate) fn has_rule(&self, rule: &str) -> bool {
-        self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && !known.is_on_demand())
+        self.rules().file.rules().iter().any(|known| known.name().as_str() == rule && is_listed(known))
     }
 
     /// The limits that were set for one client, by rule.
@@ -121,8 +121,12 @@ impl App {
 }
 
 pub(super) fn is_per_client(rules: &RuleSet, name: &str) -> bool {
-    let is = |rule: &Rule| {
-        rule.name().as_str() == name && rule.key_attributes() == [CLIENT] && !rule.is_on_demand()
-    };
+    let is =
+        |rule: &Rule| rule.name().as_str() == name && rule.key_attributes() == [CLIENT] && is_listed(rule);
     rules.rules().iter().any(is)
+}
+
+/// Whether a rule is one of the configuration's, and not of a descriptor.
+const fn is_listed(rule: &Rule) -> bool {
+    !rule.is_on_demand() || rule.is_overflow()
 }

@@ -14,6 +14,8 @@ use crate::backend::Backend;
 use crate::envoy::Domains;
 use crate::inline;
 
+mod overflow;
+
 /// The limit per client of a server without rules.
 const DEFAULT: Limit = Limit::fixed_window(10, MINUTE);
 
@@ -69,9 +71,12 @@ pub(super) fn read(
     }
     let is_default = sections.is_empty();
     let mut named: Vec<(String, Range<usize>)> = Vec::new();
-    let mut rules = Vec::new();
+    let (mut rules, mut overflows) = (Vec::new(), Vec::new());
     for (mut section, heading) in sections {
         let name = section.get::<String>("name");
+        if let (Some(rule), Some(into)) = (&name, section.get::<String>("overflow")) {
+            overflows.push((rule.value.clone(), into.value, into.span.unwrap_or(heading.clone())));
+        }
         let mut rule = rule(source, &mut section, &heading, context, name.as_ref());
         if let Some(At { value: name, span }) = name {
             let span = span.unwrap_or(heading);
@@ -100,6 +105,7 @@ pub(super) fn read(
         rules.push(Rule::new("per-client", limit).key([CLIENT]).on_store_error(context.policy));
         named.push(("per-client".into(), 0..0));
     }
+    overflow::read(source, &mut rules, overflows, &named, store);
     let overrides = root.sections("override").into_iter().filter_map(|(mut section, heading)| {
         let replacement = replacement(source, &mut section, &heading, (&named, &rules), store);
         section.finish();

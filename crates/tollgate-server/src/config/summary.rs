@@ -50,6 +50,9 @@ impl fmt::Display for Config {
 fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
     for rule in rules.rules() {
         match rule.is_on_demand() {
+            true if rule.is_overflow() => {
+                writeln!(f, "\nRule {:?} covers what other rules overflow into it.", rule.name())?;
+            }
             true => writeln!(f, "\nDescriptors {:?}.", rule.name())?,
             false => writeln!(f, "\nRule {:?} covers {}.", rule.name(), covered(rule))?,
         }
@@ -65,6 +68,9 @@ fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
             };
             writeln!(f, "  Where {}, instead{replaced}:", conditions(other.matches()))?;
             other.limits().iter().try_for_each(|limit| writeln!(f, "    {}", limit_in_words(limit)))?;
+        }
+        if let Some(into) = rule.overflow_rule() {
+            writeln!(f, "  What it does not have of a cost is drawn on the rule {into:?}.")?;
         }
         if rule.unit_cost() > 1 {
             writeln!(f, "  A request costs {} times as much as it says.", rule.unit_cost())?;

@@ -39,7 +39,7 @@ const COMPARED_MAX: usize = 1_000;
 /// The warnings about rules. `declared` lists the attributes that callers send; `grpc` says whether
 /// Envoy's descriptors may supply some.
 pub(super) fn of(rules: &RuleSet, declared: &[String], grpc: bool) -> Vec<String> {
-    let listed = || rules.rules().iter().filter(|rule| !rule.is_on_demand());
+    let listed = || rules.rules().iter().filter(|rule| !rule.is_on_demand() || rule.is_overflow());
     let mut warnings = Vec::new();
     let mut known: BTreeSet<&str> = BUILT_IN.into_iter().chain(declared.iter().map(String::as_str)).collect();
     if grpc {

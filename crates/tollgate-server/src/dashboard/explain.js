@@ -51,19 +51,24 @@ function verdict(answer) {
 
 function rule(rule) {
   const title = element("h2", {}, element("span", { class: "name" }, rule.rule), rule.shadow ? element("span", { class: "warn" }, " shadow") : "");
-  if (!rule.covers) {
+  if (!rule.covers && rule.limits.length === 0) {
     return element("section", { class: "uncovered" }, title, element("p", { class: "note" }, "does not cover the request:"), element("ul", {}, ...rule.obstacles.map((obstacle) => element("li", {}, reason(obstacle)))));
   }
   const key = Object.entries(rule.key).flatMap(([name, value]) => [` ${name} `, name === "client" ? clientLink(value) : element("span", { class: "name" }, visible(value))]);
   const counts = key.length > 0 ? ["counts by", ...key] : ["one budget for all"];
   const replaced = rule.override ? element("p", { class: "warn" }, `The override for ${Object.entries(rule.override.match).map(([name, value]) => `${name} = ${[value].flat().join(" or ")}`).join(", ")} applies.`) : undefined;
-  return element("section", { class: "covered" }, title, element("p", { class: "note" }, ...counts, `, charges ${count(rule.cost)}`), replaced, ...rule.limits.map(limit));
+  return element("section", { class: "covered" }, title, element("p", { class: "note" }, ...counts, charges(rule)), replaced, ...rule.limits.map(limit));
+}
+
+function charges(rule) {
+  if (!rule.covers) return ", covers what other rules overflow into it";
+  return `, charges ${count(rule.cost)}${rule.overflow ? `, with ${rule.overflow}` : ""}`;
 }
 
 function limit(limit) {
   const says = limit.allowed ? element("span", { class: "good" }, "admits it")
     : element("span", { class: "bad" }, `${limit.blocked ? "blocks" : "denies"} it, ${limit.retryAfterMs === null ? "always at this cost" : `for ${duration(limit.retryAfterMs)}`}`);
-  return element("div", {}, element("code", {}, limit.notation), ` has ${count(limit.remaining)} of ${count(limit.limit)} left and `, says, bar(`${limit.rule}: left`, limit.remaining, limit.limit));
+  return element("div", {}, element("code", {}, limit.notation), ` has ${count(limit.remaining)} of ${count(limit.limit)} left and `, says, limit.drawn === undefined ? "" : `, ${count(limit.drawn)} drawn`, bar(`${limit.rule}: left`, limit.remaining, limit.limit));
 }
 
 function reason({ kind, attribute, value, required }) {

@@ -65,6 +65,10 @@ pub(super) struct LimitAnswer {
     limit: u64,
     /// The remaining units.
     remaining: u64,
+    /// Units of the cost that were drawn on this limit, or would be. Present only if the rule
+    /// overflows into another, or another into it; 0 if the request is denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drawn: Option<u64>,
     /// Units recorded beyond the limit and not paid off yet. Present only if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     owed: Option<u64>,
@@ -124,7 +128,7 @@ impl From<Result<Decision, ApiError>> for BatchAnswer {
 
 impl From<&Report> for LimitAnswer {
     fn from(report: &Report) -> Self {
-        let Report { rule, budget, limit, shadow, outcome, cause, .. } = report;
+        let Report { rule, budget, limit, shadow, outcome, cause, overflow, .. } = report;
         let until = blocked_until(*cause);
         Self {
             rule: rule.as_str(),
@@ -133,6 +137,7 @@ impl From<&Report> for LimitAnswer {
             allowed: outcome.allowed(),
             limit: limit.capacity(),
             remaining: outcome.remaining,
+            drawn: overflow.drawn(),
             owed: Some(outcome.owed).filter(|owed| *owed > 0),
             reset_at: outcome.reset_at.as_millis_ceil(),
             retry_after_ms: outcome.verdict.retry_after().map(millis_ceil),

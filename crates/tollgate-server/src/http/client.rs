@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use serde::Serialize;
-use tollgate::{CLIENT, Error, Limit, Report, Request};
+use tollgate::{CLIENT, Error, Limit, Report, Request, Rule, RuleName, RuleSet};
 use utoipa::ToSchema;
 
 use super::check::LimitAnswer;
@@ -92,6 +92,12 @@ pub(super) async fn show(
     if decision.degraded() {
         return Err(ApiError::of(&Error::StoreUnavailable));
     }
+    let mut reports = decision.limits();
+    for rule in app.limiter.with_rules(overflows_by_client) {
+        let request = Request::new(&attributes).only(rule.as_str()).own();
+        let overflow = app.timed(app.limiter.peek(request)).await.map_err(|error| ApiError::of(&error))?;
+        reports.extend(overflow.limits());
+    }
     let limit = |report: &Report| ClientLimit {
         numbers: LimitAnswer::from(report),
         reset: Moment::new(report.outcome.reset_at, decision.now()),
@@ -102,11 +108,17 @@ pub(super) async fn show(
         limits: limits.iter().map(Limit::to_string).collect(),
     });
     Ok(ok(&ClientAnswer {
-        limits: decision.limits().iter().map(limit).collect(),
+        limits: reports.iter().map(limit).collect(),
         set: set.collect(),
         denials: denials.into_iter().map(Denials::from).collect(),
         client,
     }))
+}
+
+/// The rules keyed by client alone that others overflow into.
+fn overflows_by_client(rules: &RuleSet) -> Vec<RuleName> {
+    let is_listed = |rule: &&Rule| rule.is_overflow() && rule.key_attributes() == [CLIENT];
+    rules.rules().iter().filter(is_listed).map(Rule::name).collect()
 }
 
 impl From<TopClient> for Denials {

@@ -34,11 +34,14 @@ pub(super) struct Explanation {
 #[derive(Debug, Serialize, ToSchema)]
 struct RuleExplanation {
     rule: &'static str,
-    /// Whether the rule covers the request.
+    /// Whether the rule covers the request by itself.
     covers: bool,
+    /// The rule that covers what this one does not have of the cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overflow: Option<&'static str>,
     /// Whether the rule is a shadow, which never denies.
     shadow: bool,
-    /// The units that the rule charges for the request.
+    /// The units that the rule charges for the request, together with its overflow.
     cost: u64,
     /// The attributes that the rule counts by, with the request's values.
     key: BTreeMap<String, Option<String>>,
@@ -48,7 +51,8 @@ struct RuleExplanation {
     /// The override whose limits apply.
     #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
     replacement: Option<OverrideAnswer>,
-    /// The outcome of each limit of the rule, as the request would find it.
+    /// The outcome of each limit of the rule, as the request would find it. A rule that does not
+    /// cover the request has outcomes if another overflows into it.
     limits: Vec<LimitAnswer>,
 }
 
@@ -118,8 +122,9 @@ impl RuleExplanation {
         Self {
             rule: rule.name().as_str(),
             covers: coverage.covers(),
+            overflow: rule.overflow_rule().map(|rule| rule.as_str()),
             shadow: rule.is_shadow(),
-            cost: request.units().saturating_mul(rule.unit_cost()),
+            cost: if coverage.covers() { request.units().saturating_mul(rule.unit_cost()) } else { 0 },
             key: rule.key_attributes().iter().map(|name| (name.clone(), value(name))).collect(),
             obstacles: obstacles.iter().map(|obstacle| ObstacleAnswer::new(request, obstacle)).collect(),
             replacement: replacement.map(OverrideAnswer::from),

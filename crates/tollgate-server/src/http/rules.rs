@@ -42,8 +42,11 @@ struct RuleAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     warn: Option<u8>,
     /// Whether only requests that select it are covered, as by Envoy's descriptors and
-    /// `CL.THROTTLE`.
+    /// `CL.THROTTLE`, or that overflow into it.
     on_demand: bool,
+    /// The rule that covers what this one does not have of a cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overflow: Option<&'static str>,
     /// `open`, `closed` or `local`.
     on_store_error: &'static str,
 }
@@ -135,6 +138,7 @@ impl From<&Rule> for RuleAnswer {
             shadow: rule.is_shadow(),
             warn: rule.warns_at(),
             on_demand: rule.is_on_demand(),
+            overflow: rule.overflow_rule().map(|rule| rule.as_str()),
             on_store_error: policy_name(rule.failure_policy()),
         }
     }

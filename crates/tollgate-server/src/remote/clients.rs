@@ -143,6 +143,9 @@ pub(super) fn limit_line(limit: &Value) -> String {
         limit["budget"].as_str().map_or_else(String::new, |budget| format!(" ({})", printable(budget)));
     let (notation, left, capacity) = (text(&limit["notation"]), &limit["remaining"], &limit["limit"]);
     let mut line = format!("{verdict}  {notation}{budget}: {left} of {capacity} left");
+    if let Some(drawn) = limit["drawn"].as_u64() {
+        let _ = write!(line, ", {drawn} drawn");
+    }
     if verdict != "admits" {
         let _ = match limit["retryAfterMs"].as_u64() {
             Some(_) => write!(line, ", admits in {}", wait(&limit["retryAfterMs"])),

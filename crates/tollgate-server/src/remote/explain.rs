@@ -51,18 +51,23 @@ fn render(answer: &Value, allowed: bool) -> String {
     for rule in answer["rules"].as_array().unwrap_or(&empty) {
         let shadow = if rule["shadow"] == true { ", a shadow: it never denies" } else { "" };
         let _ = write!(out, "\n{}{shadow}", text(&rule["rule"]));
-        if rule["covers"] != true {
+        let limits = rule["limits"].as_array().unwrap_or(&empty);
+        if rule["covers"] != true && limits.is_empty() {
             let _ = writeln!(out, ": does not cover the request");
             for obstacle in rule["obstacles"].as_array().unwrap_or(&empty) {
                 let _ = writeln!(out, "  {}", obstacle_line(obstacle));
             }
             continue;
         }
-        let _ = writeln!(out, ": charges {}", rule["cost"]);
+        let _ = match (rule["covers"] == true, rule["overflow"].as_str()) {
+            (false, _) => writeln!(out, ": covers what other rules overflow into it"),
+            (true, Some(into)) => writeln!(out, ": charges {}, with {}", rule["cost"], printable(into)),
+            (true, None) => writeln!(out, ": charges {}", rule["cost"]),
+        };
         if rule["override"].is_object() {
             let _ = writeln!(out, "  override: {}", printable(&conditions(&rule["override"]["match"])));
         }
-        for limit in rule["limits"].as_array().unwrap_or(&empty) {
+        for limit in limits {
             let _ = writeln!(out, "  {}", limit_line(limit));
         }
     }

@@ -1,5 +1,7 @@
 //! Decisions and rules into replies.
 
+use std::collections::BTreeMap;
+
 use tollgate::{Decision, Error, Recorded, Rule};
 use tollgate_http::Numbers;
 
@@ -23,18 +25,41 @@ pub(super) fn decision(
 
 /// The reply of `TOLL.CHECK`.
 fn check(replies: &mut Replies, decision: &Decision) {
-    let numbers = Numbers::from(decision);
-    replies.map(fields(&numbers));
+    let (numbers, drawn) = (Numbers::from(decision), drawn(decision));
+    replies.map(fields(&numbers) + usize::from(!drawn.is_empty()));
     write(replies, &numbers);
+    write_drawn(replies, &drawn);
+}
+
+/// The units drawn on each rule, if one of them overflows into another.
+fn drawn(decision: &Decision) -> BTreeMap<&'static str, u64> {
+    if !decision.overflows() {
+        return BTreeMap::new();
+    }
+    let limits = decision.limits();
+    limits.iter().filter_map(|limit| Some((limit.rule.as_str(), limit.overflow.drawn()?))).collect()
+}
+
+fn write_drawn(replies: &mut Replies, drawn: &BTreeMap<&str, u64>) {
+    if drawn.is_empty() {
+        return;
+    }
+    replies.bulk(b"drawn");
+    replies.map(drawn.len());
+    for (rule, units) in drawn {
+        replies.bulk(rule.as_bytes());
+        replies.count(*units);
+    }
 }
 
 /// The reply of `TOLL.RECORD`: that of a check of cost 0, and the shortfall.
 pub(super) fn record(replies: &mut Replies, recorded: &Recorded) {
-    let numbers = Numbers::from(recorded.decision());
-    replies.map(fields(&numbers) + 1);
+    let (numbers, drawn) = (Numbers::from(recorded.decision()), drawn(recorded.decision()));
+    replies.map(fields(&numbers) + 1 + usize::from(!drawn.is_empty()));
     replies.bulk(b"shortfall");
     replies.count(recorded.shortfall());
     write(replies, &numbers);
+    write_drawn(replies, &drawn);
 }
 
 fn fields(numbers: &Numbers) -> usize {
@@ -77,7 +102,8 @@ fn write(replies: &mut Replies, numbers: &Numbers) {
 }
 
 pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
-    replies.map(8 + usize::from(rule.warns_at().is_some()));
+    let overflow = rule.overflow_rule();
+    replies.map(8 + usize::from(rule.warns_at().is_some()) + usize::from(overflow.is_some()));
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
     let matches: Vec<(&str, Vec<String>)> = rule.matches().collect();
@@ -112,4 +138,8 @@ pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
     replies.boolean(rule.is_on_demand());
     replies.bulk(b"on_store_error");
     replies.bulk(policy_name(rule.failure_policy()).as_bytes());
+    if let Some(overflow) = overflow {
+        replies.bulk(b"overflow");
+        replies.bulk(overflow.as_bytes());
+    }
 }

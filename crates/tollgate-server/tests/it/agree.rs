@@ -23,7 +23,7 @@ use tollgate_server::config::{Config, Origin};
 use tollgate_server::{App, Listeners};
 use tonic::transport::Channel;
 
-/// Every algorithm, layers, two limits at once, a cost, a match and a shadow rule.
+/// Every algorithm, layers, two limits at once, a cost, a match, an overflow and a shadow rule.
 const RULES: &str = r#"
     [[rule]]
     name = "global"
@@ -42,6 +42,16 @@ const RULES: &str = r#"
     name = "deep"
     match = { client = "c2" }
     limit = "4 refill 1 every 100ms reserve 6 refill 1/s"
+    [[rule]]
+    name = "plan"
+    match = { client = "c3" }
+    key = ["client"]
+    limit = "3/20s fixed"
+    overflow = "credits"
+    [[rule]]
+    name = "credits"
+    key = ["client"]
+    limit = "4/min"
     [[rule]]
     name = "watch"
     key = ["client"]

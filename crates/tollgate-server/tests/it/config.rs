@@ -64,7 +64,7 @@ fn the_starters_commented_examples_are_valid() {
     let names: Vec<String> = all.rules.rules().iter().map(|rule| rule.name().to_string()).collect();
     assert_eq!(
         (names, all.rules.overrides().count()),
-        (["per-client", "global", "login"].map(String::from).to_vec(), 1)
+        (["per-client", "global", "login", "plan", "credits"].map(String::from).to_vec(), 1)
     );
     assert_eq!((all.fixed.workers, settings(&all).0[0].as_str()), (Some(4), "203.0.113.9"));
 }

@@ -43,6 +43,7 @@ mod mistakes;
 mod openapi;
 mod operations;
 mod operator;
+mod overflow;
 mod packaging;
 mod proxies;
 mod redis;
