@@ -12,6 +12,9 @@ use tollgate::{Algorithm, Bucket, Error, Limit};
 /// The largest divisor that the script can divide by exactly.
 const DIVISOR_MAX: u64 = 1 << 52;
 
+/// The most slots of one limit: as many as the script holds for a key.
+const SLOTS_MAX: u64 = 1_024;
+
 /// The longest refill of a limit and its debt: added to the latest time, it is still exact in a
 /// double.
 const REFILL_MAX_MICROS: u128 = 1 << 52;
@@ -55,6 +58,7 @@ impl LimitText<'_> {
             Algorithm::Reserve { sustained, reserve } => {
                 write!(f, "r {} {}", ScriptBucket::of(sustained), ScriptBucket::of(reserve))
             }
+            Algorithm::Concurrent { limit } => write!(f, "n {limit}"),
             // `accepts` has refused an unknown algorithm.
             _ => f.write_char('?'),
         }
@@ -152,6 +156,10 @@ pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
         Algorithm::Reserve { sustained, reserve } => {
             bucket(sustained).and_then(|()| bucket(reserve)).and_then(|()| payable(sustained))
         }
+        Algorithm::Concurrent { limit } if limit > SLOTS_MAX => {
+            refuse("limit", limit.to_string(), "at most 1024 slots, which every request on the key reads")
+        }
+        Algorithm::Concurrent { .. } => Ok(()),
         _ => refuse("limit", limit.to_string(), "an algorithm that this version of the script supports"),
     }
 }
@@ -176,6 +184,7 @@ mod tests {
         assert_eq!(text("10/day at Europe/Berlin debt 3"), "m 10 day Europe/Berlin 0 d3");
         assert_eq!(text("50/hour sliding"), "s 50 3600000000 0");
         assert_eq!(text("100/min log"), "l 100 60000000");
+        assert_eq!(text("5 concurrent"), "n 5");
         assert_eq!(text("10/minute"), "b 10 6000000000 1000 0");
         assert_eq!(text("3/s"), "b 3 1000000000 3000 0");
         assert_eq!(text("3/s debt 3"), "b 3 1000000000 3000 0", "the default");
@@ -201,6 +210,8 @@ mod tests {
         assert!(refused("1/36500d".parse().unwrap()).contains("debt is 1; it must be paid off"));
         assert!(check(&Limit::per(700_000_000, tollgate::SECOND), 10_000).is_ok());
         assert!(refused(Limit::fixed_window(1, Duration::from_nanos(1_500))).contains("microseconds"));
+        assert!(check(&Limit::concurrent(1_024), 10_000).is_ok());
+        assert!(refused(Limit::concurrent(1_025)).contains("at most 1024 slots"));
         assert!(refused(Limit::sliding_log(10_001, tollgate::MINUTE)).contains("ceiling"));
         assert!(
             refused(Limit::per(999_999_999_999_989, Duration::from_nanos(999_999_937))).contains("rounder")

@@ -25,6 +25,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/sliding_log.lua"),
     include_str!("script/token_bucket.lua"),
     include_str!("script/reserve.lua"),
+    include_str!("script/concurrent.lua"),
     include_str!("script/inline.lua"),
     include_str!("script/debt.lua"),
     include_str!("script/cell.lua"),
@@ -48,7 +49,7 @@ pub(crate) enum Verb {
     Op(Op),
     /// Take, and return a ticket per charge for [`Undo`](Self::Undo).
     Try,
-    /// Undo a [`Try`](Self::Try), by its tickets.
+    /// Undo a [`Try`](Self::Try) or an [`Op::Acquire`], by its tickets.
     Undo,
     /// Count an attempt that another slot denied, for limits that count denied attempts.
     Refuse,
@@ -99,7 +100,7 @@ pub(crate) struct Reply {
     /// Whether any stored state changed.
     pub(crate) changed: bool,
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// A ticket per charge of a [`Verb::Try`]; empty if the charge drew nothing.
+    /// A ticket per charge of a [`Verb::Try`] or an [`Op::Acquire`]; empty if the charge drew nothing.
     pub(crate) tickets: Vec<String>,
 }
 
@@ -143,10 +144,10 @@ pub(crate) fn command(
             let is_kept = on_expiry == OnExpiry::Keep;
             command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(is_kept))
         }
-        Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
-        Verb::Op(Op::Renew { hold: HoldId(hold), ttl }) => {
+        Verb::Op(Op::Acquire { hold: HoldId(hold), ttl } | Op::Renew { hold: HoldId(hold), ttl }) => {
             command.arg(format!("{hold:x}")).arg(span_micros(ttl))
         }
+        Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
         Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
@@ -174,6 +175,7 @@ fn verb_name(verb: Verb) -> Result<&'static str, StoreError> {
         Verb::Op(op) => match op {
             Op::Take | Op::Peek | Op::Refund | Op::Penalise | Op::Record | Op::Reset => op.verb(),
             Op::Block { .. } | Op::Reserve { .. } | Op::Settle { .. } | Op::Renew { .. } => op.verb(),
+            Op::Acquire { .. } => op.verb(),
             _ => return Err(StoreError::Unsupported { verb: op.verb() }),
         },
         Verb::Try => "try",
@@ -212,7 +214,8 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
         _ => None,
     };
     let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
-    let ticket_count = if verb == Verb::Try { charges.len() } else { 0 };
+    let has_tickets = matches!(verb, Verb::Try | Verb::Op(Op::Acquire { .. }));
+    let ticket_count = if has_tickets { charges.len() } else { 0 };
     let (values, tickets) = values.split_at(values.len().saturating_sub(ticket_count));
     let numbers: Option<SmallVec<[i64; 35]>> = values.iter().map(number).collect();
     let tickets: Option<Vec<String>> = tickets.iter().map(ticket).collect();

@@ -45,7 +45,9 @@ pub(crate) async fn decide(
     // A take of nothing needs no undo.
     let op = if op == Op::Take && charges.iter().all(|charge| charge.cost == 0) { Op::Peek } else { op };
     let replies = match op {
-        Op::Take | Op::Reserve { .. } => all_or_nothing(shared, op, &groups, now).await?,
+        Op::Take | Op::Reserve { .. } | Op::Acquire { .. } => {
+            all_or_nothing(shared, op, &groups, now).await?
+        }
         _ => {
             try_join_all(groups.iter().map(|group| shared.run(Verb::Op(op), &group.charges, &[], now)))
                 .await?

@@ -150,8 +150,12 @@ enum Step {
     Block(Duration),
     Reset,
     Reserve(u64, Duration, OnExpiry),
-    /// Renews the oldest open reservation.
+    /// Acquires a slot of every limit on concurrency.
+    Acquire(u64, Duration),
+    /// Renews the oldest open reservation and the oldest slot.
     Renew(Duration),
+    /// Releases the oldest slot.
+    Release,
     /// Settles the oldest open reservation at this cost.
     Settle(u64),
     /// Switches to the other list of rules.
@@ -189,7 +193,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => (any_cost(), any_span(), any::<bool>()).prop_map(|(cost, ttl, keep)| {
             Step::Reserve(cost, ttl, if keep { OnExpiry::Keep } else { OnExpiry::GiveBack })
         }),
+        6 => (any_cost(), any_span()).prop_map(|(cost, ttl)| Step::Acquire(cost, ttl)),
         1 => any_span().prop_map(Step::Renew),
+        2 => Just(Step::Release),
         2 => any_cost().prop_map(Step::Settle),
         1 => Just(Step::Change),
         1 => (1_000_001..200_000_000_u64).prop_map(|micros| Step::Back(Duration::from_micros(micros))),
@@ -224,7 +230,9 @@ fn ordinary_limit() -> impl Strategy<Value = Limit> {
 /// because a store may or may not forget a limit that is absent for a while.
 fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
     let ordinary = rules_of(ordinary_limit().boxed(), 0.0);
-    let rules = prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => ordinary];
+    let slots = (1..5_u64).prop_map(Limit::concurrent);
+    let slots = rules_of(prop_oneof![2 => slots, 1 => wide_limit()].boxed(), 0.2);
+    let rules = prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => ordinary, 1 => slots];
     let credits = prop::collection::vec((wide_limit(), wide_limit()), 0..=2);
     (rules, credits, any::<bool>()).prop_map(|((one, other), credits, is_keyed)| {
         let (limits, others): (Vec<Limit>, Vec<Limit>) = credits.into_iter().unzip();
@@ -298,7 +306,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
         let inline = inline_limits().map(|limit| limiter.inline(limit).unwrap());
         let (mut newest, mut seen) = (world.now(), BTreeSet::new());
         let mut changed = false;
-        let mut reserved = Vec::new();
+        let (mut reserved, mut held) = (Vec::new(), Vec::new());
         for (step, wait, waits) in steps {
             if waits {
                 world.clock.advance(wait);
@@ -327,7 +335,18 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                         reserved.push(reservation);
                     }
                 }
+                Step::Acquire(cost, ttl) => {
+                    held.extend(run(limiter.acquire(request(cost), ttl)).unwrap().detach());
+                }
+                Step::Release => {
+                    if !held.is_empty() {
+                        let _ = run(limiter.release(held.remove(0), "a"));
+                    }
+                }
                 Step::Renew(ttl) => {
+                    if let Some(slot) = held.first() {
+                        let _ = run(limiter.renew(*slot, "a", ttl));
+                    }
                     if let Some(reservation) = reserved.first() {
                         let _ = run(reservation.renew(ttl));
                     }

@@ -19,6 +19,7 @@ mod debt;
 mod history;
 mod islands;
 mod overflow;
+mod slots;
 mod time;
 
 pub(crate) use atomicity::race;

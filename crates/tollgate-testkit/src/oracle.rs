@@ -13,6 +13,7 @@ mod calendar;
 mod level;
 mod naive;
 mod overflow;
+mod slots;
 
 use naive::nanos;
 pub use naive::{Naive, naive};
@@ -77,6 +78,13 @@ impl std::fmt::Debug for Oracle {
 pub enum Verb {
     /// Take the cost if it fits everywhere.
     Check,
+    /// Take the cost, and a slot of each limit on concurrency, if everything fits.
+    Acquire {
+        /// The slot.
+        name: u64,
+        /// How long it is held.
+        ttl: Duration,
+    },
     /// Take nothing.
     Peek,
     /// Give back the cost.
@@ -127,21 +135,58 @@ impl Oracle {
                 Verb::Peek => {}
                 _ if *cost == 0 => {}
                 Verb::Check if admitted && (!shadow || rule_fits) => cell.take(now, *cost),
-                Verb::Check if limit.counts_denied() && *cost <= limit.capacity() => cell.take(now, *cost),
-                Verb::Check => {}
+                Verb::Acquire { name, ttl } if admitted && (!shadow || rule_fits) => {
+                    cell.hold(now, *cost, name, nanos(ttl));
+                }
+                Verb::Check | Verb::Acquire { .. } if limit.counts_denied() && *cost <= limit.capacity() => {
+                    cell.take(now, *cost)
+                }
+                Verb::Check | Verb::Acquire { .. } => {}
                 Verb::Refund => cell.give(now, *cost),
                 Verb::Penalise => cell.take(now, available.min(*cost)),
                 Verb::Record => cell.take(now, cell.recordable(now).min(*cost)),
             }
         }
+        let takes = matches!(verb, Verb::Check | Verb::Acquire { .. });
         let asked =
             |(key, limit, cost, shadow)| (key, limit, if verb == Verb::Record { 0 } else { cost }, shadow);
         charges
             .into_iter()
             .map(asked)
             .zip(fits)
-            .map(|(charge, fit)| self.expected(&charge, admitted && verb == Verb::Check, fit, now))
+            .map(|(charge, fit)| self.expected(&charge, admitted && takes, fit, now))
             .collect()
+    }
+
+    /// Holds a slot for `ttl` from now. Returns whether it was live.
+    pub fn renew(&mut self, attributes: &[(&str, &str)], name: u64, ttl: Duration, now: Timestamp) -> bool {
+        self.of_slot(attributes, |cell| cell.renew(now.as_nanos(), name, nanos(ttl)))
+    }
+
+    /// Gives back a slot. Returns whether it was live.
+    pub fn release(&mut self, attributes: &[(&str, &str)], name: u64, now: Timestamp) -> bool {
+        self.of_slot(attributes, |cell| cell.release(now.as_nanos(), name))
+    }
+
+    /// Replaces the rules by others with the same names and as many limits.
+    pub fn replace(&mut self, rules: &[Rule], now: Timestamp) {
+        self.rules = rules.to_vec();
+        for ((name, index, _), cell) in &mut self.cells {
+            let rule = rules.iter().find(|rule| rule.name().as_str() == name).expect("the same names");
+            let limit = *rule.limits().get(*index).expect("as many limits");
+            if limit.is_concurrent() {
+                *cell = cell.replaced_by(&limit, now.as_nanos());
+            }
+        }
+    }
+
+    /// Whether `f` is true of any cell of a request.
+    fn of_slot(&mut self, attributes: &[(&str, &str)], f: impl Fn(&mut dyn Naive) -> bool) -> bool {
+        let mut found = false;
+        for (key, ..) in self.charges(attributes, 0) {
+            found |= f(&mut **self.cells.get_mut(&key).expect("made above"));
+        }
+        found
     }
 
     fn expected(
@@ -176,7 +221,9 @@ impl Oracle {
             for (index, limit) in rule.limits().iter().enumerate() {
                 let key = (rule.name().to_string(), index, subject.clone());
                 self.cells.entry(key.clone()).or_insert_with(|| naive(limit));
-                charges.push((key, *limit, cost * rule.unit_cost(), rule.is_shadow()));
+                // One slot, whatever the cost.
+                let cost = if limit.is_concurrent() { 1 } else { cost * rule.unit_cost() };
+                charges.push((key, *limit, cost, rule.is_shadow()));
             }
         }
         charges

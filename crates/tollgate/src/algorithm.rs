@@ -17,6 +17,7 @@ use std::fmt::Debug;
 use crate::Timestamp;
 
 pub(crate) mod calendar_window;
+pub(crate) mod concurrent;
 pub(crate) mod fixed_window;
 pub(crate) mod inline;
 pub(crate) mod reserve;

@@ -1,5 +1,8 @@
-//! The stored state of one key: a [`Meter`], and the two things that outlive a decision, a block
-//! and reservations.
+//! The stored state of one key: a [`Meter`], and the things that outlive a decision: a block,
+//! reservations and slots.
+//!
+//! A slot of a [concurrent](Limit::concurrent) limit is held as a reservation of one unit is. It is
+//! given back when it is settled or expires, and nothing of it is kept after that.
 //!
 //! [`transact`] applies a request to its cells, all or nothing. Every store calls it inside its
 //! atomic section, this crate's and yours: composition is written once.
@@ -22,7 +25,7 @@ pub use transact::{Transaction, transact};
 pub struct Cell {
     meter: Meter,
     block: Block,
-    /// Reservations in order of expiry.
+    /// Reservations or slots in order of expiry.
     holds: Vec<Hold>,
 }
 
@@ -51,6 +54,20 @@ struct Hold {
 }
 
 impl Hold {
+    /// A new slot.
+    fn slot(id: HoldId, now: Timestamp, ttl: Duration) -> Self {
+        let (made_at, expires_at, on_expiry) = (now, now.saturating_add(ttl), OnExpiry::GiveBack);
+        let (holder, units, lapses_at, has_expired) = (0, 1, 0, false);
+        Self { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired }
+    }
+
+    /// Whether a wild reading of the clock made it: it is ahead of `now` by more than its time to
+    /// live.
+    fn is_wild(&self, now: Timestamp) -> bool {
+        let ahead = self.made_at.since(now);
+        ahead > self.ttl() && ahead > Duration::from_nanos(LATE)
+    }
+
     fn ttl(&self) -> Duration {
         self.expires_at.since(self.made_at)
     }
@@ -152,8 +169,14 @@ impl Cell {
         };
         let holds: Vec<Hold> = holds.as_chunks().0.iter().map(hold).collect::<Option<_>>()?;
         holds.is_sorted_by_key(|hold| hold.expires_at).then_some(())?;
+        let is_slot = |hold: &Hold| {
+            *hold == Hold { lapses_at: hold.lapses_at, ..Hold::slot(hold.id, hold.made_at, hold.ttl()) }
+        };
+        (!limit.is_concurrent() || holds.iter().all(is_slot)).then_some(())?;
         let block = Block { set_at: time(*set_at)?, until: time(*until)? };
-        Some(Self { meter: Meter::from_numbers(limit, state)?, block, holds })
+        let mut cell = Self { meter: Meter::from_numbers(limit, state)?, block, holds };
+        cell.count_slots();
+        Some(cell)
     }
 
     pub(crate) fn limit(&self) -> Limit {
@@ -177,7 +200,9 @@ impl Cell {
     /// The latest time at which the cell turns idle if no more requests arrive. A reservation given
     /// back may make it earlier.
     pub(crate) fn idle_at(&self) -> u64 {
-        let settled = self.holds.iter().map(|hold| hold.ends_at().as_nanos()).max().unwrap_or(0);
+        let ends_at =
+            |hold: &Hold| if self.limit().is_concurrent() { hold.expires_at } else { hold.ends_at() };
+        let settled = self.holds.iter().map(|hold| ends_at(hold).as_nanos()).max().unwrap_or(0);
         self.meter.idle_at().max(self.block.until.as_nanos()).max(settled)
     }
 
@@ -193,6 +218,7 @@ impl Cell {
         if self.meter.skew(now) == crate::meter::Skew::Wild {
             self.rebase(now);
         }
+        self.restart_slots(now);
         self.restart_block(now);
     }
 
@@ -223,7 +249,8 @@ impl Cell {
                 hold.units = 0;
             }
         }
-        self.holds.retain(|hold| !hold.is_due(now));
+        let is_slot = self.limit().is_concurrent();
+        self.holds.retain(|hold| !(hold.is_due(now) || is_slot && hold.has_expired));
     }
 
     /// The reservations that have not expired.
@@ -234,8 +261,17 @@ impl Cell {
     /// Converts the cell to a limit that replaces its own.
     fn retune(&mut self, limit: &Limit, now: Timestamp) {
         let at = self.meter.not_before(now);
-        let before = self.meter.used(at);
+        let (before, had_slots) = (self.meter.used(at), self.limit().is_concurrent());
         self.meter.retune(*limit, now);
+        if limit.is_concurrent() && !had_slots {
+            // What is reserved is under way, each reservation in a slot of its own.
+            self.holds.retain(|hold| !hold.has_expired);
+            for hold in &mut self.holds {
+                *hold = Hold::slot(hold.id, hold.made_at, hold.ttl());
+            }
+            self.count_slots();
+            return;
+        }
         // Units that exceed the new limit are no longer in use and cannot be given back.
         let at = self.meter.not_before(at);
         let mut gone = before.saturating_sub(self.meter.used(at));
@@ -245,6 +281,31 @@ impl Cell {
             hold.lapses_at = self.meter.idle_at();
             gone = gone.saturating_sub(cut);
         }
+    }
+
+    /// Sets the meter of a concurrent limit that has counted no slot yet.
+    fn count_slots(&mut self) {
+        if self.limit().is_concurrent() {
+            let live = u64::try_from(self.holds.len()).unwrap_or(u64::MAX);
+            self.meter.take(Timestamp::EPOCH, live);
+        }
+    }
+
+    /// Restarts the slots that a wild reading of the clock made: each lasts its full time to live
+    /// from now. Returns whether there were any.
+    fn restart_slots(&mut self, now: Timestamp) -> bool {
+        if !self.has_wild_slots(now) {
+            return false;
+        }
+        for hold in self.holds.iter_mut().filter(|hold| hold.is_wild(now)) {
+            *hold = Hold::slot(hold.id, now, hold.ttl());
+        }
+        self.holds.sort_by_key(|hold| hold.expires_at);
+        true
+    }
+
+    fn has_wild_slots(&self, now: Timestamp) -> bool {
+        self.limit().is_concurrent() && self.holds.iter().any(|hold| hold.is_wild(now))
     }
 
     /// Re-bases the cell: exactly empty as of now. Each reservation lasts its full time to live
@@ -320,6 +381,7 @@ impl Cell {
             return Effect::NotReserved;
         };
         let hold = self.holds.remove(index);
+        let cost = if self.limit().is_concurrent() { 0 } else { cost };
         let shortfall = match hold.units.checked_sub(cost) {
             None => self.record(now, cost.saturating_sub(hold.units)),
             // An estimate that was kept when it expired stays charged: stalling gains nothing.

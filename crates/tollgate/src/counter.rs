@@ -17,7 +17,7 @@ use crate::time::nanos_of;
 use crate::{Algorithm, Error, Key, Limit, Meter, Outcome, Rule, Timestamp};
 
 /// An atomic counter.
-pub trait Counter: Send + Sync {
+pub trait Counter: Send + Sync + 'static {
     /// Atomically adds `n` to the number called `name` and returns the sum. A number starts at 0
     /// and may be forgotten `ttl` after the last addition. With `n` = 0 it only reads.
     fn add(&self, name: &[u8], n: u64, ttl: Duration)

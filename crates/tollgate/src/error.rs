@@ -90,9 +90,15 @@ pub enum Error {
         /// The error.
         reason: &'static str,
     },
-    /// The reservation does not exist: it was settled or cancelled already, has expired, or was
-    /// never made.
+    /// The reservation or the slot does not exist: it was settled, cancelled or released already,
+    /// has expired, or was never made.
     NotReserved,
+    /// A rule limits how many requests are under way at once, and the operation cannot return the
+    /// name of a slot.
+    SlotNeeded {
+        /// The rule's name.
+        rule: String,
+    },
 }
 
 impl Error {
@@ -113,6 +119,7 @@ impl Error {
             Self::InvalidDump { .. } => "invalid_dump",
             Self::InvalidPage { .. } => "invalid_page",
             Self::NotReserved => "not_reserved",
+            Self::SlotNeeded { .. } => "slot_needed",
         }
     }
 }
@@ -151,8 +158,12 @@ impl fmt::Display for Error {
             Self::InvalidDump { line, reason } => write!(f, "line {line} of the dump is {reason}"),
             Self::InvalidPage { reason } => write!(f, "a page of the stored state is {reason}"),
             Self::NotReserved => {
-                f.write_str("the reservation does not exist: it was settled or cancelled before, has expired, or was never made")
+                f.write_str("the reservation or slot does not exist: it was settled, cancelled or released before, has expired, or was never made")
             }
+            Self::SlotNeeded { rule } => write!(
+                f,
+                "rule {rule:?} limits how many requests are under way at once; acquire a slot and release it, instead of checking"
+            ),
         }
     }
 }

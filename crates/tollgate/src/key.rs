@@ -102,6 +102,8 @@ pub enum Budget {
     InlineTime,
     /// The count that all inline windows of this period share.
     InlineCount(Duration),
+    /// The slots that all inline limits on concurrency share.
+    InlineSlots,
 }
 
 impl Budget {
@@ -110,6 +112,7 @@ impl Budget {
         match text {
             "" => Some(Self::Rule),
             INLINE_TIME => Some(Self::InlineTime),
+            INLINE_SLOTS => Some(Self::InlineSlots),
             INLINE_COUNT => Some(Self::InlineCount(Duration::ZERO)),
             _ if text.contains('=') => Some(Self::Override(RuleName::intern(text).as_str())),
             _ => parse_duration(text.strip_prefix("inline ")?).ok().map(Self::InlineCount),
@@ -124,6 +127,7 @@ impl Budget {
             Self::Override(name) => name,
             Self::InlineTime => INLINE_TIME,
             Self::InlineCount(_) => INLINE_COUNT,
+            Self::InlineSlots => INLINE_SLOTS,
         };
         digest(rule.bytes().chain([0]).chain(name.bytes()))
     }
@@ -132,6 +136,7 @@ impl Budget {
 const INLINE_TIME: &str = "inline";
 /// Inline windows of any period.
 const INLINE_COUNT: &str = "inline count";
+const INLINE_SLOTS: &str = "inline slots";
 
 /// The budget's name within its rule: empty for [`Budget::Rule`].
 impl fmt::Display for Budget {
@@ -140,6 +145,7 @@ impl fmt::Display for Budget {
             Self::Rule => Ok(()),
             Self::Override(name) => f.write_str(name),
             Self::InlineTime => f.write_str(INLINE_TIME),
+            Self::InlineSlots => f.write_str(INLINE_SLOTS),
             Self::InlineCount(Duration::ZERO) => f.write_str(INLINE_COUNT),
             Self::InlineCount(period) => write!(f, "inline {}", format_duration(*period)),
         }
@@ -213,6 +219,7 @@ mod tests {
             encoded("r", Budget::Override("path=/x"), 0, &["abc"]),
             encoded("r", Budget::InlineTime, 0, &["abc"]),
             encoded("r", Budget::InlineCount(HOUR), 0, &["abc"]),
+            encoded("r", Budget::InlineSlots, 0, &["abc"]),
         ];
         for (i, one) in alike.iter().enumerate() {
             for other in &alike[i + 1..] {
@@ -223,8 +230,13 @@ mod tests {
 
     #[test]
     fn a_budget_is_parsed_from_its_name() {
-        let budgets =
-            [Budget::Rule, Budget::Override("path=/x"), Budget::InlineTime, Budget::InlineCount(HOUR)];
+        let budgets = [
+            Budget::Rule,
+            Budget::Override("path=/x"),
+            Budget::InlineTime,
+            Budget::InlineSlots,
+            Budget::InlineCount(HOUR),
+        ];
         for budget in budgets {
             assert_eq!(Budget::parse(&budget.to_string()), Some(budget));
         }

@@ -88,10 +88,10 @@ pub use counter::{Counter, CounterStore};
 pub use decision::{Decision, Report, Reports, Summary};
 pub use error::Error;
 pub use key::{Budget, Key, MAX_VALUE_BYTES};
-pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SPAN};
+pub use limit::{Algorithm, Bucket, Limit, MAX_COUNT, MAX_SLOTS, MAX_SPAN};
 pub use limiter::{
     AllOrNothing, InMemory, Limiter, LimiterBuilder, Observer, Recorded, Reservation, RulesSnapshot,
-    Settlement,
+    Settlement, Slot,
 };
 pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};

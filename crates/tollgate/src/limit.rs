@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::algorithm::Arithmetic as _;
 use crate::algorithm::calendar_window::CalendarWindow;
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
@@ -24,6 +25,9 @@ pub use algorithm::{Algorithm, Bucket};
 
 /// The largest count, capacity or cost: one below 10^15.
 pub const MAX_COUNT: u64 = 999_999_999_999_999;
+
+/// The most slots of one limit. A request on a key walks the key's live slots.
+pub const MAX_SLOTS: u64 = 8_192;
 
 /// The longest period, and the longest full refill: a hundred years.
 pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -61,6 +65,7 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// 50/hour sliding               two-period weighted estimate
 /// 100/min log                   exact
 /// 10/60s fixed counting denied  attempts count (fixed, calendar and sliding windows)
+/// 5 concurrent                  at most 5 under way at once
 /// 1000/hour debt 500            at most 500 owed; one whole limit unless said otherwise
 /// api | login | websocket | background                presets
 /// ```
@@ -86,6 +91,7 @@ pub(crate) enum Kind {
     /// A token bucket whose token is not a whole number of nanoseconds.
     FractionalBucket(TokenBucket<Parts>),
     Reserve(Reserve),
+    Concurrent(Concurrent),
     InlineBucket(InlineBucket),
     InlineWindow(InlineWindow),
 }
@@ -198,6 +204,21 @@ impl Limit {
         Self::expect(Algorithm::SlidingLog { limit, period })
     }
 
+    /// At most `limit` requests under way at once. Each takes one slot, whatever its cost
+    /// ([`Limiter::acquire`](crate::Limiter::acquire)).
+    ///
+    /// ```
+    /// use tollgate::Limit;
+    ///
+    /// assert_eq!(Limit::concurrent(5), "5 concurrent".parse()?);
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub const fn concurrent(limit: u64) -> Self {
+        Self::expect(Algorithm::Concurrent { limit })
+    }
+
     /// This token bucket with another capacity.
     #[must_use]
     #[track_caller]
@@ -260,7 +281,8 @@ impl Limit {
     }
 
     /// The time until a wholly spent limit is whole again: a window's period, a bucket's full
-    /// refill. Of a calendar window, the longest: see [`period_at`](Self::period_at).
+    /// refill. Of a calendar window, the longest: see [`period_at`](Self::period_at). Zero
+    /// for slots, which come back when they are released.
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_nanos(match &self.0 {
@@ -271,6 +293,7 @@ impl Limit {
             Kind::TokenBucket(bucket) => bucket.period(),
             Kind::FractionalBucket(bucket) => bucket.period(),
             Kind::Reserve(both) => both.period(),
+            Kind::Concurrent(slots) => slots.period(),
             Kind::InlineBucket(inline) => inline.bucket.period(),
             Kind::InlineWindow(window) => window.period(),
         })
@@ -286,7 +309,7 @@ impl Limit {
     }
 
     /// The units of the whole limit: a window's limit, a bucket's capacity, the sum of a bucket and
-    /// its reserve.
+    /// its reserve, the number of slots.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match &self.0 {
@@ -297,9 +320,17 @@ impl Limit {
             Kind::TokenBucket(bucket) => bucket.capacity,
             Kind::FractionalBucket(bucket) => bucket.capacity,
             Kind::Reserve(both) => both.sustained.capacity.saturating_add(both.reserve.capacity),
+            Kind::Concurrent(slots) => slots.limit,
             Kind::InlineBucket(inline) => inline.bucket.capacity,
             Kind::InlineWindow(window) => window.limit,
         }
+    }
+
+    /// Whether it limits how many requests are under way at once; see
+    /// [`concurrent`](Self::concurrent).
+    #[must_use]
+    pub const fn is_concurrent(&self) -> bool {
+        matches!(self.0, Kind::Concurrent(_))
     }
 
     /// Whether denied attempts count; see [`counting_denied`](Self::counting_denied).
@@ -355,6 +386,9 @@ mod tests {
         assert!(bucket(1, 0, SECOND).starts_with("amount is 0;"));
         assert!(bucket(1, 1, Duration::MAX).starts_with("interval is "));
         assert!(bucket(MAX_COUNT, 1, SECOND).contains("within 100 years"));
+        let slots = |limit| error_of(Algorithm::Concurrent { limit });
+        assert_eq!(slots(0), "limit is 0; it must be a whole number from 1 to 8192");
+        assert!(slots(MAX_SLOTS + 1).starts_with("limit is 8193;"));
     }
 
     #[test]
@@ -378,5 +412,6 @@ mod tests {
             assert_eq!(Limit::new(limit.algorithm()), Ok(limit));
             assert_eq!(Limit::new(limit.algorithm()).and_then(|same| same.with_debt(3)), Ok(limit.debt(3)));
         }
+        assert_eq!(Limit::new(Limit::concurrent(5).algorithm()), Ok(Limit::concurrent(5)));
     }
 }

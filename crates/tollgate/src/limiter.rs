@@ -19,6 +19,7 @@ mod plan;
 mod prepared;
 mod record;
 mod reservation;
+mod slot;
 mod snapshot;
 mod wait;
 
@@ -30,6 +31,7 @@ use plan::Plan;
 use prepared::ActiveRules;
 pub use record::Recorded;
 pub use reservation::{Reservation, Settlement};
+pub use slot::Slot;
 pub use snapshot::RulesSnapshot;
 use wait::Queues;
 
@@ -105,8 +107,9 @@ impl Limiter {
     /// async runtime.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
-    /// is not an error.
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted;
+    /// [`Error::SlotNeeded`] if a rule [limits concurrency](Limit::concurrent). A denial is not an
+    /// error.
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
         self.shared.check(&self.shared.store, &request)
@@ -142,10 +145,10 @@ impl<S: Store> Limiter<S> {
     /// Takes the request's cost if every rule that covers it admits it. For any store.
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted. A denial
-    /// is not an error, and a store that fails is a degraded decision.
+    /// As [`check`](Limiter::check). A store that fails is a degraded decision.
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
         let (plan, cost) = self.plan(&request)?;
+        plan.without_slots()?;
         let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
         self.shared.observe(&request, &decision);
         Ok(decision)
@@ -176,7 +179,7 @@ impl<S: Store> Limiter<S> {
         let (own, named) = request.with_request(|request| (request.is_own(), request.only_rule().is_some()));
         let (plan, cost) = if own { self.keyed_plan(&request)? } else { self.plan(&request)? };
         let plan = if named { plan.without_overflow() } else { plan };
-        self.shared.act_units(Op::Refund, &plan, cost).await
+        self.shared.act_units(Op::Refund, &plan.only(false), cost).await
     }
 
     /// Takes up to the request's cost from the client's keyed budgets, stopping at empty, even if a
@@ -187,7 +190,7 @@ impl<S: Store> Limiter<S> {
     /// As [`refund`](Self::refund); [`Error::NotCovered`] if the client has no keyed budget.
     pub async fn penalise(&self, request: impl AsRequest) -> Result<u64, Error> {
         let (plan, cost) = self.keyed_plan(&request)?;
-        self.shared.act_units(Op::Penalise, &plan, cost).await
+        self.shared.act_units(Op::Penalise, &plan.only(false), cost).await
     }
 
     /// Denies the client everything for a [`Duration`], or until a
@@ -202,7 +205,7 @@ impl<S: Store> Limiter<S> {
         self.shared.act_units(Op::Block { until }, &plan, cost).await.map(|_| ())
     }
 
-    /// Forgets the client: no unit in use, no block, no reservation. Global budgets are not
+    /// Forgets the client: no unit in use, no block, no reservation, no slot. Global budgets are not
     /// touched, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
@@ -254,18 +257,21 @@ impl<S: Store> Limiter<S> {
         &self.shared.store
     }
 
-    /// Prepares a limit for [`Request::under`]: a token bucket that refills evenly, or a window
-    /// that opens at the first request.
+    /// Prepares a limit for [`Request::under`]: a token bucket that refills evenly, a window that
+    /// opens at the first request, or slots.
     ///
     /// # Errors
     /// [`Error::InvalidLimit`] if it is another kind of limit, if its full refill takes longer than
     /// [`longest_inline_refill`](LimiterBuilder::longest_inline_refill), or if the store cannot
     /// keep it.
     pub fn inline(&self, limit: Limit) -> Result<InlineLimit, Error> {
+        if limit.is_concurrent() {
+            self.shared.store.accepts(&limit)?;
+            return Ok(InlineLimit(limit));
+        }
         let longest = self.shared.longest_inline_refill;
         let Some(inline) = limit.inline(longest) else {
-            let reason =
-                "a token bucket that refills evenly, or a fixed window that opens at the first request";
+            let reason = "a token bucket that refills evenly, a fixed window that opens at the first request, or slots";
             return Err(Error::InvalidLimit { field: "algorithm", value: limit.to_string(), reason });
         };
         if limit.period() > longest {

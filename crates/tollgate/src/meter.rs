@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use crate::algorithm::calendar_window::CalendarWindow;
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::reserve::Reserve;
@@ -11,7 +12,8 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::algorithm::{
-    Arithmetic, calendar_window, fixed_window, inline, reserve, sliding_log, sliding_window, token_bucket,
+    Arithmetic, calendar_window, concurrent, fixed_window, inline, reserve, sliding_log, sliding_window,
+    token_bucket,
 };
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};
@@ -45,6 +47,7 @@ enum AlgorithmState {
     TokenBucket(TokenBucket<Whole>, token_bucket::State<()>),
     FractionalBucket(TokenBucket<Parts>, token_bucket::State<u64>),
     Reserve(Reserve, reserve::State),
+    Concurrent(Concurrent, concurrent::State),
     InlineBucket(InlineBucket, inline::Time),
     InlineWindow(InlineWindow, inline::Count),
 }
@@ -60,6 +63,7 @@ macro_rules! dispatch {
             AlgorithmState::TokenBucket($algorithm, $state) => $result,
             AlgorithmState::FractionalBucket($algorithm, $state) => $result,
             AlgorithmState::Reserve($algorithm, $state) => $result,
+            AlgorithmState::Concurrent($algorithm, $state) => $result,
             AlgorithmState::InlineBucket($algorithm, $state) => $result,
             AlgorithmState::InlineWindow($algorithm, $state) => $result,
         }
@@ -89,6 +93,7 @@ impl Meter {
             Kind::TokenBucket(bucket) => AlgorithmState::TokenBucket(bucket, Default::default()),
             Kind::FractionalBucket(bucket) => AlgorithmState::FractionalBucket(bucket, Default::default()),
             Kind::Reserve(both) => AlgorithmState::Reserve(both, Default::default()),
+            Kind::Concurrent(slots) => AlgorithmState::Concurrent(slots, Default::default()),
             Kind::InlineBucket(inline) => AlgorithmState::InlineBucket(inline, Default::default()),
             Kind::InlineWindow(inline) => AlgorithmState::InlineWindow(inline, Default::default()),
         };
@@ -106,6 +111,7 @@ impl Meter {
             AlgorithmState::TokenBucket(bucket, _) => Kind::TokenBucket(bucket),
             AlgorithmState::FractionalBucket(bucket, _) => Kind::FractionalBucket(bucket),
             AlgorithmState::Reserve(both, _) => Kind::Reserve(both),
+            AlgorithmState::Concurrent(slots, _) => Kind::Concurrent(slots),
             AlgorithmState::InlineBucket(inline, _) => Kind::InlineBucket(inline),
             AlgorithmState::InlineWindow(inline, _) => Kind::InlineWindow(inline),
         })

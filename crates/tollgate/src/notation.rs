@@ -115,6 +115,8 @@ mod tests {
         assert_eq!(parsed("10/60s fixed aligned"), Limit::fixed_window(10, MINUTE).aligned());
         assert_eq!(parsed("50/hour sliding"), Limit::sliding_window(50, HOUR));
         assert_eq!(parsed("100/min log"), Limit::sliding_log(100, MINUTE));
+        assert_eq!(parsed("5 concurrent"), Limit::concurrent(5));
+        assert_eq!(parsed("5 concurrent requests"), Limit::concurrent(5));
         assert_eq!(parsed("10/60s fixed counting denied"), Limit::fixed_window(10, MINUTE).counting_denied());
         assert_eq!(parsed("1000/hour debt 500"), Limit::per_hour(1000).debt(500));
         assert_eq!(parsed("10/60s fixed counting denied debt 0").max_debt(), 0);
@@ -225,6 +227,13 @@ mod tests {
             ("10/s det 5", "unexpected \"det\" at column 6; did you mean \"debt\"?"),
             ("10/s fixed counting", "\"denied\" is missing at column 20"),
             ("10/s, please", "unexpected \",\" at column 5"),
+            ("5 concurent", "unexpected \"concurent\" at column 3; did you mean \"concurrent\"?"),
+            ("5 concurrent debt 2", "debt 2 is out of range at column 14; it must be 0 for slots"),
+            ("5 concurrent burst 2", "unexpected \"burst\" at column 14; nothing may follow there"),
+            (
+                "9000 concurrent",
+                "limit 9000 is out of range at column 1; it must be a whole number from 1 to 8192",
+            ),
             ("logn", "unknown preset \"logn\" at column 1; did you mean \"login\"?"),
             ("1/week burst 999999999999999", "out of range at column 1; it must be small enough"),
             ("10/30m1h", "a unit is not shorter than the one before at column 7; write 1h30m"),
@@ -258,6 +267,7 @@ mod tests {
             "90/90s",
             "1/second burst 60 debt 0",
             "5/2w log debt 7",
+            "5 concurrent",
             "100 refill 10 every 100ms",
         ] {
             assert_eq!(parsed(text).to_string(), text);

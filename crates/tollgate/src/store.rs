@@ -21,7 +21,7 @@ pub use overflow::{Overflow, Part};
 /// key take effect one after the other, in an order that agrees with real time (linearizable per
 /// key), whichever threads or processes they come from.
 ///
-/// **All or nothing.** [`Op::Take`] and [`Op::Reserve`] draw on every key if every charge that is
+/// **All or nothing.** [`Op::Take`], [`Op::Reserve`] and [`Op::Acquire`] draw on every key if every charge that is
 /// not a shadow fits, and on none otherwise. (A limit that counts denied attempts counts them,
 /// unless they can never fit.) A shadow charge is drawn if the request is admitted and all shadow
 /// charges of the same rule fit. A call has no key twice: the limiter merges such charges.
@@ -39,7 +39,7 @@ pub use overflow::{Overflow, Part};
 /// reports the time it used in [`Applied::now`]; the times in an [`Op`] are then shifted by the
 /// difference. Readings may repeat, jump and go back.
 ///
-/// **Forgetting.** A key with no unit in use, no block and no reservation may be forgotten at any
+/// **Forgetting.** A key with no unit in use, no block, no reservation and no slot may be forgotten at any
 /// time; any other may not.
 ///
 /// **Failure.** An `Err` means that the effect is unknown, not that there was none: the limiter
@@ -47,7 +47,7 @@ pub use overflow::{Overflow, Part};
 /// deadline is dropped, and counts as failed.
 ///
 /// `tollgate_testkit::conformance!` tests an implementation against all of this in one line.
-pub trait Store: Send + Sync {
+pub trait Store: Send + Sync + 'static {
     /// Applies `op` to all of `charges` and answers each of them, in order.
     fn apply(
         &self,
@@ -131,7 +131,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
-    /// Draw the cost if it fits everywhere.
+    /// Draw the cost if it fits everywhere. The limiter sends no charge on a
+    /// [concurrent](Limit::concurrent) limit: nobody could release the slot.
     Take,
     /// Answer as [`Take`](Self::Take) would, changing nothing.
     Peek,
@@ -162,18 +163,28 @@ pub enum Op {
         /// What happens to the units if the reservation expires unsettled.
         on_expiry: OnExpiry,
     },
+    /// [`Take`](Self::Take), and hold the one unit that each charge on a
+    /// [concurrent](Limit::concurrent) limit costs: a slot, to be released or renewed within `ttl`.
+    /// A reservation holds slots as well; they are given back when it expires.
+    Acquire {
+        /// The slot.
+        hold: HoldId,
+        /// How long the slot is held.
+        ttl: Duration,
+    },
     /// End a reservation at the actual cost: give back the excess, or record the rest. A
     /// reservation that expired at most its time to live ago is settled all the same: the units
-    /// that its expiry gave back are recorded, and an estimate that was kept stays charged.
+    /// that its expiry gave back are recorded, and an estimate that was kept stays charged. A slot
+    /// is given back, whatever the cost.
     Settle {
         /// The reservation.
         hold: HoldId,
     },
-    /// Hold a reservation that has not expired for `ttl` from now.
+    /// Hold a reservation or a slot that has not expired for `ttl` from now.
     Renew {
-        /// The reservation.
+        /// The reservation or the slot.
         hold: HoldId,
-        /// How long the reservation can be settled from now on.
+        /// How long it is held from now on.
         ttl: Duration,
     },
 }
@@ -191,6 +202,7 @@ impl Op {
             Self::Reset => "reset",
             Self::Block { .. } => "block",
             Self::Reserve { .. } => "reserve",
+            Self::Acquire { .. } => "acquire",
             Self::Settle { .. } => "settle",
             Self::Renew { .. } => "renew",
         }
@@ -227,7 +239,7 @@ impl From<Duration> for Until {
     }
 }
 
-/// The id of a reservation: random, so that it cannot be guessed.
+/// The id of a reservation or of a slot: random, so that it cannot be guessed and is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(pub u128);
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Algorithm, Bucket, CalendarUnit, Error, Limit, MAX_COUNT, MAX_SPAN, Zone};
+use tollgate::{Algorithm, Bucket, CalendarUnit, Error, Limit, MAX_COUNT, MAX_SLOTS, MAX_SPAN, Zone};
 
 fn wide_limit() -> impl Strategy<Value = Limit> {
     let count = prop_oneof![1..100_u64, 1..=MAX_COUNT, Just(MAX_COUNT)];
@@ -35,6 +35,7 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
             Algorithm::CalendarWindow { limit, unit, zone, count_denied }
         }),
         (count, span).prop_map(|(limit, period)| Algorithm::SlidingLog { limit, period }),
+        (1..=MAX_SLOTS).prop_map(|limit| Algorithm::Concurrent { limit }),
         bucket.clone().prop_map(Algorithm::TokenBucket),
         (bucket.clone(), bucket).prop_map(|(sustained, reserve)| Algorithm::Reserve { sustained, reserve }),
     ];
@@ -56,7 +57,7 @@ proptest! {
         words in prop::collection::vec(
             prop_oneof![
                 Just("10"), Just("/"), Just("60s"), Just("per"), Just("minute"), Just("burst"), Just("refill"), Just("every"),
-                Just("reserve"), Just("fixed"), Just("aligned"), Just("at"), Just("month"), Just("Europe/Berlin"), Just("sliding"), Just("log"), Just("counting"), Just("denied"), Just("debt"),
+                Just("reserve"), Just("fixed"), Just("aligned"), Just("at"), Just("month"), Just("Europe/Berlin"), Just("sliding"), Just("log"), Just("counting"), Just("denied"), Just("debt"), Just("concurrent"),
                 Just("1_0k"), Just("-"), Just("é"), Just("api"), Just(" "), Just("0"), Just("99999999999999999999"),
             ],
             0..8,

@@ -1,7 +1,7 @@
 -- A cell is the stored record of one key: a state and the limit that wrote it, a block, and the
--- reservations in order of expiry. Its text: the tag of the limit, the state and, if there is a
--- block, a reservation or an excess, when the block was set and ends, the excess if there is any,
--- and the reservations:
+-- reservations, or slots, in order of expiry. Its text: the tag of the limit, the state and, if there
+-- is a block, a reservation or an excess, when the block was set and ends, the excess if there is
+-- any, and the reservations:
 --
 --   b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000|HOLD,HOLD,…
 --
@@ -51,9 +51,10 @@ local function give_held(cell, now, hold, units)
   cell.a.give_held(cell.l, cell.s, not_before(cell, now), units, hold.lapse, hold.nanos)
 end
 
--- Until when a reservation can be settled. An older version did not keep when it was made.
-local function ends_at(hold)
-  return hold.made == 0 and hold.expires or 2 * hold.expires - hold.made
+-- Until when a reservation can be settled, or a slot released. An older version did not keep when a
+-- reservation was made.
+local function ends_at(cell, hold)
+  return (hold.made == 0 or cell.l.slots) and hold.expires or 2 * hold.expires - hold.made
 end
 
 -- Gives back the units of expired reservations, and forgets those that can no longer be settled.
@@ -67,7 +68,7 @@ local function expire(cell, now)
         hold.units = 0
       end
     end
-    if not hold.expired or ends_at(hold) > now then
+    if not hold.expired or ends_at(cell, hold) > now then
       kept[#kept + 1] = hold
     end
   end
@@ -201,6 +202,29 @@ local function hold(cell, now, hold)
   end
 end
 
+local function new_slot(id, made, expires)
+  return { id = id, holder = '0', units = 1, made = made, expires = expires }
+end
+
+-- Restarts the slots that a wild reading of the clock made, ahead by more than their time to live:
+-- each lasts that long from now. Returns whether there were any.
+local function restart_slots(cell, now)
+  local holds, restarted = cell.holds, false
+  for _, hold in ipairs(cell.l.slots and holds or {}) do
+    local ttl, ahead = hold.expires - hold.made, hold.made - now
+    if ahead > ttl and ahead > LATE_MAX then
+      hold.made, hold.expires, restarted = now, now + ttl, true
+    end
+  end
+  if restarted then
+    cell.holds = {}
+    for _, hold in ipairs(holds) do
+      insert_hold(cell, hold)
+    end
+  end
+  return restarted
+end
+
 -- Takes units that were used, beyond the limit up to its debt. Returns how many were not taken.
 local function record(cell, now, units)
   local at = not_before(cell, now)
@@ -224,6 +248,7 @@ end
 -- Ends a reservation at its actual cost. Returns the shortfall in units, and 1, or 2 if it had
 -- expired; nil without such a reservation.
 local function settle(cell, id, now, cost)
+  cost = cell.l.slots and 0 or cost
   for index, hold in ipairs(cell.holds) do
     if hold.id == id then
       table.remove(cell.holds, index)
@@ -254,6 +279,17 @@ local function retune(cell, text, now)
   local a = algorithm(sub(text, 1, 1))
   cell.limit, cell.tag, cell.a, cell.l = text, tag_of(text), a, a.parse(text)
   cell.s = a == old_a and a.adopt(cell.l, old_l, cell.s, now) or a.with_used(cell.l, now, used, owed)
+  if a ~= old_a and cell.l.slots then
+    -- What is reserved is under way, each reservation in a slot of its own.
+    local holds = cell.holds
+    cell.holds, cell.excess = {}, 0
+    for _, one in ipairs(holds) do
+      if not one.expired then
+        hold(cell, now, new_slot(one.id, one.made, one.expires))
+      end
+    end
+    return
+  end
   now = not_before(cell, now)
   local kept = a.used(cell.l, cell.s, now)
   cell.excess = a.keeps_count and not cell.l.counts and max(kept - cell.l.capacity - min(owed, cell.l.debt), 0) or 0
@@ -300,7 +336,7 @@ end
 local function idle_at(cell)
   local at = max(cell.a.idle(cell.l, cell.s), cell.blocked)
   for _, hold in ipairs(cell.holds) do
-    at = max(at, ends_at(hold))
+    at = max(at, ends_at(cell, hold))
   end
   return at
 end

@@ -12,7 +12,7 @@ local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
 
 -- Whether the operation decides a request, under the limit of the charge. The other operations act
 -- on a client and keep the limit that is stored.
-local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'refuse'
+local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'acquire' or op == 'refuse'
 
 local rules, at = {}, now
 for i, key in ipairs(KEYS) do
@@ -35,8 +35,11 @@ local function view(cell, limit)
     expire(cell, now)
   end
   if cell.limit ~= limit then
+    -- Live slots are the same under every number of them.
+    local had_slots = cell.l.slots
     cell.converted = tag_of(limit) ~= cell.tag and not is_idle(cell, now)
     retune(cell, limit, now)
+    cell.converted = cell.converted and not (had_slots and cell.l.slots)
   end
   local state = is_current() and 'current' or standing(cell, reading)
   cell.rebased, cell.behind = state == 'wild', state == 'behind'
@@ -48,6 +51,7 @@ local function view(cell, limit)
   if moved then
     cell.set, cell.blocked = now, now + cell.blocked - cell.set
   end
+  moved = restart_slots(cell, now) or moved
   cell.repaired = cell.converted or cell.rebased or moved
 end
 
@@ -85,7 +89,7 @@ local function report(views, i, cost, allowed, units, held, drawn)
   end
 end
 
--- Takes, reserves or peeks: all charges if every enforced limit has room, none otherwise. A shadow
+-- Takes, reserves, acquires or peeks: all charges if every enforced limit has room, none otherwise. A shadow
 -- rule is charged if the request is admitted and all of its limits have room.
 local function decide()
   local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, true
@@ -95,7 +99,8 @@ local function decide()
   end
   for i, cell in ipairs(cells) do
     portions[i] = portion_of(cells, i, now)
-    reservable[i] = op == 'reserve' and portions[i] > 0 and reservable_at(cell, ARGV[extra + 2], now) or now
+    local reserves = op == 'reserve' and portions[i] > 0 and not cell.l.slots
+    reservable[i] = reserves and reservable_at(cell, ARGV[extra + 2], now) or now
     fit[i] = reservable[i] <= now and fits_in_parts(cells, i, now, costs[i])
     -- Whether this limit by itself has enough.
     has[i] = fit[i]
@@ -119,6 +124,10 @@ local function decide()
     elseif portions[i] == 0 then
       -- An overflow covers all of the cost.
       changed[i] = not has[i] and cell.repaired
+    elseif cell.l.slots and (op == 'reserve' or op == 'acquire') then
+      local ttl = tonumber(ARGV[extra + (op == 'reserve' and 3 or 2)])
+      changed[i], tickets[i] = true, ARGV[extra + 1]
+      hold(cell, now, new_slot(ARGV[extra + 1], now, now + ttl))
     elseif op == 'reserve' then
       changed[i] = true
       hold(cell, now, {
@@ -132,7 +141,7 @@ local function decide()
     else
       changed[i] = true
       take(cell, now, portions[i])
-      if op == 'try' then
+      if op == 'try' or op == 'acquire' then
         tickets[i] = cell.a.ticket(cell.l, cell.s, now)
       end
     end
@@ -149,7 +158,7 @@ local function decide()
       answer[#answer - CHARGE_FIELDS + 1] = reservable[i] - now
     end
   end
-  return op == 'try' and tickets or {}
+  return (op == 'try' or op == 'acquire') and tickets or {}
 end
 
 -- Brings key i to an operation that keeps its limit.
@@ -184,6 +193,10 @@ end
 -- whether a reservation was found.
 local function act(i, cost, is_held)
   local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
+  if cell.l.slots and (op == 'refund' or op == 'penalise' or op == 'record') then
+    -- Units of the rate that replaced these slots are no slots.
+    retune(cell, limit, now)
+  end
   local units, held, before = 0, 0, nil
   if op == 'refund' then
     local at = not_before(cell, now)
@@ -221,10 +234,12 @@ local function act(i, cost, is_held)
     view(cell, limit)
     changed[i] = refuse(cell, now, cost)
   elseif op == 'undo' then
-    -- Undoes a `try` whose request another slot denied. A limit that counts denied attempts keeps
+    -- Undoes a `try` or an `acquire` whose request another slot of the cluster denied. A limit that counts denied attempts keeps
     -- the cost; a limit that has changed since the `try` does not recognise the ticket.
     local ticket = ARGV[extra + i]
-    if ticket ~= '' and cell.tag == tag_of(limit) and not cell.l.counts then
+    if ticket ~= '' and cell.l.slots then
+      changed[i] = settle(cell, ticket, now, 0)
+    elseif ticket ~= '' and cell.tag == tag_of(limit) and not cell.l.counts then
       cell.a.undo(cell.l, cell.s, not_before(cell, now), cost, ticket)
       changed[i] = true
     end

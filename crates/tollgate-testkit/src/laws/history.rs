@@ -56,7 +56,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                         prop_assert_eq!(recorded.shortfall(), shortfall);
                         recorded.decision().clone()
                     }
-                    Verb::Peek => world.peek(request),
+                    Verb::Peek | Verb::Acquire { .. } => world.peek(request),
                 };
                 let got: Vec<Expected> = decision.limits().iter().map(expected_of).collect();
                 prop_assert_eq!(

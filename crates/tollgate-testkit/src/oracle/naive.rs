@@ -7,6 +7,7 @@ use tollgate::{Algorithm, Limit};
 
 use super::calendar::Calendar;
 use super::level::{Level, TwoLevels};
+use super::slots::Slots;
 
 pub(super) type Fraction = Ratio<i128>;
 
@@ -37,6 +38,21 @@ pub trait Naive: Send {
     fn excuse(&mut self, now: u64, owed: u64) {
         let _ = (now, owed);
     }
+    /// Takes `cost` units, or one slot by its name.
+    fn hold(&mut self, now: u64, cost: u64, name: u64, ttl: u64) {
+        let _ = (name, ttl);
+        self.take(now, cost);
+    }
+    /// Holds a slot for `ttl` from now. Returns whether it was live.
+    fn renew(&mut self, now: u64, name: u64, ttl: u64) -> bool {
+        let _ = (now, name, ttl);
+        false
+    }
+    /// Gives back a slot. Returns whether it was live.
+    fn release(&mut self, now: u64, name: u64) -> bool {
+        let _ = (now, name);
+        false
+    }
 }
 
 /// The oracle for `limit`.
@@ -58,6 +74,7 @@ pub fn naive(limit: &Limit) -> Box<dyn Naive> {
         Algorithm::Reserve { sustained, reserve } => {
             Box::new(TwoLevels(Level::full(sustained, size.debt), Level::full(reserve, 0)))
         }
+        Algorithm::Concurrent { limit } => Box::new(Slots::new(limit)),
         other => unreachable!("an algorithm without an oracle: {other:?}"),
     }
 }

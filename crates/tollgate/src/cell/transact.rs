@@ -91,7 +91,7 @@ pub fn transact(
         late.map(|cell| cell.meter.written_at()).fold(now, Timestamp::max)
     });
     match op {
-        Op::Take | Op::Reserve { .. } | Op::Peek => decide(op, charges, cells, now, at),
+        Op::Take | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => decide(op, charges, cells, now, at),
         _ => {
             let overflows = charges.iter().any(|charge| charge.part != Part::Whole);
             let (answers, changed) = if overflows {
@@ -119,7 +119,7 @@ struct CellView<'a> {
     /// Whether the state is far ahead of the clock and counts as exactly empty.
     behind: bool,
     /// Whether a denial by this limit writes the cell: it was converted or re-based, or its block
-    /// restarted.
+    /// or its slots restarted.
     repairs: bool,
     /// Whether a replaced limit wrote the state.
     converted: bool,
@@ -146,6 +146,7 @@ impl<'a> CellView<'a> {
             cell.to_mut().rebase(at);
         }
         let moved = cell.block.is_ahead(at) && cell.to_mut().restart_block(at);
+        let moved = cell.has_wild_slots(at) && cell.to_mut().restart_slots(at) || moved;
         let rebased = skew == Skew::Wild;
         let repairs = converted || moved || rebased;
         Self { cell, now: at, behind: skew == Skew::Behind, repairs, converted, rebased }
@@ -190,7 +191,7 @@ impl<'a> CellView<'a> {
     }
 }
 
-/// Take, reserve and peek: all or nothing.
+/// Take, reserve, acquire and peek: all or nothing.
 fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at: Timestamp) -> Transaction {
     let mut views: SmallVec<[CellView<'_>; 4]> = charges
         .iter()
@@ -201,7 +202,9 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
     let portions: SmallVec<[u64; 4]> = charges.iter().map(|charge| parts.portion(charge)).collect();
     // When one more reservation can be made; for other verbs, now.
     let reservable_at = |view: &CellView<'_>, portion: u64| match op {
-        Op::Reserve { holder, .. } if portion > 0 => view.cell.reservable_at(holder, at),
+        Op::Reserve { holder, .. } if portion > 0 && !view.cell.limit().is_concurrent() => {
+            view.cell.reservable_at(holder, at)
+        }
         _ => at,
     };
     let fits: SmallVec<[bool; 4]> = views
@@ -263,10 +266,13 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
     Transaction { applied, changed }.with_changed()
 }
 
-/// Takes or reserves what fits.
+/// Takes, reserves or acquires what fits.
 fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
-    let now = view.now;
+    let (now, is_slot) = (view.now, view.cell.limit().is_concurrent());
     match op {
+        Op::Reserve { hold, ttl, .. } | Op::Acquire { hold, ttl } if is_slot => {
+            view.cell.to_mut().hold(Hold::slot(hold, now, ttl));
+        }
         Op::Reserve { hold: id, holder, ttl, on_expiry } => {
             let expires_at = now.saturating_add(ttl);
             let (lapses_at, has_expired) = (0, false);
@@ -299,11 +305,16 @@ fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
     if cell.meter.written_at() <= now {
         cell.expire(now);
     }
+    let draws = matches!(op, Op::Refund | Op::Penalise | Op::Record);
+    if draws && cell.limit().is_concurrent() {
+        // Units of the rate that replaced these slots are no slots.
+        cell.retune(charge.limit, now);
+    }
     cell
 }
 
-/// Refund, penalise, record, block, settle, renew and reset: each cell on its own. None of them
-/// changes the limit of the cell.
+/// Refund, penalise, record, block, settle, renew and reset: each cell on its own. They keep the
+/// limit of the cell, unless that has slots and units are drawn or given back.
 fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
     let mut cell = seen(op, charge, kept, now);
     let before = cell.meter.clone();
@@ -323,7 +334,7 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
         Op::Settle { hold } => cell.settle(hold, now, charge.cost),
         Op::Renew { hold, ttl } if cell.renew(hold, now, ttl) => Effect::Renewed,
         Op::Renew { .. } => Effect::NotReserved,
-        Op::Reset | Op::Take | Op::Reserve { .. } | Op::Peek => Effect::None,
+        Op::Reset | Op::Take | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => Effect::None,
     };
     let holds = matches!(effect, Effect::Settled { .. } | Effect::SettledLate { .. } | Effect::Renewed);
     let changed = holds || matches!(op, Op::Reset | Op::Block { .. }) || cell.meter != before;

@@ -129,7 +129,7 @@ pub(crate) const fn words_of(budget: Budget, width: usize) -> usize {
     match budget {
         Budget::InlineTime => 6,
         Budget::InlineCount(_) => 4,
-        Budget::Rule | Budget::Override(_) => width,
+        Budget::Rule | Budget::Override(_) | Budget::InlineSlots => width,
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Kind, Limit};
 use crate::algorithm::calendar_window::CalendarWindow;
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::inline::InlineWindow;
 use crate::algorithm::reserve::Reserve;
@@ -65,6 +66,11 @@ pub enum Algorithm {
         /// The bucket for units that `sustained` lacks.
         reserve: Bucket,
     },
+    /// At most `limit` requests under way at once.
+    Concurrent {
+        /// Slots.
+        limit: u64,
+    },
 }
 
 /// The numbers of a token bucket.
@@ -109,6 +115,7 @@ impl Limit {
             Kind::Reserve(Reserve { sustained, reserve }) => {
                 Algorithm::Reserve { sustained: Bucket::of(&sustained), reserve: Bucket::of(&reserve) }
             }
+            Kind::Concurrent(Concurrent { limit }) => Algorithm::Concurrent { limit },
             Kind::InlineBucket(inline) => Algorithm::TokenBucket(Bucket::of(&inline.bucket)),
             Kind::InlineWindow(InlineWindow { limit, period }) => {
                 let period = Duration::from_nanos(period);

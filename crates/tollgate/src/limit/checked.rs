@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Bucket, Kind, Limit, MAX_COUNT, MAX_SPAN};
+use super::{Algorithm, Bucket, Kind, Limit, MAX_COUNT, MAX_SLOTS, MAX_SPAN};
 use crate::Error;
 use crate::algorithm::calendar_window::CalendarWindow;
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::reserve::Reserve;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -84,6 +85,10 @@ impl Limit {
                     (Err(invalid), ..) | (_, Err(invalid), _) | (.., Err(invalid)) => return Err(invalid),
                 }
             }
+            Algorithm::Concurrent { limit } => match checked_slots(limit) {
+                Ok(limit) => Kind::Concurrent(Concurrent { limit }),
+                Err(invalid) => return Err(invalid),
+            },
         }))
     }
 
@@ -110,7 +115,8 @@ impl Limit {
                 payable = payable_debt(both.sustained.amount, both.sustained.interval);
                 both.sustained.max_debt = debt;
             }
-            Kind::InlineBucket(_) | Kind::InlineWindow(_) if debt == 0 => {}
+            Kind::InlineBucket(_) | Kind::InlineWindow(_) | Kind::Concurrent(_) if debt == 0 => {}
+            Kind::Concurrent(_) => return Err(invalid_debt(debt, "0 for slots, which are never owed")),
             Kind::InlineBucket(_) | Kind::InlineWindow(_) => {
                 return Err(invalid_debt(debt, "0 for a limit that comes with a request"));
             }
@@ -154,6 +160,19 @@ const fn checked_count(field: &'static str, count: u64) -> Result<u64, InvalidNu
         value: count as u128,
         reason: "a whole number from 1 to 999999999999999",
         summary: "a limit's count must be a whole number from 1 to 999999999999999",
+    })
+}
+
+#[expect(clippy::as_conversions, reason = "widening, in a const")]
+const fn checked_slots(limit: u64) -> Result<u64, InvalidNumber> {
+    if 0 < limit && limit <= MAX_SLOTS {
+        return Ok(limit);
+    }
+    Err(InvalidNumber {
+        field: "limit",
+        value: limit as u128,
+        reason: "a whole number from 1 to 8192",
+        summary: "a limit on concurrency must be a whole number from 1 to 8192",
     })
 }
 

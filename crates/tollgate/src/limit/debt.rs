@@ -43,7 +43,7 @@ impl Limit {
             Kind::TokenBucket(bucket) => bucket.max_debt,
             Kind::FractionalBucket(bucket) => bucket.max_debt,
             Kind::Reserve(both) => both.sustained.max_debt,
-            Kind::InlineBucket(_) | Kind::InlineWindow(_) => 0,
+            Kind::Concurrent(_) | Kind::InlineBucket(_) | Kind::InlineWindow(_) => 0,
         }
     }
 

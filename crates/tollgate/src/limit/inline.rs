@@ -59,8 +59,10 @@ impl Limit {
         })
     }
 
-    /// Whether a state that `other` wrote has to be converted to be read under this limit.
+    /// Whether a state that `other` wrote has to be converted to be read under this limit. Live
+    /// slots are the same under every number of them.
     pub(crate) fn replaces(&self, other: &Self) -> bool {
-        self != other && !(self.inline_longest().is_some() && other.inline_longest().is_some())
+        let both = |is: fn(&Self) -> bool| is(self) && is(other);
+        self != other && !both(|limit| limit.inline_longest().is_some()) && !both(Self::is_concurrent)
     }
 }

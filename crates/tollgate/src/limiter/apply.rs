@@ -104,7 +104,9 @@ impl<S: Store> Shared<S> {
 
     /// Applies an operation that is not a check: a store failure is an error.
     pub(super) async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
-        let applied = self.apply(op, &plan.charges(cost), self.clock.now()).await;
+        let is_settling = matches!(op, Op::Settle { .. });
+        let charges = if is_settling { plan.settling(cost) } else { plan.charges(cost) };
+        let applied = self.apply(op, &charges, self.clock.now()).await;
         applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
     }
 

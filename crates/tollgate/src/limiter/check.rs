@@ -215,6 +215,7 @@ impl<S: Store> Shared<S> {
     ) -> Result<Decision, Error> {
         let prepared = self.rules.load();
         let (plan, cost) = self.plan(&prepared, request)?;
+        plan.without_slots()?;
         let applied = memory.apply_now(Op::Take, &plan.charges(cost), now);
         let decision = self.decided(applied, Op::Take, &plan, cost, now)?;
         self.count(&decision, &prepared);

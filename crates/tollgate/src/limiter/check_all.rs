@@ -70,6 +70,7 @@ impl<S: Store> Limiter<S> {
                 parts.push(start..plan.planned().len());
             }
         }
+        plan.without_slots()?;
         let now = shared.clock.now();
         let applied = shared.apply(Op::Take, &plan.charges(1), now).await;
         let decision = shared.decided(applied, Op::Take, &plan, 1, now)?;

@@ -51,6 +51,7 @@ impl Share {
             Algorithm::Reserve { sustained, reserve } => {
                 Algorithm::Reserve { sustained: self.bucket(sustained), reserve: self.bucket(reserve) }
             }
+            Algorithm::Concurrent { limit } => Algorithm::Concurrent { limit: self.count(limit) },
         };
         let share = Limit::new(share).unwrap_or(*limit);
         if limit.has_default_debt() {
@@ -97,7 +98,7 @@ impl<S> Shared<S> {
         let op = match op {
             _ if closed => Op::Peek,
             // A local reservation would never be settled: an admitted cost is taken.
-            Op::Reserve { .. } => Op::Take,
+            Op::Reserve { hold, ttl, .. } => Op::Acquire { hold, ttl },
             op => op,
         };
         let answered = self.local.apply_now(op, &charges, now);

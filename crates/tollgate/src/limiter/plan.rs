@@ -101,6 +101,10 @@ impl Plan {
             let overflow = if request.is_own() { None } else { prepared.overflow(covered, request) };
             let Some((rule, budget)) = overflow else {
                 self.push_all(&charge);
+                // A client's budgets under a rule of inline limits: the slots are one.
+                if let Some(tag) = prepared.inline_slots(covered) {
+                    self.push(PlannedCharge { tag, budget: tag.budget, ..charge });
+                }
                 return Ok(());
             };
             // If the store fails, both follow the policy of the rule that covers the request.
@@ -150,6 +154,7 @@ impl Plan {
         self.inline.push(*limit);
         let budget = match limit.algorithm() {
             Algorithm::FixedWindow { period, .. } => Budget::InlineCount(period),
+            Algorithm::Concurrent { .. } => Budget::InlineSlots,
             _ => Budget::InlineTime,
         };
         self.push(PlannedCharge { budget, inline: self.inline.len().checked_sub(1), ..charge });
@@ -197,6 +202,23 @@ impl Plan {
         self
     }
 
+    /// The charges on concurrent limits, or all others.
+    pub(crate) fn only(mut self, slots: bool) -> Self {
+        let planned = std::mem::take(&mut self.planned);
+        self.planned =
+            planned.into_iter().filter(|charge| self.limit(charge).is_concurrent() == slots).collect();
+        self
+    }
+
+    /// Refuses a plan with a charge on a concurrent limit, for verbs that cannot return the name of
+    /// a slot: nobody could release it.
+    pub(crate) fn without_slots(&self) -> Result<(), Error> {
+        match self.planned.iter().find(|charge| self.limit(charge).is_concurrent()) {
+            Some(charge) => Err(Error::SlotNeeded { rule: charge.rule().to_string() }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn planned(&self) -> &[PlannedCharge] {
         &self.planned
     }
@@ -210,18 +232,28 @@ impl Plan {
         self.distinct().map(|charge| self.charge(charge, cost)).collect()
     }
 
+    /// The store's charges for ending a hold at `cost`. A slot is given back whole.
+    pub(crate) fn settling(&self, cost: u64) -> SmallVec<[Charge<'_>; 4]> {
+        let mut charges = self.charges(cost);
+        charges.iter_mut().filter(|charge| charge.limit.is_concurrent()).for_each(|charge| charge.cost = 0);
+        charges
+    }
+
     /// The charges with distinct keys.
     pub(crate) fn distinct(&self) -> impl Iterator<Item = &PlannedCharge> {
         self.planned.iter().filter(|charge| charge.duplicate_of.is_none())
     }
 
     pub(crate) fn charge<'a>(&'a self, charge: &PlannedCharge, cost: u64) -> Charge<'a> {
+        let limit = self.limit(charge);
         Charge {
             key: self.key(charge),
-            limit: self.limit(charge),
-            cost: cost.saturating_mul(charge.multiplier),
+            limit,
+            // One slot, whatever the cost.
+            cost: if limit.is_concurrent() { 1 } else { cost.saturating_mul(charge.multiplier) },
             shadow: charge.shadow,
-            part: charge.part,
+            // A slot is no unit that an overflow could lend.
+            part: if limit.is_concurrent() { Part::Whole } else { charge.part },
             tag: charge.tag,
         }
     }
@@ -256,13 +288,13 @@ impl Plan {
             });
         }
         let report = |(charge, answer): (&PlannedCharge, Option<&Answer>)| {
-            let answer = answer?;
+            let (answer, limit) = (answer?, self.limit(charge).plain());
             Some(Report {
                 rule: charge.rule(),
                 budget: charge.budget,
                 index: charge.index,
-                limit: self.limit(charge).plain(),
-                unit_cost: charge.tag.unit_cost,
+                limit,
+                unit_cost: if limit.is_concurrent() { 1 } else { charge.tag.unit_cost },
                 shadow: charge.shadow,
                 warn_at: charge.warn_at,
                 outcome: answer.outcome,

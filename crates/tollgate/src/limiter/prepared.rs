@@ -57,8 +57,8 @@ pub(super) struct PlainRule {
 pub(super) struct PreparedRule {
     pub(super) tally: Arc<Tally>,
     budgets: Vec<PreparedBudget>,
-    /// The budget of inline windows.
-    inline_count: Option<PreparedBudget>,
+    /// The budgets of inline windows and of inline slots.
+    inline: Option<(PreparedBudget, PreparedBudget)>,
 }
 
 /// A budget and the limits in force for it.
@@ -83,7 +83,7 @@ impl Prepared {
                 memory.bound(rule.name(), rule.key_bound());
             }
             let (name, cost) = (rule.name(), rule.unit_cost());
-            let count = |period| Tag::inline(name, Budget::InlineCount(period), cost);
+            let inline = |kind| Tag::inline(name, kind, cost);
             let tag = |(budget, limits)| match rule.is_inline() {
                 true => Tag::inline(name, budget, cost),
                 false => Tag::new(name, budget, limits, cost),
@@ -93,8 +93,11 @@ impl Prepared {
             let memory = memory.filter(|_| rule.overflow_rule().is_none());
             let budget = |tag| PreparedBudget::new(tag, memory, &tally);
             let budgets: Vec<_> = rules.budgets(rule).map(|limits| budget(tag(limits))).collect();
-            let inline_count = rule.is_inline().then(|| budget(count(Duration::ZERO)));
-            PreparedRule { tally, budgets, inline_count }
+            let inline = rule.is_inline().then(|| {
+                let counts = inline(Budget::InlineCount(Duration::ZERO));
+                (budget(counts), budget(inline(Budget::InlineSlots)))
+            });
+            PreparedRule { tally, budgets, inline }
         };
         let prepared_rules = rules.rules().iter().map(prepare).collect();
         Self { rules, prepared_rules }
@@ -122,8 +125,9 @@ impl Prepared {
         let (rule, prepared) =
             (self.rules.rules().get(covered.rule)?, self.prepared_rules.get(covered.rule)?);
         let counts = |limit: &Limit| matches!(limit.0, crate::limit::Kind::InlineWindow(_));
-        let budget = match &prepared.inline_count {
-            Some(count) if inline.is_some_and(counts) => count,
+        let budget = match &prepared.inline {
+            Some((count, _)) if inline.is_some_and(counts) => count,
+            Some((_, slots)) if inline.is_some_and(Limit::is_concurrent) => slots,
             _ => prepared.budgets.get(covered.replacement.map_or(0, |index| index.saturating_add(1)))?,
         };
         Some((rule, budget))
@@ -136,6 +140,12 @@ impl Prepared {
         request: &Request<'_>,
     ) -> Option<(&Rule, &PreparedBudget)> {
         self.get(self.rules.overflow(covered, request)?, None)
+    }
+
+    /// The budget of a rule's inline slots, if its limits come with requests.
+    pub(super) fn inline_slots(&self, covered: Covered) -> Option<Tag> {
+        let (_, slots) = self.prepared_rules.get(covered.rule)?.inline.as_ref()?;
+        Some(slots.tag)
     }
 
     /// The decision counts of a rule.

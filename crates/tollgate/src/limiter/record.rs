@@ -53,7 +53,7 @@ impl<S: Store> Limiter<S> {
     /// then.
     pub async fn record(&self, request: impl AsRequest) -> Result<Recorded, Error> {
         let (plan, cost) = self.plan(&request)?;
-        self.shared.record(&plan, cost).await
+        self.shared.record(&plan.only(false), cost).await
     }
 }
 

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::plan::{Plan, PlannedCharge};
-use super::{Limiter, Shared};
+use super::{Limiter, Shared, Slot};
 use crate::decision::Degraded;
 use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store};
 use crate::{AsRequest, Decision, Error, Verdict};
@@ -18,7 +17,8 @@ const ONE_COST: &str = "a reservation settles all rules at one cost; reserve wit
 /// A reservation: units held for work whose cost is not known yet.
 ///
 /// Dropped unsettled, it gives all units back ([`OnExpiry::GiveBack`]): at once if the store is
-/// synchronous, otherwise when it expires in the store. With [`OnExpiry::Keep`] they stay charged.
+/// synchronous, by a task in a tokio runtime (feature `tokio`), and otherwise when it expires in
+/// the store. With [`OnExpiry::Keep`] they stay charged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,7 +61,8 @@ impl<S: Store> Limiter<S> {
     /// Takes the request's cost, an estimate, and holds it for at most `ttl`. If the reservation
     /// expires or is dropped unsettled, its units are given back, or stay charged: for work that
     /// counts even if it never finishes, such as a login attempt. A denied reservation holds
-    /// nothing.
+    /// nothing. Under a [concurrent](crate::Limit::concurrent) limit the reservation takes a slot,
+    /// until it is settled or expires.
     ///
     /// # Errors
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted;
@@ -109,8 +110,8 @@ impl<S: Store> Limiter<S> {
         Ok(settlement)
     }
 
-    /// Holds a [detached](Reservation::detach) reservation for `ttl` from now, for work that lasts,
-    /// such as a stream.
+    /// Holds a [detached](Reservation::detach) reservation or [slot](crate::Slot::detach) for `ttl`
+    /// from now, for work that lasts, such as a stream.
     ///
     /// # Errors
     /// As [`Reservation::renew`].
@@ -141,7 +142,8 @@ impl<S: Store> Limiter<S> {
             settling: 0,
             if_dropped: if on_expiry == OnExpiry::Keep { cost } else { 0 },
         };
-        let op = Op::Reserve { hold, holder, ttl, on_expiry };
+        // A reservation of 0 holds nothing, no slot either.
+        let op = if cost == 0 { Op::Peek } else { Op::Reserve { hold, holder, ttl, on_expiry } };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() || decision.degraded() {
             reservation.hold = None;
@@ -201,6 +203,16 @@ impl<S: Store> Reservation<S> {
         self.limiter.shared.renew(hold, &self.plan, ttl).await
     }
 
+    /// Takes the slot out of the reservation, if it has one: settling does not release it then. For
+    /// work whose cost is known before it ends, such as a response whose body is still sent. The
+    /// slot has the reservation's time to live, and `ttl` from each renewal.
+    pub fn take_slot(&mut self, ttl: Duration) -> Option<Slot<S>> {
+        let hold = self.hold.filter(|_| !self.is_zero)?;
+        let slot = Slot::new(self.limiter.clone(), &self.plan, hold, ttl, self.decision.clone());
+        self.plan = std::mem::replace(&mut self.plan, Plan::empty()).only(false);
+        Some(slot)
+    }
+
     /// Detaches the reservation: it stays in the store, to be [settled](Limiter::settle) by its id,
     /// by any process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was
     /// denied, decided without the store, or covered by no rule.
@@ -235,10 +247,14 @@ impl<S: Store> Reservation<S> {
         }
     }
 
-    /// Whether a limit that enforces held nothing at settlement.
+    /// Whether a limit that enforces held nothing at settlement. A slot is gone once it has expired,
+    /// and units can still be settled then.
     fn is_lost(&self, applied: &Applied) -> bool {
+        let is_slot = |charge: &PlannedCharge| self.plan.charge(charge, 0).limit.is_concurrent();
+        let only_slots = self.plan.distinct().all(is_slot);
         let lost = |(charge, answer): (&PlannedCharge, &Answer)| {
-            !charge.shadow && !charge.lends() && answer.effect == Effect::NotReserved
+            let counts = only_slots || !is_slot(charge);
+            !charge.shadow && !charge.lends() && counts && answer.effect == Effect::NotReserved
         };
         self.plan.distinct().zip(&applied.answers).any(lost)
     }
@@ -247,10 +263,10 @@ impl<S: Store> Reservation<S> {
 impl<S: Store> Shared<S> {
     /// Ends a reservation of nothing: all of the cost is recorded now.
     async fn settle_nothing(&self, plan: &Plan, cost: u64) -> Result<Settlement, Error> {
-        Ok(Settlement { shortfall: self.record(plan, cost).await?.shortfall() })
+        Ok(Settlement { shortfall: self.record(&plan.clone().only(false), cost).await?.shortfall() })
     }
 
-    async fn renew(&self, hold: HoldId, plan: &Plan, ttl: Duration) -> Result<(), Error> {
+    pub(super) async fn renew(&self, hold: HoldId, plan: &Plan, ttl: Duration) -> Result<(), Error> {
         let applied = self.act(Op::Renew { hold, ttl }, plan, 0).await?;
         let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
         let mut renewed = enforced.map(|(_, answer)| answer.effect == Effect::Renewed).peekable();
@@ -268,16 +284,18 @@ fn has_expired(applied: &Applied) -> bool {
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take().filter(|_| !self.is_zero) else { return };
-        let Shared { store, clock, .. } = &*self.limiter.shared;
-        // A store that needs more than one poll gives the units back when the reservation expires.
-        let charges = self.plan.charges(self.if_dropped);
-        let released = poll_once(store.apply(Op::Settle { hold }, &charges, clock.now()));
-        let settled_before =
-            |applied: &Applied| applied.answers.iter().all(|answer| answer.effect == Effect::NotReserved);
-        if self.settling > 0 && matches!(&released, Poll::Ready(Ok(applied)) if settled_before(applied)) {
-            // The store had settled it, but the caller never received the result.
-            let _ = poll_once(store.apply(Op::Refund, &self.plan.charges(self.settling), clock.now()));
-        }
+        let (limiter, plan) = (self.limiter.clone(), std::mem::replace(&mut self.plan, Plan::empty()));
+        let (settling, if_dropped) = (self.settling, self.if_dropped);
+        finish(async move {
+            let Shared { store, clock, .. } = &*limiter.shared;
+            let released = store.apply(Op::Settle { hold }, &plan.settling(if_dropped), clock.now()).await;
+            let settled_before =
+                |applied: &Applied| applied.answers.iter().all(|answer| answer.effect == Effect::NotReserved);
+            if settling > 0 && released.is_ok_and(|applied| settled_before(&applied)) {
+                // The store had settled it, but the caller never received the result.
+                let _ = store.apply(Op::Refund, &plan.charges(settling), clock.now()).await;
+            }
+        });
     }
 }
 
@@ -290,13 +308,22 @@ impl<S: Store> fmt::Debug for Reservation<S> {
     }
 }
 
-fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+/// Gives back what a dropped guard holds: at once if the store answers at once, otherwise by a task
+/// if there is a tokio runtime (feature `tokio`). Without one, what is held comes back when it
+/// expires.
+pub(super) fn finish(release: impl Future<Output = ()> + Send + 'static) {
+    let mut release = Box::pin(release);
+    if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        #[cfg(feature = "tokio")]
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(release);
+        }
+    }
 }
 
 impl HoldId {
     /// A unique id: 128 random bits from the standard library's hash keys.
-    fn random() -> Self {
+    pub(super) fn random() -> Self {
         let half = || u128::from(RandomState::new().hash_one(0));
         Self(half() << 64 | half())
     }

@@ -34,6 +34,7 @@ impl<S: Store> Limiter<S> {
     /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
     pub async fn wait(&self, request: impl AsRequest, timeout: Duration) -> Result<Decision, Error> {
         let (mut plan, cost) = self.plan(&request)?;
+        plan.without_slots()?;
         let holder = request.with_request(|request| request.holder());
         let clock = &self.shared.clock;
         let deadline = clock.now().saturating_add(timeout);
@@ -66,6 +67,7 @@ impl<S: Store> Limiter<S> {
                 clock.sleep_until(at).await;
                 // The rules may have changed meanwhile.
                 (plan, _) = self.plan(&request)?;
+                plan.without_slots()?;
             }
         } else {
             self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await?.overtaken()

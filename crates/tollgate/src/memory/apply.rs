@@ -258,7 +258,7 @@ impl MemoryStore {
         let Draft { group, found, mut unpacked, .. } = draft;
         let is_new = found == Location::Absent;
         unpacked.tag = group.tag;
-        drop_surplus_cells(&mut unpacked.cells, group.charges.len(), op, now);
+        drop_surplus_cells(&mut unpacked.cells, group.tag.limits.len(), op, now);
         // Storing another key of the same shard may have moved this one.
         let found = if let Location::Packed { .. } = found { find(locked, group) } else { found };
         let kept = locked.shard(group.slot.shard).store(found, group.slot.id, unpacked, now);
@@ -313,7 +313,7 @@ fn drop_surplus_cells(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) 
 
 /// Whether `op` takes, reserves or peeks: a new key without room is then denied or pooled.
 const fn is_decided(op: Op) -> bool {
-    matches!(op, Op::Take | Op::Peek | Op::Reserve { .. })
+    matches!(op, Op::Take | Op::Peek | Op::Reserve { .. } | Op::Acquire { .. })
 }
 
 /// Whether `op` may create a key; `None` if it only reads.
@@ -324,16 +324,19 @@ fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
         Op::Settle { .. } => Some(group.draws_first() || group.only_lends()),
         Op::Refund | Op::Reset | Op::Renew { .. } => Some(false),
         Op::Block { until: Until::Date(until) } => Some(until > now),
-        Op::Block { .. } | Op::Take | Op::Penalise | Op::Record | Op::Reserve { .. } => Some(true),
+        Op::Block { .. } | Op::Take | Op::Penalise | Op::Record => Some(true),
+        Op::Reserve { .. } | Op::Acquire { .. } => Some(true),
     }
 }
 
-/// The cells of a budget, at least one per charge.
+/// The cells of a budget, at least one per limit. A request may charge only some of them: slots are
+/// released apart from the rates beside them.
 fn load(locked: &mut LockedList<'_>, group: &Group<'_>, found: Location) -> Unpacked {
     let loaded = locked.shard(group.slot.shard).load(found, group.slot.id, group.inline);
     let mut unpacked = loaded.unwrap_or(Unpacked { tag: group.tag, cells: Cells::new() });
-    for charge in group.charges.iter().skip(unpacked.cells.len()) {
-        unpacked.cells.push(Cell::new(*charge.limit));
+    let charged = |index: usize| group.charges.iter().find(|charge| usize::from(charge.key.index()) == index);
+    for (index, limit) in group.tag.limits.iter().enumerate().skip(unpacked.cells.len()) {
+        unpacked.cells.push(Cell::new(charged(index).map_or(*limit, |charge| *charge.limit)));
     }
     unpacked
 }

@@ -237,7 +237,7 @@ impl Loader<'_> {
 /// The tag with this content.
 pub(super) fn tag_of(rule: &str, budget: &str, limits: &[&str], unit_cost: u64) -> Option<Tag> {
     let (rule, budget) = (RuleName::intern(rule), Budget::parse(budget)?);
-    if matches!(budget, Budget::InlineTime | Budget::InlineCount(_)) {
+    if matches!(budget, Budget::InlineTime | Budget::InlineCount(_) | Budget::InlineSlots) {
         return limits.is_empty().then(|| Tag::inline(rule, budget, unit_cost));
     }
     let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().ok()).collect::<Option<_>>()?;

@@ -21,6 +21,7 @@ impl Meter {
             (TokenBucket(old, was), TokenBucket(new, state)) => *state = new.adopt(old, was, at),
             (FractionalBucket(old, was), FractionalBucket(new, state)) => *state = new.adopt(old, was, at),
             (Reserve(old, was), Reserve(new, state)) => *state = new.adopt(old, was, at),
+            (Concurrent(old, was), Concurrent(new, state)) => *state = new.adopt(old, was, at),
             (InlineBucket(old, was), InlineBucket(new, state)) => *state = new.adopt(old, was, at),
             (InlineWindow(old, was), InlineWindow(new, state)) => *state = new.adopt(old, was, at),
             (TokenBucket(old, was), FractionalBucket(new, state)) => *state = new.adopt_bucket(old, was, at),

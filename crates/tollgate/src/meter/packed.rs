@@ -17,6 +17,7 @@ macro_rules! packed {
             Kind::FractionalBucket($algorithm) => $result,
             Kind::Reserve($algorithm) => $result,
             Kind::SlidingLog($algorithm) => $result,
+            Kind::Concurrent($algorithm) => $result,
             Kind::InlineBucket($algorithm) => $result,
             Kind::InlineWindow($algorithm) => $result,
         }
@@ -64,6 +65,8 @@ impl Meter {
         let (state, excess) = numbers.split_at_checked(words)?;
         match &mut meter.0 {
             AlgorithmState::SlidingLog(_, log) => *log = sliding_log::State::from_numbers(state)?,
+            // The cell counts its slots.
+            AlgorithmState::Concurrent(..) if !numbers.is_empty() => return None,
             _ => meter = Self::load(limit, state),
         }
         if !dispatch!(&meter.0, |algorithm, state| algorithm.can_write(state)) {

@@ -43,6 +43,7 @@ impl fmt::Display for Spelled {
             Algorithm::Reserve { sustained, reserve } => {
                 write!(f, "{} reserve {}", Refilled(sustained), Refilled(reserve))
             }
+            Algorithm::Concurrent { limit } => write!(f, "{limit} concurrent"),
         }
     }
 }

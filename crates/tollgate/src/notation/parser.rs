@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::UNITS;
 use crate::{Algorithm, Bucket, Error, Limit, MAX_COUNT, MAX_SPAN};
 
-pub(super) const EXAMPLES: &str =
-    "write it like \"10/minute\", \"100/s burst 200\", \"10/60s fixed\" or \"60 refill 1/s\"";
+pub(super) const EXAMPLES: &str = "write it like \"10/minute\", \"100/s burst 200\", \"10/60s fixed\", \"60 refill 1/s\" or \"5 concurrent\"";
 
 /// Words that may follow a count: `10 requests/s`, `10r/s`.
 const REQUESTS: [&str; 5] = ["r", "req", "reqs", "request", "requests"];
@@ -117,6 +116,10 @@ impl<'a> Parser<'a> {
         let count = self.count()?;
         if self.word("refill") {
             return self.refilled(count);
+        }
+        if self.word("concurrent") {
+            let _ = REQUESTS.iter().any(|word| self.word(word));
+            return self.checked(Algorithm::Concurrent { limit: count });
         }
         self.per()?;
         if let Some(calendar) = self.calendar_window(count)? {
@@ -262,7 +265,11 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         match self.peek() {
-            Some(token) => Err(self.error_at(token, format!("unexpected {:?}", token.text), EXAMPLES)),
+            Some(token) => {
+                let hint =
+                    suggestion(token.text, ["concurrent", "refill"]).unwrap_or_else(|| EXAMPLES.into());
+                Err(self.error_at(token, format!("unexpected {:?}", token.text), hint))
+            }
             None => Err(self.error_at_end("the period is missing", EXAMPLES)),
         }
     }
@@ -314,7 +321,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn hint_after(&self, limit: &Limit) -> String {
         let known: &[&str] = match limit.algorithm() {
-            _ if self.has_debt => &[],
+            _ if self.has_debt || limit.is_concurrent() => &[],
             Algorithm::FixedWindow { .. } => &["aligned", "counting denied", "debt"],
             Algorithm::CalendarWindow { .. } if !self.has_zone => &["at", "counting denied", "debt"],
             Algorithm::SlidingWindow { .. } | Algorithm::CalendarWindow { .. } => {

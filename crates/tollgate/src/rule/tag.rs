@@ -63,6 +63,7 @@ impl Tag {
     pub(crate) fn inline(rule: RuleName, budget: Budget, unit_cost: u64) -> Self {
         let (budget, like) = match budget {
             Budget::InlineCount(_) => (Budget::InlineCount(Duration::ZERO), Limit::fixed_window(1, SECOND)),
+            Budget::InlineSlots => (Budget::InlineSlots, Limit::concurrent(1)),
             _ => (Budget::InlineTime, Limit::per_second(1)),
         };
         let limits = like.inline(MAX_SPAN).unwrap_or(like);
@@ -71,7 +72,7 @@ impl Tag {
 
     /// Whether the budget is inline.
     pub(crate) fn is_inline(self) -> bool {
-        matches!(self.0.budget, Budget::InlineTime | Budget::InlineCount(_))
+        matches!(self.0.budget, Budget::InlineTime | Budget::InlineCount(_) | Budget::InlineSlots)
     }
 
     /// The tag of the same budget under other limits.

@@ -38,16 +38,21 @@ impl<'a> Draft<'a> {
 
     /// Takes out the cells of the charges, to be decided.
     pub(super) fn take_cells(&mut self) -> impl Iterator<Item = Cell> {
-        let cells = self.unpacked.cells.iter_mut().zip(self.group.charges);
-        cells.map(|(cell, charge)| std::mem::replace(cell, Cell::new(*charge.limit)))
+        let Self { unpacked, group, .. } = self;
+        let take = |charge: &Charge<'_>| {
+            let cell = unpacked.cells.get_mut(usize::from(charge.key.index()))?;
+            Some(std::mem::replace(cell, Cell::new(*charge.limit)))
+        };
+        group.charges.iter().filter_map(take)
     }
 
     /// Puts the decided cells back, and returns whether any has changed.
     pub(super) fn give_cells(&mut self, decided: &mut impl Iterator<Item = (Cell, bool)>) -> bool {
         let mut is_changed = false;
-        for ((cell, _), (new, changed)) in self.unpacked.cells.iter_mut().zip(self.group.charges).zip(decided)
-        {
-            *cell = new;
+        for (charge, (new, changed)) in self.group.charges.iter().zip(decided) {
+            if let Some(cell) = self.unpacked.cells.get_mut(usize::from(charge.key.index())) {
+                *cell = new;
+            }
             is_changed |= changed;
         }
         is_changed
