@@ -1,11 +1,29 @@
 //! The body of a response: the service's, or that of a denial.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tollgate::{Slot, Store};
+
+/// A slot that is released when it is dropped.
+#[doc(hidden)]
+pub struct Held(#[expect(dead_code, reason = "it is only dropped")] Box<dyn Send + Sync>);
+
+impl Held {
+    pub(crate) fn new<S: Store>(slot: Slot<S>) -> Self {
+        Self(Box::new(slot))
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
+    }
+}
 
 pin_project! {
     /// The body of a response: the service's, or that of a denial.
@@ -13,15 +31,16 @@ pin_project! {
     #[project = Projected]
     pub enum ResponseBody<B> {
         #[doc(hidden)]
-        Service { #[pin] body: B },
+        Service { #[pin] body: B, slot: Option<Held> },
         #[doc(hidden)]
         Denied { body: Option<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) const fn service(body: B) -> Self {
-        Self::Service { body }
+    /// The service's body. It holds the slot until it has ended or is dropped.
+    pub(crate) const fn service(body: B, slot: Option<Held>) -> Self {
+        Self::Service { body, slot }
     }
 
     pub(crate) fn denied(body: Bytes) -> Self {
@@ -38,21 +57,27 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project() {
-            Projected::Service { body } => body.poll_frame(context),
+            Projected::Service { body, slot } => {
+                let frame = body.poll_frame(context);
+                if let Poll::Ready(None | Some(Err(_))) = frame {
+                    *slot = None;
+                }
+                frame
+            }
             Projected::Denied { body } => Poll::Ready(body.take().map(|body| Ok(Frame::data(body.into())))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Service { body } => body.is_end_stream(),
+            Self::Service { body, .. } => body.is_end_stream(),
             Self::Denied { body } => body.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Service { body } => body.size_hint(),
+            Self::Service { body, .. } => body.size_hint(),
             Self::Denied { body } => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
         }
     }

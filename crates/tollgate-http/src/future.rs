@@ -10,6 +10,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 use tollgate::Decision;
 
+use crate::body::Held;
 use crate::{Headers, ResponseBody};
 
 /// A future that awaits the store before it calls the service.
@@ -57,7 +58,7 @@ where
         match self.project().state.project() {
             Projected::Passing { future, headers, decision } => {
                 let response = ready!(future.poll(context))?;
-                Poll::Ready(Ok(pass(response, headers, decision)))
+                Poll::Ready(Ok(pass(response, headers, decision, None)))
             }
             Projected::Denied { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(ResponseBody::denied))),
@@ -75,12 +76,13 @@ impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
     }
 }
 
-/// Adds the rate limit fields to the service's response.
+/// Adds the rate limit fields to the service's response. Its body holds the slot.
 pub(crate) fn pass<R>(
     mut response: Response<R>,
     headers: &Headers,
     decision: &Decision,
+    slot: Option<Held>,
 ) -> Response<ResponseBody<R>> {
     headers.write(decision, response.headers_mut());
-    response.map(ResponseBody::service)
+    response.map(|body| ResponseBody::service(body, slot))
 }

@@ -21,6 +21,9 @@ const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+/// The unit of a limit on concurrency, as the draft names it.
+const SLOTS: &str = "concurrent-requests";
+
 /// The fields that describe a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -103,8 +106,12 @@ impl Headers {
         for report in &enforcing(decision) {
             policies.member(report);
             policies.integer(b";q=", report.limit.capacity());
-            policies.integer(b";w=", seconds(window_of(report)).max(1));
-            if let Some(unit) = &self.unit {
+            // Slots come back when they are released, not after a window.
+            let is_slots = report.limit.is_concurrent();
+            if !is_slots {
+                policies.integer(b";w=", seconds(window_of(report)).max(1));
+            }
+            if let Some(unit) = if is_slots { Some(SLOTS) } else { self.unit.as_deref() } {
                 policies.0.extend_from_slice(b";qu=");
                 policies.string(unit);
             }
@@ -188,11 +195,15 @@ fn write_warnings(decision: &Decision, headers: &mut HeaderMap) {
 
 fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
     let Some(report) = decision.deciding() else { return };
-    let (limit, window) = (report.limit.capacity(), seconds(window_of(&report)).max(1));
+    let limit = report.limit.capacity();
     headers.insert(RATELIMIT_LIMIT, limit.into());
     headers.insert(RATELIMIT_REMAINING, report.units_left().into());
     headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, &report).into());
-    if let Ok(policy) = HeaderValue::try_from(format!("{limit};w={window}")) {
+    let window = match report.limit.is_concurrent() {
+        true => String::new(),
+        false => format!(";w={}", seconds(window_of(&report)).max(1)),
+    };
+    if let Ok(policy) = HeaderValue::try_from(format!("{limit}{window}")) {
         headers.insert(RATELIMIT_POLICY, policy);
     }
 }

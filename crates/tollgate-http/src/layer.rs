@@ -20,6 +20,9 @@ const NO_IDENTITY: &str = "a request has no identity, and all such requests shar
                            serve `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere, insert \
                            a `PeerAddr` into each request, or choose another `Identity`";
 
+/// How long a slot is held without a renewal.
+const SLOT_TTL: Duration = Duration::from_secs(30);
+
 /// Puts a limiter in front of a service.
 ///
 /// Clones share all state. A rule that counts by an attribute does not cover a request without that
@@ -32,6 +35,7 @@ pub(crate) struct Gate<S> {
     pub(crate) limiter: Limiter<S>,
     pub(crate) headers: Headers,
     pub(crate) by_response: Option<ByResponse>,
+    pub(crate) slot_ttl: Duration,
     identity: Identity,
     attributes: Vec<(String, Arc<Extract>)>,
     cost: Option<Arc<Cost>>,
@@ -69,6 +73,7 @@ impl<S> RateLimitLayer<S> {
             limiter,
             headers: Headers::default(),
             by_response: None,
+            slot_ttl: SLOT_TTL,
             identity: Identity::default(),
             attributes: Vec::new(),
             cost: None,
@@ -128,6 +133,14 @@ impl<S> RateLimitLayer<S> {
         self.with(|gate| gate.by_response = Some(ByResponse { ttl, cost: Arc::new(cost) }))
     }
 
+    /// Sets how long a slot of a [concurrent](tollgate::Limit::concurrent) limit outlives a process
+    /// that dies: 30 seconds by default. A request holds its slot from its admission until the body
+    /// of its response has ended or was dropped, and a task of the tokio runtime renews it.
+    #[must_use]
+    pub fn slot_ttl(self, ttl: Duration) -> Self {
+        self.with(|gate| gate.slot_ttl = ttl)
+    }
+
     /// Sets the style of the header fields.
     #[must_use]
     pub fn headers(self, headers: Headers) -> Self {
@@ -161,6 +174,7 @@ impl<S> Clone for Gate<S> {
             limiter: self.limiter.clone(),
             headers: self.headers.clone(),
             by_response: self.by_response.clone(),
+            slot_ttl: self.slot_ttl,
             identity: self.identity.clone(),
             attributes: self.attributes.clone(),
             cost: self.cost.clone(),

@@ -8,6 +8,7 @@ use http::{Request, Response, StatusCode};
 use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, OnExpiry, Store};
 use tower_service::Service;
 
+use crate::body::Held;
 use crate::future::{Boxed, ResponseFuture, pass};
 use crate::layer::{Answered, ByResponse, Gate};
 use crate::{Head, Problem, ResponseBody};
@@ -51,8 +52,9 @@ where
                 Some(Ok(decision)) if decision.allowed() => {
                     return ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision);
                 }
+                // A check takes no slot, and has taken nothing.
+                None | Some(Err(Error::SlotNeeded { .. })) => {}
                 Some(decided) => return ResponseFuture::denied(gate.refuse(head, decided)),
-                None => {}
             }
         }
         // The ready service goes into the future; its clone stays.
@@ -99,8 +101,19 @@ where
     S: Store,
 {
     let asked = gate.request(Head::from(&request)).into_owned();
-    match gate.limiter.check_async(&asked).await {
-        Ok(decision) if decision.allowed() => Ok(pass(inner.call(request).await?, &gate.headers, &decision)),
+    let mut slot = None;
+    let decided = match gate.limiter.check_async(&asked).await {
+        Err(Error::SlotNeeded { .. }) => gate.limiter.acquire(&asked, gate.slot_ttl).await.map(|acquired| {
+            let decision = acquired.decision().clone();
+            slot = Some(Held::new(acquired.renewing()));
+            decision
+        }),
+        decided => decided,
+    };
+    match decided {
+        Ok(decision) if decision.allowed() => {
+            Ok(pass(inner.call(request).await?, &gate.headers, &decision, slot))
+        }
         decided => Ok(gate.refuse(Head::from(&request), decided).map(ResponseBody::denied)),
     }
 }
@@ -116,7 +129,7 @@ where
     S: Store,
 {
     let asked = gate.request(Head::from(&request)).into_owned();
-    let reservation = match gate.limiter.reserve(&asked, ttl, OnExpiry::Keep).await {
+    let mut reservation = match gate.limiter.reserve(&asked, ttl, OnExpiry::Keep).await {
         Ok(reservation) => reservation,
         Err(error) => return Ok(broken(&error).map(ResponseBody::denied)),
     };
@@ -124,6 +137,8 @@ where
     if !decision.allowed() {
         return Ok(gate.deny(Head::from(&request), &decision).map(ResponseBody::denied));
     }
+    // The response is under way until its body has ended, and its cost is known before that.
+    let slot = reservation.take_slot(ttl).map(|slot| Held::new(slot.renewing()));
     let response = inner.call(request).await?;
     let (parts, body) = response.into_parts();
     let answered = Answered { status: parts.status, headers: &parts.headers, extensions: &parts.extensions };
@@ -135,7 +150,7 @@ where
         // the store has been logged and counted, and does not concern the client.
         let _ = gate.limiter.record(&asked.cost(more)).await;
     }
-    Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision))
+    Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision, slot))
 }
 
 /// The response if the limiter does not support this layer: a mistake of the program, for which no

@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 
 mod access;
+mod acquire;
 mod admin;
 mod auth;
 mod backup;
@@ -64,6 +65,9 @@ fn router(app: Arc<App>) -> Router {
         .routes(routes!(check::by_attributes))
         .routes(routes!(check::batch))
         .routes(routes!(record::record))
+        .routes(routes!(acquire::acquire))
+        .routes(routes!(acquire::release))
+        .routes(routes!(acquire::renew))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::cancel))
         .routes(routes!(reserve::settle))

@@ -14,6 +14,7 @@ mod connection;
 mod descriptors;
 mod envoy;
 mod grpc;
+mod held;
 mod http;
 mod inline;
 mod latency;

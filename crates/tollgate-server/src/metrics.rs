@@ -19,11 +19,22 @@ pub(crate) use text::render;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route(usize);
 
-const ROUTES: [&str; 10] =
-    ["client", "check", "batch", "reserve", "administration", "monitoring", "auth", "other", "resp", "grpc"];
+const ROUTES: [&str; 11] = [
+    "client",
+    "check",
+    "batch",
+    "reserve",
+    "administration",
+    "monitoring",
+    "auth",
+    "other",
+    "resp",
+    "grpc",
+    "acquire",
+];
 
-/// The routes of HTTP that decide: `client`, `check`, `batch`, `reserve` and `auth`.
-const HTTP_DECISIONS: [usize; 5] = [0, 1, 2, 3, 6];
+/// The routes of HTTP that decide: `client`, `check`, `batch`, `reserve`, `auth` and `acquire`.
+const HTTP_DECISIONS: [usize; 6] = [0, 1, 2, 3, 6, 10];
 
 impl Route {
     /// `/check/{client}`
@@ -57,6 +68,7 @@ impl Route {
             _ if rest("/auth/").is_some() => 6,
             _ if rest("/check/").is_some_and(|client| !client.contains('/')) => 0,
             _ if rest("/v1/reserve").is_some() => 3,
+            _ if rest("/v1/acquire").is_some() => 10,
             _ if rest("/v1/").is_some() => 4,
             _ => 7,
         })

@@ -25,6 +25,7 @@ mod handshake;
 mod reply;
 mod request;
 mod session;
+mod slot;
 mod throttle;
 mod transaction;
 

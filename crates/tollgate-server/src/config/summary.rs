@@ -136,6 +136,7 @@ fn limit_in_words(limit: &Limit) -> String {
         Algorithm::Reserve { sustained, reserve } => {
             format!("{}; beyond that a reserve: {}", bucket_in_words(&sustained), bucket_in_words(&reserve))
         }
+        Algorithm::Concurrent { limit } => format!("{limit} under way at once"),
         _ => return limit.to_string(),
     };
     format!("{words} ({limit})")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::{CLIENT, Override, Rule, RuleSet};
+use tollgate::{CLIENT, Limit, Override, Rule, RuleSet};
 
 use super::nearest;
 
@@ -68,6 +68,16 @@ pub(super) fn of(rules: &RuleSet, declared: &[String], grpc: bool) -> Vec<String
             }
         }
         warnings.extend(of_overrides(rule, &overrides().collect::<Vec<_>>()));
+        let mut limits = std::iter::once(rule.limits()).chain(overrides().map(Override::limits));
+        let has_slots = limits.any(|limits| limits.iter().any(Limit::is_concurrent));
+        if has_slots && rule.matches().next().is_none() {
+            warnings.push(format!(
+                "rule {:?} limits how many requests are under way: POST /v1/acquire and TOLL.ACQUIRE take its \
+                 slots, and every other check that it covers is refused; match on an attribute that only \
+                 callers of those send",
+                name.as_str()
+            ));
+        }
     }
     warnings
 }

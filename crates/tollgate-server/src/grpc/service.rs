@@ -188,5 +188,12 @@ fn is_allowed(answer: &Result<RateLimitResponse, Status>) -> Option<bool> {
 
 /// An error as a status on which Envoy applies its failure mode.
 fn refused(error: Error) -> Status {
+    if let Error::SlotNeeded { rule } = error {
+        let sentence = format!(
+            "rule {rule:?} limits how many requests are under way at once; Envoy cannot release a slot, \
+             so acquire it over HTTP, or match on attributes that Envoy does not send"
+        );
+        return Status::failed_precondition(sentence);
+    }
     Status::unavailable(error.to_string())
 }

@@ -74,6 +74,7 @@ impl ApiError {
             Error::InvalidLimit { .. } | Error::InvalidNotation { .. } | Error::InvalidRule { .. } => {
                 (StatusCode::BAD_REQUEST, "limit".into())
             }
+            Error::SlotNeeded { .. } => (StatusCode::BAD_REQUEST, "rule".into()),
             Error::UnknownRule { .. } => (StatusCode::NOT_FOUND, "rule".into()),
             Error::NotCovered => (StatusCode::NOT_FOUND, "client".into()),
             Error::NotReserved => (StatusCode::NOT_FOUND, "id".into()),
@@ -86,6 +87,9 @@ impl ApiError {
             Error::UnknownRule { rule } => {
                 format!("there is no rule {rule:?}; GET /v1/rules lists the rules")
             }
+            Error::SlotNeeded { rule } => format!(
+                "rule {rule:?} limits how many requests are under way at once; POST /v1/acquire takes a slot"
+            ),
             other => other.to_string(),
         };
         Self::new(status, error.code(), field, detail)

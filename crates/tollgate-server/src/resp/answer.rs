@@ -62,6 +62,18 @@ pub(super) fn record(replies: &mut Replies, recorded: &Recorded) {
     write_drawn(replies, &drawn);
 }
 
+/// The reply of `TOLL.ACQUIRE`: that of a check, after the id of a granted slot.
+pub(super) fn acquired(replies: &mut Replies, decision: &Decision, id: Option<&str>) {
+    let numbers = Numbers::from(decision);
+    replies.map(fields(&numbers) + 1);
+    replies.bulk(b"id");
+    match id {
+        Some(id) => replies.bulk(id.as_bytes()),
+        None => replies.null(),
+    }
+    write(replies, &numbers);
+}
+
 fn fields(numbers: &Numbers) -> usize {
     let optional = [numbers.owed > 0, numbers.warning.is_some(), numbers.until.is_some()];
     7 + optional.into_iter().filter(|present| *present).count()

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use tollgate::{MAX_COUNT, RequestBuf};
 
 use super::frame::Frame;
+use super::slot::SlotCommand;
 use super::throttle::{Throttle, integer};
 use crate::inline::THROTTLE;
 use crate::value::value_of;
@@ -19,6 +20,8 @@ pub(super) enum Command<'a> {
     Check(Check<'a>),
     /// `TOLL.RECORD`
     Record(Check<'a>),
+    /// `TOLL.ACQUIRE`, `TOLL.RENEW` or `TOLL.RELEASE`
+    Slot(SlotCommand<'a>),
     /// A command for administrators. Others do not learn that its arguments are wrong.
     Admin(Result<Admin<'a>, String>),
     /// `EXEC`
@@ -79,6 +82,9 @@ impl<'a> Command<'a> {
         }
         let name = String::from_utf8_lossy(name).to_lowercase();
         let arguments: SmallVec<[&[u8]; 8]> = arguments.collect();
+        if let Some(slot) = SlotCommand::parse(&name, &arguments) {
+            return slot.map(Self::Slot);
+        }
         Ok(match (name.as_str(), arguments.as_slice()) {
             ("toll.reset", [client]) => Self::Admin(Ok(Admin::Reset(value_of(client)))),
             ("toll.rules", []) => Self::Admin(Ok(Admin::Rules)),
@@ -95,7 +101,7 @@ pub(super) fn wrong_arity(name: &str) -> String {
 }
 
 impl<'a> Check<'a> {
-    fn parse(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Self, String> {
+    pub(super) fn parse(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Self, String> {
         let (mut request, mut cost, mut peek) = (RequestBuf::default(), None, false);
         while let Some(name) = arguments.next() {
             if name.eq_ignore_ascii_case(b"PEEK") {

@@ -11,7 +11,7 @@ use super::transaction::Queue;
 
 /// Every command and its arity, as Redis defines it: counted with the name, and a minimum if
 /// negative.
-const COMMANDS: [(&str, i64); 21] = [
+const COMMANDS: [(&str, i64); 24] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -28,8 +28,11 @@ const COMMANDS: [(&str, i64); 21] = [
     ("readonly", 1),
     ("reset", 1),
     ("select", 2),
+    ("toll.acquire", -4),
     ("toll.check", -1),
     ("toll.record", -1),
+    ("toll.release", 2),
+    ("toll.renew", 3),
     ("toll.reset", 2),
     ("toll.rules", 1),
     ("unwatch", 1),

@@ -14,6 +14,7 @@ use super::frame::Frame;
 use super::handshake;
 use super::reply::{Replies, Version};
 use super::request::{CheckRequest, LastLimit};
+use super::slot::SlotCommand;
 use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
 use crate::metrics::Route;
@@ -35,6 +36,7 @@ enum Single<'a> {
     /// A check that changes nothing.
     Peek(CheckRequest<'a>),
     Record(Check<'a>),
+    Slot(SlotCommand<'a>),
     Admin(Result<Admin<'a>, String>),
     Exec,
     Other(Other<'a>),
@@ -136,6 +138,7 @@ impl Session {
             }
             Ok(Command::Check(check)) => Ok(CheckRequest::Check(check)),
             Ok(Command::Record(record)) => return Some(Ok(Single::Record(record))),
+            Ok(Command::Slot(slot)) => return Some(Ok(Single::Slot(slot))),
             Ok(Command::Admin(admin)) => return Some(Ok(Single::Admin(admin))),
             Ok(Command::Exec) => return Some(Ok(Single::Exec)),
             Ok(Command::Other(other)) => return Some(Ok(Single::Other(other))),
@@ -209,6 +212,7 @@ impl Session {
             Err(error) => self.replies.error("ERR", error),
             Ok(Single::Peek(request)) => self.peek(&request).await,
             Ok(Single::Record(record)) => self.record(&record).await,
+            Ok(Single::Slot(slot)) => slot.run(&self.app, &mut self.replies).await,
             Ok(Single::Admin(_)) if !self.is_admin() => {
                 self.replies.error("NOAUTH", "Authentication required; AUTH with the admin token first");
             }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tollgate::{CLIENT, Decision, Limit, Limiter, ManualClock, MemoryStore, RuleSet};
+use tollgate::{CLIENT, Decision, Limit, Limiter, ManualClock, MemoryStore, Rule, RuleSet};
 
 use super::steps::{NamedRequest, NumberedRequest, Step, Steps};
 use super::traffic::NO_CLIENT;
@@ -36,6 +36,14 @@ impl Candidate {
         store: MemoryStore,
         attributes: Option<Vec<String>>,
     ) -> Result<Self, String> {
+        let has_slots = |rule: &&Rule| rule.limits().iter().any(Limit::is_concurrent);
+        if let Some(rule) = rules.rules().iter().find(has_slots) {
+            return Err(format!(
+                "{label}: a log does not say how long requests are under way; leave out the limit on \
+                 concurrency of rule \"{}\"",
+                rule.name()
+            ));
+        }
         let clock = ManualClock::default();
         let limiter = Limiter::builder(rules).store(store).clock(clock.clone()).build();
         let limiter = limiter.map_err(|error| format!("--limit \"{label}\": {error}"))?;

@@ -47,6 +47,7 @@ mod foreign;
 mod health;
 mod inline;
 mod odd;
+mod slots;
 mod strangers;
 mod tls;
 

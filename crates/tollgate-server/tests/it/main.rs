@@ -50,6 +50,7 @@ mod redis;
 mod reserve;
 mod resp_abuse;
 mod security;
+mod slots;
 mod telemetry;
 mod top;
 mod warnings;

@@ -70,6 +70,7 @@ impl Pair {
                 }
             }
             Verb::Penalise => unreachable!("a penalty reaches the plan alone"),
+            Verb::Acquire { .. } => unreachable!("a slot is no unit that an overflow lends"),
         };
         let drawn = |cell: &dyn Naive, units: u64| match verb {
             Verb::Record => cell.recordable(now).min(units),
@@ -158,6 +159,6 @@ fn move_units(verb: Verb, cell: &mut dyn Naive, units: u64, now: u64) {
                 cell.take(now, recorded);
             }
         }
-        Verb::Peek | Verb::Penalise => {}
+        Verb::Peek | Verb::Penalise | Verb::Acquire { .. } => {}
     }
 }

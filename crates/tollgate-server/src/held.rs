@@ -1,0 +1,139 @@
+//! The ids of reservations and slots.
+//!
+//! An id encodes the hold in the store and the attributes it was made for, so any server that shares
+//! the store can settle, renew or release it, through any protocol, and none keeps state. A forged id
+//! names no hold.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use tollgate::{Algorithm, AsRequest, CLIENT, Error, HoldId, InlineLimit, Limit, Request, RequestBuf};
+
+use crate::app::App;
+use crate::inline::THROTTLE;
+use crate::value::value_of;
+
+/// The id of a reservation or a slot.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HeldId {
+    pub(crate) hold: HoldId,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+impl std::fmt::Display for HeldId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut bytes = self.hold.0.to_be_bytes().to_vec();
+        for text in self.attributes.iter().flat_map(|(name, value)| [name, value]) {
+            bytes.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+            bytes.extend(text.as_bytes());
+        }
+        f.write_str(&BASE64_URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+impl HeldId {
+    /// The id of a hold for a request with these attributes. A request that no rule covers, or that
+    /// the store did not see, holds nothing.
+    pub(crate) fn new(app: &App, hold: Option<HoldId>, mut attributes: BTreeMap<String, String>) -> Self {
+        // Only the attributes that rules use have to come back.
+        app.limiter
+            .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
+        Self { hold: hold.unwrap_or(HoldId::NOTHING), attributes }
+    }
+
+    /// The id of a slot of a key that came with its number of slots.
+    pub(crate) fn inline(hold: Option<HoldId>, key: &str, slots: u64) -> Self {
+        let attributes = [(CLIENT.to_owned(), key.to_owned()), (SLOTS.to_owned(), slots.to_string())];
+        Self { hold: hold.unwrap_or(HoldId::NOTHING), attributes: attributes.into() }
+    }
+
+    /// Holds it for `ttl` from now.
+    ///
+    /// # Errors
+    /// As [`Limiter::renew`](tollgate::Limiter::renew).
+    pub(crate) async fn renew(&self, app: &App, ttl: Duration) -> Result<(), Error> {
+        let slots = self.inline_slots(app)?;
+        app.timed(app.limiter.renew(self.hold, self.request(slots.as_ref()), ttl)).await
+    }
+
+    /// Releases a slot.
+    ///
+    /// # Errors
+    /// As [`Limiter::release`](tollgate::Limiter::release).
+    pub(crate) async fn release(&self, app: &App) -> Result<(), Error> {
+        let slots = self.inline_slots(app)?;
+        app.timed(app.limiter.release(self.hold, self.request(slots.as_ref()))).await
+    }
+
+    fn request<'a>(&'a self, slots: Option<&'a InlineLimit>) -> HeldRequest<'a> {
+        let attributes = self.attributes.iter().map(|(name, value)| (name, value_of(value.as_bytes())));
+        HeldRequest { request: attributes.collect(), slots }
+    }
+
+    /// The limit that came with the slot, if one did.
+    fn inline_slots(&self, app: &App) -> Result<Option<InlineLimit>, Error> {
+        let Some(slots) = self.attributes.get(SLOTS) else { return Ok(None) };
+        let limit = slots.parse().map_err(|_| Error::NotReserved)?;
+        app.limiter.inline(Limit::new(Algorithm::Concurrent { limit })?).map(Some)
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (hold, mut rest) = bytes.split_first_chunk()?;
+        let mut attributes = BTreeMap::new();
+        while !rest.is_empty() {
+            let mut text = || {
+                let (length, behind) = rest.split_first_chunk()?;
+                let (text, behind) =
+                    behind.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+                rest = behind;
+                String::from_utf8(text.to_vec()).ok()
+            };
+            attributes.insert(text()?, text()?);
+        }
+        Some(Self { hold: HoldId(u128::from_be_bytes(*hold)), attributes })
+    }
+}
+
+/// The attribute with the number of slots of an inline limit. No rule can name it.
+const SLOTS: &str = "";
+
+/// The request that made a hold.
+struct HeldRequest<'a> {
+    request: RequestBuf<'a>,
+    slots: Option<&'a InlineLimit>,
+}
+
+impl AsRequest for HeldRequest<'_> {
+    fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        (&self.request).with_request(|request| match self.slots {
+            Some(slots) => f(request.under(THROTTLE, slots)),
+            None => f(request),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c5_an_id_round_trips_and_other_texts_are_rejected() {
+        let attributes = BTreeMap::from([("client".into(), "zoë/1".into()), ("plan".into(), "gold".into())]);
+        let id = HeldId { hold: HoldId(7 << 90), attributes };
+        let text = id.to_string();
+        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
+        assert_eq!(HeldId::parse(&text), Some(id));
+        for length in 0..text.len() {
+            // Truncated at a boundary it is another id; anywhere else it is invalid. Neither may
+            // panic.
+            let _ = HeldId::parse(&text[..length]);
+        }
+        assert_eq!(
+            [HeldId::parse(""), HeldId::parse("AAAA"), HeldId::parse("not base64!")],
+            [None, None, None]
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! C8: slots over HTTP and the Redis protocol, and the verbs that refuse them.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use crate::common::{Answer, Server, directory, eventually};
+use serde_json::json;
+
+const CONFIG: &str = r#"
+[[rule]]
+name = "streams"
+key = ["client"]
+limit = ["2 concurrent", "100/hour fixed"]
+
+[[rule]]
+name = "pages"
+match = { kind = "page" }
+limit = "10/hour fixed"
+"#;
+
+fn acquire(server: &Server, client: &str, ttl: &str) -> Answer {
+    server.post("/v1/acquire", &json!({"attributes": {"client": client}, "cost": 5, "ttl": ttl}))
+}
+
+fn id(acquired: &Answer) -> String {
+    acquired.json()["id"].as_str().unwrap_or_else(|| panic!("{acquired:?}")).to_owned()
+}
+
+fn renew(server: &Server, id: &str) -> u16 {
+    server.post(&format!("/v1/acquire/{id}/renew"), &json!({"ttl": "1h"})).status
+}
+
+fn release(server: &Server, id: &str) -> u16 {
+    server.send("DELETE", &format!("/v1/acquire/{id}"), &[], "").status
+}
+
+/// Slots and units left.
+fn left(server: &Server, client: &str) -> (u64, u64) {
+    let check = json!({"attributes": {"client": client}, "peek": true});
+    let limits = server.post("/v1/check", &check).json()["limits"].clone();
+    (limits[0]["remaining"].as_u64().unwrap(), limits[1]["remaining"].as_u64().unwrap())
+}
+
+#[test]
+fn c8_a_slot_is_acquired_renewed_and_released() {
+    let file = directory("slots").join("tollgate.toml");
+    fs::write(&file, CONFIG).unwrap();
+    let server = Server::with_config(&file);
+    let (first, second) = (acquire(&server, "a", "1h"), acquire(&server, "a", "1h"));
+    assert_eq!((first.status, second.status), (200, 200), "{first:?}");
+    assert_eq!(
+        first.header("ratelimit-policy"),
+        Some("\"streams\";q=2;qu=\"concurrent-requests\", \"streams.2\";q=100;w=3600")
+    );
+    let denied = acquire(&server, "a", "1h");
+    assert_eq!((denied.status, denied.json()["rule"].as_str()), (429, Some("streams")), "{denied:?}");
+    let retry: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((3_500..=3_600).contains(&retry), "the earliest expiry: {retry}");
+    assert_eq!(left(&server, "a"), (0, 90), "the denial took nothing");
+    assert_eq!(acquire(&server, "b", "1h").status, 200, "another client");
+    assert_eq!(renew(&server, &id(&first)), 204);
+    assert_eq!(release(&server, &id(&first)), 204);
+    assert_eq!(left(&server, "a"), (1, 90), "the cost stays charged");
+    assert_eq!((release(&server, &id(&first)), renew(&server, &id(&first))), (404, 404));
+    assert_eq!(release(&server, "nonsense"), 404);
+    let dead = acquire(&server, "a", "1ms");
+    eventually("the slot of a dead holder comes back", || left(&server, "a").0 == 1);
+    assert_eq!(renew(&server, &id(&dead)), 404, "another request may have it");
+    for ttl in ["0s", "2h", "soon"] {
+        assert_eq!(acquire(&server, "a", ttl).status, 400, "{ttl}");
+    }
+    let free = server.post("/v1/acquire", &json!({"attributes": {"kind": "page"}}));
+    assert_eq!((free.status, renew(&server, &id(&free)), release(&server, &id(&free))), (200, 204, 204));
+}
+
+#[test]
+fn c8_a_check_that_cannot_return_a_slot_is_refused() {
+    let file = directory("slots-refused").join("tollgate.toml");
+    fs::write(&file, CONFIG).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["validate", file.to_str().unwrap()]);
+    let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(said.contains("rule \"streams\" limits how many requests are under way"), "{said}");
+    let server = Server::with_config(&file);
+    let check = json!({"attributes": {"client": "a"}});
+    for refused in [server.get("/check/a"), server.post("/v1/check", &check), server.get("/auth")] {
+        assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("slot_needed")), "{refused:?}");
+        assert!(refused.json()["detail"].as_str().unwrap().contains("POST /v1/acquire"), "{refused:?}");
+    }
+    let batch = server.post("/v1/check/batch", &json!({"checks": [check, {"attributes": {"kind": "page"}}]}));
+    assert_eq!(batch.json()["results"][1]["remaining"], 9, "{batch:?}");
+    assert_eq!(batch.json()["results"][0]["error"]["code"], "slot_needed", "{batch:?}");
+    assert_eq!(server.post("/v1/record", &check).status, 200);
+    let reserved = server.post("/v1/reserve", &json!({"attributes": {"client": "a"}, "cost": 9}));
+    assert_eq!(left(&server, "a"), (1, 90), "a reservation takes a slot");
+    let settle = format!("/v1/reserve/{}/settle", id(&reserved));
+    assert_eq!(server.post(&settle, &json!({"cost": 4})).status, 200);
+    assert_eq!(left(&server, "a"), (2, 95));
+}
+
+#[test]
+fn c8_slots_survive_a_restart_on_disk() {
+    let directory = directory("slots-disk");
+    let (file, data) = (directory.join("tollgate.toml"), directory.join("data"));
+    fs::write(&file, CONFIG).unwrap();
+    let start = || Server::start(&["--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()]);
+    let mut server = start();
+    let held = id(&acquire(&server, "a", "1h"));
+    server.signal("TERM");
+    assert_eq!(server.exit_code(), Some(0));
+    let server = start();
+    assert_eq!(left(&server, "a"), (1, 95));
+    assert_eq!((renew(&server, &held), release(&server, &held)), (204, 204));
+    assert_eq!(left(&server, "a"), (2, 95));
+}
+
+/// The values of a flat array, by their names.
+fn field(reply: &[String], name: &str) -> String {
+    let at = reply.iter().position(|value| value == name).unwrap_or_else(|| panic!("{name}: {reply:?}"));
+    reply[at + 1].clone()
+}
+
+#[test]
+fn c8_slots_over_the_redis_protocol_and_across_protocols() {
+    let file = directory("slots-resp").join("tollgate.toml");
+    fs::write(&file, CONFIG).unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let address: SocketAddr = server.listens("resp").parse().unwrap();
+    let client = redis::Client::open(format!("redis://{address}")).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut ask = |line: &str| -> Result<Vec<String>, String> {
+        let mut words = line.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        let reply: redis::Value = command
+            .arg(words.collect::<Vec<_>>())
+            .query(&mut connection)
+            .map_err(|error| error.to_string())?;
+        Ok(match reply {
+            redis::Value::Array(values) => values.iter().map(text).collect(),
+            other => vec![text(&other)],
+        })
+    };
+    // The number of slots comes with the call.
+    let first = ask("TOLL.ACQUIRE jobs 2 30").unwrap();
+    assert_eq!((field(&first, "allowed"), field(&first, "remaining")), ("1".into(), "1".into()));
+    let second = ask("TOLL.ACQUIRE jobs 2 500s").unwrap();
+    let denied = ask("TOLL.ACQUIRE jobs 2 30").unwrap();
+    assert_eq!((field(&denied, "allowed"), field(&denied, "id")), ("0".into(), String::new()));
+    let retry: u64 = field(&denied, "retry_after_ms").parse().unwrap();
+    assert!((20_000..=30_000).contains(&retry), "the earliest expiry: {retry}");
+    assert_eq!(
+        field(&ask("TOLL.ACQUIRE jobs 3 1ms").unwrap(), "allowed"),
+        "1",
+        "against whatever number comes"
+    );
+    assert_eq!(ask("CL.THROTTLE jobs 0 1 60").unwrap()[0], "0", "another budget");
+    let (first, second) = (field(&first, "id"), field(&second, "id"));
+    assert_eq!(ask(&format!("TOLL.RENEW {first} 60")).unwrap(), ["OK"]);
+    assert_eq!(ask(&format!("TOLL.RELEASE {first}")).unwrap(), ["OK"]);
+    assert!(ask(&format!("TOLL.RELEASE {first}")).unwrap_err().contains("does not exist"));
+    assert!(ask(&format!("TOLL.RENEW {first} 60")).unwrap_err().contains("does not exist"));
+    assert_eq!(release(&server, &second), 204, "through another protocol");
+    assert_eq!(field(&ask("TOLL.ACQUIRE jobs 1 1ms").unwrap(), "allowed"), "1");
+    // Under the rules.
+    let slot = ask("TOLL.ACQUIRE client a COST 5 TTL 1h").unwrap();
+    assert_eq!((field(&slot, "allowed"), left(&server, "a")), ("1".into(), (1, 95)));
+    let over_http = id(&acquire(&server, "a", "1h"));
+    assert_eq!(ask(&format!("TOLL.RELEASE {over_http}")).unwrap(), ["OK"]);
+    assert_eq!(ask(&format!("TOLL.RELEASE {}", field(&slot, "id"))).unwrap(), ["OK"]);
+    assert_eq!(left(&server, "a").0, 2);
+    assert!(ask("TOLL.CHECK client a").unwrap_err().contains("rule \"streams\""));
+    assert!(ask("TOLL.ACQUIRE client a").unwrap_err().contains("send key n ttl"));
+}
+
+fn text(value: &redis::Value) -> String {
+    match value {
+        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        redis::Value::Int(number) => number.to_string(),
+        redis::Value::SimpleString(text) => text.clone(),
+        redis::Value::Okay => "OK".into(),
+        redis::Value::Nil => String::new(),
+        other => panic!("{other:?}"),
+    }
+}
