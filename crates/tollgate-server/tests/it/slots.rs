@@ -79,7 +79,8 @@ fn c8_a_check_that_cannot_return_a_slot_is_refused() {
     fs::write(&file, CONFIG).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["validate", file.to_str().unwrap()]);
-    let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    let output = command.output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(said.contains("rule \"streams\" limits how many requests are under way"), "{said}");
     let server = Server::with_config(&file);
     let check = json!({"attributes": {"client": "a"}});
@@ -90,7 +91,8 @@ fn c8_a_check_that_cannot_return_a_slot_is_refused() {
     let batch = server.post("/v1/check/batch", &json!({"checks": [check, {"attributes": {"kind": "page"}}]}));
     assert_eq!(batch.json()["results"][1]["remaining"], 9, "{batch:?}");
     assert_eq!(batch.json()["results"][0]["error"]["code"], "slot_needed", "{batch:?}");
-    assert_eq!(server.post("/v1/record", &check).status, 200);
+    let record = json!({"attributes": {"client": "a"}, "cost": 1});
+    assert_eq!(server.post("/v1/record", &record).status, 200);
     let reserved = server.post("/v1/reserve", &json!({"attributes": {"client": "a"}, "cost": 9}));
     assert_eq!(left(&server, "a"), (1, 90), "a reservation takes a slot");
     let settle = format!("/v1/reserve/{}/settle", id(&reserved));
