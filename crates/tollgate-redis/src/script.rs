@@ -100,7 +100,8 @@ pub(crate) struct Reply {
     /// Whether any stored state changed.
     pub(crate) changed: bool,
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// A ticket per charge of a [`Verb::Try`] or an [`Op::Acquire`]; empty if the charge drew nothing.
+    /// A ticket per charge of a [`Verb::Try`] or an [`Op::Acquire`]; empty if the charge drew
+    /// nothing.
     pub(crate) tickets: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 //! The ids of reservations and slots.
 //!
-//! An id encodes the hold in the store and the attributes it was made for, so any server that shares
-//! the store can settle, renew or release it, through any protocol, and none keeps state. A forged id
-//! names no hold.
+//! An id encodes the hold in the store and the attributes it was made for, so any server that
+//! shares the store can settle, renew or release it, through any protocol, and none keeps state. A
+//! forged id names no hold.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

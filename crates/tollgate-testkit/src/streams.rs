@@ -1,10 +1,10 @@
-//! Streams in processes that are killed with SIGKILL: whatever a process was doing, the budgets have
-//! what its streams used, to the unit (C7).
+//! Streams in processes that are killed with SIGKILL: whatever a process was doing, the budgets
+//! have what its streams used, to the unit (C7).
 //!
 //! The process is the test's own binary. It logs each step of a stream to its standard output,
-//! before it asks the store and after the answer, and the parent reads the pipe to its end after the
-//! kill. A step without an answer may or may not have happened. Every other step must have happened
-//! exactly as it was logged, so the units in use are one of a few possible sums.
+//! before it asks the store and after the answer, and the parent reads the pipe to its end after
+//! the kill. A step without an answer may or may not have happened. Every other step must have
+//! happened exactly as it was logged, so the units in use are one of a few possible sums.
 //!
 //! The clock of a process stands still. The parent's is later by more than any reservation can be
 //! settled.
@@ -39,8 +39,9 @@ const OPEN_MAX: usize = 25;
 /// Kills processes with streams on one store, and compares the budgets with what the streams used;
 /// again and again.
 ///
-/// Call it in the test named `test`, which is also what each of the `processes` runs. `start` starts
-/// what the store needs, and names it; it lives until the end. `open` opens the store by that name.
+/// Call it in the test named `test`, which is also what each of the `processes` runs. `start`
+/// starts what the store needs, and names it; it lives until the end. `open` opens the store by
+/// that name.
 ///
 /// # Panics
 /// If a budget differs from what its streams used.
@@ -173,8 +174,8 @@ impl<S: Store, L: Fn(String)> Streams<'_, S, L> {
         while ids.next().and_then(|id| self.step(id)).is_some() {}
     }
 
-    /// One step of a new stream, or of one that is open. `None` if the store does not answer: it may
-    /// have happened.
+    /// One step of a new stream, or of one that is open. `None` if the store does not answer: it
+    /// may have happened.
     fn step(&mut self, id: u64) -> Option<()> {
         if self.open.len() < OPEN_MAX && self.random.below(2) == 0 {
             return self.reserve(id);

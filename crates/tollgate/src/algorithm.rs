@@ -61,8 +61,8 @@ pub(crate) trait Arithmetic: Copy {
     /// The most units that can be owed: how far a record can exceed the limit.
     fn max_debt(&self) -> u64;
 
-    /// This limit with as many units more, and the same debt. Only a limit whose count can exceed it
-    /// without debt, after a smaller one replaced it, is asked.
+    /// This limit with as many units more, and the same debt. Only a limit whose count can exceed
+    /// it without debt, after a smaller one replaced it, is asked.
     fn raised(self, units: u64) -> Self {
         let _ = units;
         self

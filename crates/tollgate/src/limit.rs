@@ -73,9 +73,9 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// Units are `ns us ms s m h d w` and their words, in any case. `10r/m` and `10 requests/Minute`
 /// are `10/minute` too, and `1h30m` is a period.
 ///
-/// `month` and `year` are the calendar's, in UTC without `at`. `hour`, `day` and `week` are spans of
-/// time without `at`, and the calendar's with it: `10/day` is a token bucket, `10/day at UTC` is at
-/// most 10 from midnight to midnight. Weeks begin on Monday. Calendar windows need the feature
+/// `month` and `year` are the calendar's, in UTC without `at`. `hour`, `day` and `week` are spans
+/// of time without `at`, and the calendar's with it: `10/day` is a token bucket, `10/day at UTC` is
+/// at most 10 from midnight to midnight. Weeks begin on Monday. Calendar windows need the feature
 /// `calendar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit(pub(crate) Kind);
@@ -299,8 +299,8 @@ impl Limit {
         })
     }
 
-    /// The [`period`](Self::period) at a moment: of a calendar window, the length of the window that
-    /// contains it.
+    /// The [`period`](Self::period) at a moment: of a calendar window, the length of the window
+    /// that contains it.
     #[must_use]
     pub fn period_at(&self, now: Timestamp) -> Duration {
         let Kind::CalendarWindow(window) = &self.0 else { return self.period() };

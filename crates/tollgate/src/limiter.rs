@@ -205,8 +205,8 @@ impl<S: Store> Limiter<S> {
         self.shared.act_units(Op::Block { until }, &plan, cost).await.map(|_| ())
     }
 
-    /// Forgets the client: no unit in use, no block, no reservation, no slot. Global budgets are not
-    /// touched, as by [`penalise`](Self::penalise).
+    /// Forgets the client: no unit in use, no block, no reservation, no slot. Global budgets are
+    /// not touched, as by [`penalise`](Self::penalise).
     ///
     /// # Errors
     /// As [`refund`](Self::refund).

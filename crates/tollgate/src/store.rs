@@ -21,10 +21,11 @@ pub use overflow::{Overflow, Part};
 /// key take effect one after the other, in an order that agrees with real time (linearizable per
 /// key), whichever threads or processes they come from.
 ///
-/// **All or nothing.** [`Op::Take`], [`Op::Reserve`] and [`Op::Acquire`] draw on every key if every charge that is
-/// not a shadow fits, and on none otherwise. (A limit that counts denied attempts counts them,
-/// unless they can never fit.) A shadow charge is drawn if the request is admitted and all shadow
-/// charges of the same rule fit. A call has no key twice: the limiter merges such charges.
+/// **All or nothing.** [`Op::Take`], [`Op::Reserve`] and [`Op::Acquire`] draw on every key if every
+/// charge that is not a shadow fits, and on none otherwise. (A limit that counts denied attempts
+/// counts them, unless they can never fit.) A shadow charge is drawn if the request is admitted and
+/// all shadow charges of the same rule fit. A call has no key twice: the limiter merges such
+/// charges.
 ///
 /// **Overflow.** Where a charge is only the first [part](Charge::part) of its cost, the charges of
 /// the rest cover what it lacks, in the same step.
@@ -39,8 +40,8 @@ pub use overflow::{Overflow, Part};
 /// reports the time it used in [`Applied::now`]; the times in an [`Op`] are then shifted by the
 /// difference. Readings may repeat, jump and go back.
 ///
-/// **Forgetting.** A key with no unit in use, no block, no reservation and no slot may be forgotten at any
-/// time; any other may not.
+/// **Forgetting.** A key with no unit in use, no block, no reservation and no slot may be forgotten
+/// at any time; any other may not.
 ///
 /// **Failure.** An `Err` means that the effect is unknown, not that there was none: the limiter
 /// then follows the rule's failure policy. A call that does not complete within the limiter's

@@ -56,7 +56,8 @@ fn report(logs: &[&Path], arguments: &[&str]) -> Value {
 
 #[test]
 fn c9_a_calendar_limit_is_replayed_on_the_calendar_of_the_log() {
-    // Two hours before and after midnight in Auckland, which is at 11:00Z, and all on one day of UTC.
+    // Two hours before and after midnight in Auckland, which is at 11:00Z, and all on one day of
+    // UTC.
     let at = |hour: u64| {
         format!("192.0.2.1 - - [17/Nov/2026:{hour:02}:00:00 +0000] \"GET / HTTP/1.1\" 200 7 \"-\" \"t\"\n")
     };

@@ -24,8 +24,8 @@ const STARTS: [u64; 6] = [
 ];
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// C9. Every outcome of an hour, a day, a week, a month and a year is that of the oracle, to the
-    /// unit and to the tick, through changes of the clock and leap years.
+    /// C9. Every outcome of an hour, a day, a week, a month and a year is that of the oracle, to
+    /// the unit and to the tick, through changes of the clock and leap years.
     pub fn c9_windows_are_those_of_the_calendar(&self) {
         let tick = self.tick;
         let start = prop::sample::select(&STARTS).prop_map(Timestamp::from_secs);

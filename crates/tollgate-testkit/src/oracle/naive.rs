@@ -33,8 +33,8 @@ pub trait Naive: Send {
     fn take(&mut self, now: u64, cost: u64);
     /// Gives back the most recently drawn units.
     fn give(&mut self, now: u64, units: u64);
-    /// Of the units in use, only those up to the limit, and `owed` more, count as taken or owed. The
-    /// others were in use when the limit was lowered.
+    /// Of the units in use, only those up to the limit, and `owed` more, count as taken or owed.
+    /// The others were in use when the limit was lowered.
     fn excuse(&mut self, now: u64, owed: u64) {
         let _ = (now, owed);
     }

@@ -247,8 +247,8 @@ impl<S: Store> Reservation<S> {
         }
     }
 
-    /// Whether a limit that enforces held nothing at settlement. A slot is gone once it has expired,
-    /// and units can still be settled then.
+    /// Whether a limit that enforces held nothing at settlement. A slot is gone once it has
+    /// expired, and units can still be settled then.
     fn is_lost(&self, applied: &Applied) -> bool {
         let is_slot = |charge: &PlannedCharge| self.plan.charge(charge, 0).limit.is_concurrent();
         let only_slots = self.plan.distinct().all(is_slot);

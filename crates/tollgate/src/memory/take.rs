@@ -7,9 +7,9 @@
 //!
 //! Budgets whose states exist and have the same width are decided on arrays
 //! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or
-//! not, take the same steps on slices ([`MemoryStore::take`]). Everything else (a replaced limit, a denial that counts, a block, a
-//! reservation, a log, a state ahead of the clock, a full store) is left to
-//! [`apply`](super::apply).
+//! not, take the same steps on slices ([`MemoryStore::take`]). Everything else (a replaced limit, a
+//! denial that counts, a block, a reservation, a log, a state ahead of the clock, a full store) is
+//! left to [`apply`](super::apply).
 
 use super::MemoryStore;
 use super::locked::{Locked, LockedShards};

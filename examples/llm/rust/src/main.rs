@@ -1,8 +1,10 @@
 //! A chat under a token budget, without a server: the budget is in a directory, and survives a
 //! crash. For several processes, replace `DiskStore` by `RedisStore`.
 //!
-//!     cargo run -p llm-chat -- stream alice 600 400    # reserves 600 tokens, streams 400, settles 400
-//!     cargo run -p llm-chat -- call alice 250          # asks, calls, and records the 250 tokens it used
+//! ```sh
+//! cargo run -p llm-chat -- stream alice 600 400    # reserves 600 tokens, streams 400, settles 400
+//! cargo run -p llm-chat -- call alice 250          # asks, calls, records the 250 tokens it used
+//! ```
 //!
 //! Exit code 0: answered. 1: over budget.
 #![expect(clippy::print_stdout, reason = "an example")]
