@@ -12,8 +12,8 @@
 -- units, when all units are back, when more units are back, the units moved or short, whether a
 -- reservation was found (2 if it had expired), when the block ends (0 without one), and the units
 -- owed. With overflow, also two numbers per key: the units drawn, and those that its overflow has
--- left. After `try` and `acquire`, also a ticket per key for `undo`. If a window of a calendar is missing, the
--- reply is that calendar and the time of the window, and nothing is written.
+-- left. After `try` and `acquire`, also a ticket per key for `undo`. If a window of a calendar is
+-- missing, the reply is that calendar and the time of the window, and nothing is written.
 --
 -- Lua numbers are doubles, exact for whole numbers up to 2^53. Every number here is whole: times
 -- and spans in microseconds, counts, and parts of a microsecond.

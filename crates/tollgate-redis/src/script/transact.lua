@@ -89,8 +89,8 @@ local function report(views, i, cost, allowed, units, held, drawn)
   end
 end
 
--- Takes, reserves, acquires or peeks: all charges if every enforced limit has room, none otherwise. A shadow
--- rule is charged if the request is admitted and all of its limits have room.
+-- Takes, reserves, acquires or peeks: all charges if every enforced limit has room, none otherwise.
+-- A shadow rule is charged if the request is admitted and all of its limits have room.
 local function decide()
   local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, true
   local portions, has = {}, {}
