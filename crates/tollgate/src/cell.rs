@@ -9,12 +9,13 @@
 
 use std::time::Duration;
 
-use crate::algorithm::LATE;
 use crate::store::{Effect, HoldId, OnExpiry, Until};
 use crate::{Limit, Meter, Timestamp};
 
+mod hold;
 mod transact;
 
+use hold::{Block, Hold};
 pub use transact::{Transaction, transact};
 
 /// The stored state of one key: a [`Meter`], a block and reservations.
@@ -33,89 +34,6 @@ pub struct Cell {
 /// bounded. One holder has at most as many as are free, at most half of them: no holder uses up the
 /// reservations of a shared budget.
 const HOLDS_MAX: usize = 8_192;
-
-/// A reservation: units that come back at `expires_at`, or stay drawn, unless settled before.
-///
-/// An expired reservation is kept for as long again as it lasted, with the units that are still
-/// drawn for it: a settlement that comes late is told from one that is sent twice.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Hold {
-    id: HoldId,
-    /// The digest of the client that made it.
-    holder: u64,
-    units: u64,
-    made_at: Timestamp,
-    expires_at: Timestamp,
-    /// When the units would have come back without the reservation: from then on there is nothing
-    /// to give back.
-    lapses_at: u64,
-    on_expiry: OnExpiry,
-    has_expired: bool,
-}
-
-impl Hold {
-    /// A new slot.
-    fn slot(id: HoldId, now: Timestamp, ttl: Duration) -> Self {
-        let (made_at, expires_at, on_expiry) = (now, now.saturating_add(ttl), OnExpiry::GiveBack);
-        let (holder, units, lapses_at, has_expired) = (0, 1, 0, false);
-        Self { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired }
-    }
-
-    /// Whether a wild reading of the clock made it: it is ahead of `now` by more than its time to
-    /// live.
-    fn is_wild(&self, now: Timestamp) -> bool {
-        let ahead = self.made_at.since(now);
-        ahead > self.ttl() && ahead > Duration::from_nanos(LATE)
-    }
-
-    fn ttl(&self) -> Duration {
-        self.expires_at.since(self.made_at)
-    }
-
-    /// Until when it can be settled.
-    fn ends_at(&self) -> Timestamp {
-        // An older version did not keep when the reservation was made.
-        if self.made_at == Timestamp::EPOCH {
-            return self.expires_at;
-        }
-        self.expires_at.saturating_add(self.ttl())
-    }
-
-    /// Whether it has to expire, or to be forgotten.
-    fn is_due(&self, now: Timestamp) -> bool {
-        let due_at = if self.has_expired { self.ends_at() } else { self.expires_at };
-        due_at <= now
-    }
-}
-
-/// A span of time in which everything is denied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Block {
-    /// When it was set, for a block with a duration; the epoch for a block with an end date.
-    set_at: Timestamp,
-    until: Timestamp,
-}
-
-impl Block {
-    fn new(until: Until, now: Timestamp) -> Self {
-        match until {
-            // A lifted block is not in force again when the clock goes back.
-            Until::Date(until) if until <= now => Self::default(),
-            Until::Date(until) => Self { set_at: Timestamp::EPOCH, until },
-            Until::After(span) => Self { set_at: now, until: now.saturating_add(span) },
-        }
-    }
-
-    fn lasts(self) -> Duration {
-        self.until.since(self.set_at)
-    }
-
-    /// Whether the clock has gone back since the block was set: its duration is then counted from
-    /// now.
-    fn is_ahead(self, now: Timestamp) -> bool {
-        self.set_at.as_nanos().saturating_sub(now.as_nanos()) > LATE
-    }
-}
 
 impl Cell {
     /// The cell of a new key.

@@ -15,6 +15,7 @@ mod builder;
 mod check;
 mod check_all;
 mod failure;
+mod plain;
 mod plan;
 mod prepared;
 mod record;

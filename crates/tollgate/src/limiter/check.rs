@@ -7,12 +7,11 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::prepared::{PlainRule, PlainRules, Prepared, RulesGuard};
+use super::plain::{PlainRules, is_valid};
+use super::prepared::{Prepared, RulesGuard};
 use crate::algorithm::token_bucket::Word;
 use crate::decision::{States, TAGS_MAX, WORDS_MAX};
-use crate::key::checked_value;
 use crate::memory::{Subject, Taken, Target};
-use crate::request::{CLIENT, Client};
 use crate::stats::stripe_index;
 use crate::store::{Op, Store};
 use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
@@ -298,61 +297,6 @@ impl<S: Store> Shared<S> {
     }
 }
 
-impl PlainRules {
-    /// Locates the budget of a request under the first rule, whose state has one word. `None` if
-    /// the request needs the general path.
-    #[inline(always)]
-    fn locate_first<'a>(&'a self, memory: &'a MemoryStore, request: &Request<'_>) -> Option<Target<'a>> {
-        let (cost, client) = self.cost_and_client(request)?;
-        Some(self.first.locate(memory, 1, cost, client))
-    }
-
-    /// Locates the budgets of a request under these `N` rules, whose states have `width` words.
-    #[inline(always)]
-    fn locate<'a, const N: usize>(
-        &'a self,
-        memory: &'a MemoryStore,
-        width: usize,
-        cost: u64,
-        client: Option<Client<'_>>,
-    ) -> [Target<'a>; N] {
-        let mut targets = [self.first.locate(memory, width, cost, client); N];
-        for (target, rule) in targets.iter_mut().skip(1).zip(&self.others) {
-            *target = rule.locate(memory, width, cost, client);
-        }
-        targets
-    }
-
-    /// The cost of a request, and its client if a rule counts by it. `None` if the request needs
-    /// the general path.
-    #[inline(always)]
-    fn cost_and_client<'a>(&self, request: &Request<'a>) -> Option<(u64, Option<Client<'a>>)> {
-        let (cost, true) = (request.valid_cost()?, request.is_unscoped()) else { return None };
-        if !self.by_client {
-            return Some((cost, None));
-        }
-        match request.only_client() {
-            Some(client) if is_valid(&client) => Some((cost, Some(client))),
-            _ => None,
-        }
-    }
-}
-
-impl PlainRule {
-    /// Locates the budget of a client, whose state has `width` words.
-    #[inline(always)]
-    fn locate<'a>(
-        &'a self,
-        memory: &'a MemoryStore,
-        width: usize,
-        cost: u64,
-        client: Option<Client<'_>>,
-    ) -> Target<'a> {
-        let client = if self.by_client { client } else { None };
-        memory.target_packed(&self.lookup, client, width, cost)
-    }
-}
-
 /// The decision on a request that left these states.
 #[inline(always)]
 fn decision<const N: usize, const W: usize>(targets: &[Target<'_>; N], taken: &Taken<N, W>) -> Decision {
@@ -403,12 +347,4 @@ fn with_subject<R>(
     let mut values = SmallVec::new();
     rule.encode_key(request, &mut values).ok()?;
     f(Subject::Values(&values))
-}
-
-#[inline]
-fn is_valid(client: &Client<'_>) -> bool {
-    match client {
-        Client::Named(name) => checked_value(CLIENT, name).is_ok(),
-        Client::Numbered(_) => true,
-    }
 }

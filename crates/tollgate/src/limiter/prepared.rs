@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use super::plain::{PlainRule, PlainRules};
 use super::snapshot::entered;
-use crate::algorithm::token_bucket::Word;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
@@ -23,33 +23,6 @@ use crate::{Budget, Limit, MemoryStore, Request, Rule, RuleName, RuleSet};
 pub(super) struct Prepared {
     pub(super) rules: RuleSet,
     prepared_rules: Vec<PreparedRule>,
-}
-
-/// The rules of a set in which every rule applies to every client's requests alike: no search is
-/// needed.
-#[derive(Debug)]
-pub(super) struct PlainRules {
-    /// The limit, if there is one rule with one limit, a token bucket with a one-word state.
-    pub(super) bucket: Option<Word>,
-    /// Whether a rule counts by client.
-    pub(super) by_client: bool,
-    /// Words of the state of each rule's budget; 0 if they differ.
-    pub(super) width: usize,
-    pub(super) first: PlainRule,
-    pub(super) others: Box<[PlainRule]>,
-}
-
-impl PlainRules {
-    fn same(&self, other: &Self) -> bool {
-        self.first == other.first && self.others == other.others
-    }
-}
-
-#[derive(Debug, PartialEq)]
-pub(super) struct PlainRule {
-    /// Whether the rule counts by client; otherwise its budget is global.
-    pub(super) by_client: bool,
-    pub(super) lookup: Lookup,
 }
 
 /// A rule with its decision counts and its budgets: the rule's first, then its overrides' in order.
