@@ -161,6 +161,14 @@ local function decide()
   return (op == 'try' or op == 'acquire') and tickets or {}
 end
 
+-- Converts slots that were replaced to `limit`, before units are drawn or given back: units of a
+-- rate are no slots.
+local function without_slots(cell, limit)
+  if cell.l.slots then
+    retune(cell, limit, now)
+  end
+end
+
 -- Brings key i to an operation that keeps its limit.
 local function prepare(i)
   local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
@@ -173,6 +181,9 @@ local function prepare(i)
     local fresh = new_cell(cell.key, limit)
     fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
     cells[i] = fresh
+  end
+  if op == 'refund' or op == 'penalise' or op == 'record' then
+    without_slots(cells[i], limit)
   end
 end
 
@@ -193,10 +204,6 @@ end
 -- whether a reservation was found.
 local function act(i, cost, is_held)
   local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
-  if cell.l.slots and (op == 'refund' or op == 'penalise' or op == 'record') then
-    -- Units of the rate that replaced these slots are no slots.
-    retune(cell, limit, now)
-  end
   local units, held, before = 0, 0, nil
   if op == 'refund' then
     local at = not_before(cell, now)
@@ -224,8 +231,11 @@ local function act(i, cost, is_held)
     local shortfall, found = settle(cell, ARGV[extra + 1], now, cost)
     if not found and is_held then
       -- Only the other part of the cost is reserved.
-      shortfall, found = record(cell, now, cost), 1
+      local recorded = copy_cell(cell)
+      without_slots(recorded, limit)
+      shortfall, found = record(recorded, now, cost), 1
       changed[i] = shortfall < cost
+      cells[i] = changed[i] and recorded or cell
     else
       changed[i] = found
     end
@@ -234,8 +244,9 @@ local function act(i, cost, is_held)
     view(cell, limit)
     changed[i] = refuse(cell, now, cost)
   elseif op == 'undo' then
-    -- Undoes a `try` or an `acquire` whose request another slot of the cluster denied. A limit that counts denied attempts keeps
-    -- the cost; a limit that has changed since the `try` does not recognise the ticket.
+    -- Undoes a `try` or an `acquire` whose request another slot of the cluster denied. A limit that
+    -- counts denied attempts keeps the cost; a limit that has changed since the `try` does not
+    -- recognise the ticket.
     local ticket = ARGV[extra + i]
     if ticket ~= '' and cell.l.slots then
       changed[i] = settle(cell, ticket, now, 0)
