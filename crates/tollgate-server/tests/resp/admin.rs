@@ -41,7 +41,7 @@ fn the_handshake_commands_are_answered() {
                 "\"me\"",
                 "OK",
                 "OK",
-                "(integer) 21",
+                "(integer) 24",
                 "1) (nil)",
                 "OK",
                 "RESET",
