@@ -39,8 +39,8 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().
 /// The latest time that the script accepts: a hundred years later is still exact in a double.
 const TIME_MAX_MICROS: u64 = 1 << 52;
 
-/// The largest cost that the script accepts. No limit admits as much.
-const COST_MAX: u64 = 1 << 51;
+/// The largest cost that the script accepts. No limit admits or owes as much, with its overflow.
+pub(crate) const COST_MAX: u64 = 1 << 51;
 
 /// An operation of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

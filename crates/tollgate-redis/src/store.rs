@@ -13,7 +13,7 @@ use crate::connection::error_text;
 use crate::denials::Denials;
 use crate::key::parse_name;
 use crate::link::{Change, Link, OnChange, SendError};
-use crate::script::{Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
+use crate::script::{COST_MAX, Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
 use crate::target::{Target, masked};
 use crate::{limit, slots};
 
@@ -265,17 +265,27 @@ impl Store for RedisStore {
         limit::check(limit, self.shared.log_ceiling)
     }
 
-    /// In a Cluster, one script reaches both budgets only if they are in the same slot: only if
-    /// both rules count by the same attributes.
+    /// The script counts what a rule, its debt and its overflow have together. In a Cluster, it
+    /// reaches both budgets only if they are in the same slot: only if both rules count by the same
+    /// attributes.
     fn accepts_overflow(&self, rule: &Rule, into: &Rule) -> Result<(), Error> {
-        if !self.shared.cluster || rule.key_attributes() == into.key_attributes() {
+        let most = |rule: &Rule, units: fn(&Limit) -> u64| rule.limits().iter().map(units).max().unwrap_or(0);
+        let own = most(rule, |limit| limit.capacity().saturating_add(limit.max_debt()));
+        let reason = if own.saturating_add(most(into, Limit::capacity)) > COST_MAX {
+            format!(
+                "with its debt and the rule {:?} it has more than {COST_MAX} units, which Redis cannot \
+                 count exactly; lower one of them",
+                into.name().as_str()
+            )
+        } else if self.shared.cluster && rule.key_attributes() != into.key_attributes() {
+            format!(
+                "the rule {:?} has another key, and a Redis Cluster may keep the two on different servers; \
+                 write the same key in both, or use one Redis server",
+                into.name().as_str()
+            )
+        } else {
             return Ok(());
-        }
-        let reason = format!(
-            "the rule {:?} has another key, and a Redis Cluster may keep the two on different servers; \
-             write the same key in both, or use one Redis server",
-            into.name().as_str()
-        );
+        };
         Err(Error::InvalidRule { rule: rule.name().to_string(), field: "overflow", reason })
     }
 }

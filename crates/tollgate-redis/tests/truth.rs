@@ -235,7 +235,14 @@ fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
     let rules = prop_oneof![2 => rules_of(wide_limit().boxed(), 0.2), 1 => ordinary, 1 => slots];
     let credits = prop::collection::vec((wide_limit(), wide_limit()), 0..=2);
     (rules, credits, any::<bool>()).prop_map(|((one, other), credits, is_keyed)| {
-        let (limits, others): (Vec<Limit>, Vec<Limit>) = credits.into_iter().unzip();
+        let (mut limits, mut others): (Vec<Limit>, Vec<Limit>) = credits.into_iter().unzip();
+        // Larger limits are refused together with an overflow.
+        let is_large = |limit: &Limit| limit.capacity() + limit.max_debt() > 1 << 50;
+        let mut all =
+            one.iter().chain(&other).flat_map(|rule| rule.limits().iter().copied().collect::<Vec<_>>());
+        if all.any(|limit| is_large(&limit)) || limits.iter().chain(&others).any(is_large) {
+            (limits, others) = (Vec::new(), Vec::new());
+        }
         (with_credits(one, limits, is_keyed), with_credits(other, others, is_keyed))
     })
 }

@@ -15,7 +15,7 @@ pub(super) struct Excess(pub(super) u64);
 
 impl Meter {
     /// Takes `units` that were used, whether they are left or not: those beyond the limit are owed,
-    /// up to its [debt](Limit::debt). Returns how many were recorded.
+    /// up to its [debt](crate::Limit::debt). Returns how many were recorded.
     ///
     /// ```
     /// use tollgate::{Limit, Meter, Timestamp};

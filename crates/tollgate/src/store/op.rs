@@ -9,7 +9,7 @@ use crate::Timestamp;
 #[non_exhaustive]
 pub enum Op {
     /// Draw the cost if it fits everywhere. The limiter sends no charge on a
-    /// [concurrent](Limit::concurrent) limit: nobody could release the slot.
+    /// [concurrent](crate::Limit::concurrent) limit: nobody could release the slot.
     Take,
     /// Answer as [`Take`](Self::Take) would, changing nothing.
     Peek,
@@ -41,7 +41,7 @@ pub enum Op {
         on_expiry: OnExpiry,
     },
     /// [`Take`](Self::Take), and hold the one unit that each charge on a
-    /// [concurrent](Limit::concurrent) limit costs: a slot, to be released or renewed within `ttl`.
+    /// [concurrent](crate::Limit::concurrent) limit costs: a slot, to be released or renewed within `ttl`.
     /// A reservation holds slots as well; they are given back when it expires.
     Acquire {
         /// The slot.
