@@ -311,3 +311,17 @@ fn c9_a_window_of_the_calendar_is_that_of_redis_clock() {
         }
     }
 }
+
+/// The script counts in doubles: a plan, its debt and its credits must be exact together.
+#[test]
+fn d3_an_overflow_with_more_units_than_the_script_counts_is_refused() {
+    let build = |units| {
+        let plan = Rule::new("plan", Limit::fixed_window(units, HOUR)).overflow("credits");
+        let rules = RuleSet::new([plan, Rule::new("credits", Limit::fixed_window(units, HOUR))]).unwrap();
+        let store = RedisStore::builder("redis://127.0.0.1:1").unwrap().build().unwrap();
+        Limiter::builder(rules).store(store).clock(TokioClock).build()
+    };
+    assert!(build(700_000_000_000_000).is_ok());
+    let error = build(999_999_999_999_999).unwrap_err().to_string();
+    assert!(error.contains("which Redis cannot count exactly"), "{error}");
+}

@@ -41,8 +41,8 @@ pub enum Op {
         on_expiry: OnExpiry,
     },
     /// [`Take`](Self::Take), and hold the one unit that each charge on a
-    /// [concurrent](crate::Limit::concurrent) limit costs: a slot, to be released or renewed within `ttl`.
-    /// A reservation holds slots as well; they are given back when it expires.
+    /// [concurrent](crate::Limit::concurrent) limit costs: a slot, to be released or renewed within
+    /// `ttl`. A reservation holds slots as well; they are given back when it expires.
     Acquire {
         /// The slot.
         hold: HoldId,
