@@ -133,8 +133,9 @@ fn laws(cases: &str) -> Result<(), String> {
         "--package",
         "tollgate",
         "--test",
+        "it",
+        "--",
         "conformance",
-        "--test",
         "exact_rates",
     ]);
     run("the laws", laws.env("PROPTEST_CASES", cases))
@@ -143,7 +144,7 @@ fn laws(cases: &str) -> Result<(), String> {
 fn truth(cases: &str) -> Result<(), String> {
     set_up()?;
     let mut truth = in_workspace("cargo");
-    truth.args(["test", "--package", "tollgate-redis", "--test", "truth", "--", "--nocapture"]);
+    truth.args(["test", "--package", "tollgate-redis", "--test", "it", "--", "truth", "--nocapture"]);
     run("the script against the core", truth.env("TOLLGATE_CASES", cases))
 }
 
@@ -151,7 +152,7 @@ fn kill(kills: &str) -> Result<(), String> {
     let tests = [("tollgate-disk", "crash"), ("tollgate-disk", "streams"), ("tollgate-redis", "streams")];
     for (package, test) in tests {
         let mut kill = in_workspace("cargo");
-        kill.args(["test", "--package", package, "--test", test, "--", "--nocapture"]);
+        kill.args(["test", "--package", package, "--test", "it", "--", test, "--nocapture"]);
         run("killing", kill.env("TOLLGATE_KILLS", kills))?;
     }
     Ok(())

@@ -1,16 +1,15 @@
 //! The example of a plain counter, on a real Redis: it keeps the laws that a counter can keep.
 
-mod common;
-#[path = "../examples/counter.rs"]
+#[path = "../../examples/counter.rs"]
 #[expect(dead_code, reason = "the example's main")]
-mod counter;
+mod example;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
 
-use common::{Redis, unique};
-use counter::{RedisCounter, adding};
+use crate::common::{Redis, unique};
+use example::{RedisCounter, adding};
 use tollgate::{Counter as _, HOUR, MINUTE};
 use tollgate_testkit::run;
 
@@ -41,7 +40,7 @@ fn e2_every_counter_expires_and_reading_makes_none() {
     assert_eq!((add(0), ttl_millis(&name)), (0, -2));
     assert_eq!(add(3), 3);
     assert_eq!(redis().cli(&["pexpire", &name, "1"]), "1");
-    common::until("the counter has expired", || ttl_millis(&name) == -2);
+    crate::common::until("the counter has expired", || ttl_millis(&name) == -2);
     assert_eq!((add(2), add(5), add(0)), (2, 7, 7));
     let hour_and_a_minute = i64::try_from((HOUR + MINUTE).as_millis()).unwrap();
     let ttl = ttl_millis(&name);

@@ -1,13 +1,11 @@
 //! C7 across processes: processes with streams on one Redis are killed, and the budgets have what
 //! their streams used.
 
-mod common;
-
-use common::{Redis, direct, unique};
+use crate::common::{Redis, direct, unique};
 
 #[test]
 fn c7_killed_processes_on_one_redis_leave_what_their_streams_used() {
-    let test = "c7_killed_processes_on_one_redis_leave_what_their_streams_used";
+    let test = "streams::c7_killed_processes_on_one_redis_leave_what_their_streams_used";
     let start = || {
         let redis = Redis::start(&[]);
         let target = format!("{} streams-{}", redis.url(), unique());

@@ -7,10 +7,7 @@ use std::process::{Command, Stdio};
 use tollgate::{HOUR, Limit, Limiter, MINUTE, ManualClock, Request, Rule, RuleSet, Timestamp};
 use tollgate_http::rate_limit_headers;
 
-use python::python_with;
-
-#[path = "common/python.rs"]
-mod python;
+use crate::python::python_with;
 
 /// Parses lines of a header field, and prints one member per line.
 const READER: &str = "

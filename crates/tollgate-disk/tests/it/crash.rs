@@ -7,15 +7,13 @@
 //!
 //! The clocks of all processes stand still, so that the units in use are the units drawn.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use common::Directory;
+use crate::common::Directory;
 use tollgate::{
     Clock as _, DAY, Limit, Limiter, ManualClock, Request, Rule, RuleSet, SECOND, SystemClock, Timestamp,
     block_on,
@@ -145,7 +143,12 @@ fn a_process_that_is_not_killed_loses_nothing() {
 
 fn start(dir: &Path, durability: Durability) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_process_that_is_not_killed_loses_nothing", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "crash::a_process_that_is_not_killed_loses_nothing",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(DIR, dir)
         .env(MODE, if durability == Durability::Strict { "strict" } else { "relaxed" })
         .stdout(Stdio::piped())

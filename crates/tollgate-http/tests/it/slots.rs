@@ -1,8 +1,5 @@
 //! C8: a request holds its slot until the body of its response has ended or was dropped.
 
-#[expect(dead_code, reason = "not every test needs all of it")]
-mod common;
-
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};

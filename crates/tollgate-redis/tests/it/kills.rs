@@ -4,15 +4,13 @@
 
 #![expect(clippy::print_stdout, reason = "a holder reports to its parent on standard output")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use common::{Redis, unique};
+use crate::common::{Redis, unique};
 use tollgate::{Clock as _, Limit, Limiter, MINUTE, Rule, RuleSet, TokioClock};
 use tollgate_redis::RedisStore;
 
@@ -62,7 +60,7 @@ struct Holder {
 impl Holder {
     fn start(number: usize, url: &str, prefix: &str, reports: &Sender<(usize, String)>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["c8_killed_holders_give_back_their_own_slots", "--exact", "--nocapture"]);
+        command.args(["kills::c8_killed_holders_give_back_their_own_slots", "--exact", "--nocapture"]);
         command.env("TOLLGATE_HOLDER", format!("{url} {prefix}"));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (output, reports) = (BufReader::new(process.stdout.take().unwrap()), reports.clone());

@@ -1,14 +1,12 @@
 //! C7 after a crash: a process with streams on a directory is killed, and the budgets have what its
 //! streams used.
 
-mod common;
-
-use common::Directory;
+use crate::common::Directory;
 use tollgate_disk::{DiskStore, Durability};
 
 #[test]
 fn c7_killed_processes_on_one_directory_leave_what_their_streams_used() {
-    let test = "c7_killed_processes_on_one_directory_leave_what_their_streams_used";
+    let test = "streams::c7_killed_processes_on_one_directory_leave_what_their_streams_used";
     let start = || {
         let directory = Directory::new();
         let path = directory.path().display().to_string();

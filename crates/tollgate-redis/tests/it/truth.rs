@@ -1,14 +1,12 @@
 //! The script against the core: for equal requests at equal times, answers that are equal to the
 //! unit and the microsecond.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use common::Redis;
+use crate::common::Redis;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{

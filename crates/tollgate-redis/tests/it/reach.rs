@@ -1,12 +1,10 @@
 //! Connecting to a real Redis, and the keys found there: TLS, users, databases, prefixes, names,
 //! expiry, the clock.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Cluster, Redis, Sentinels, until};
+use crate::common::{Cluster, Redis, Sentinels, until};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -112,7 +110,7 @@ fn databases_and_prefixes_are_independent() {
 
 #[test]
 fn a_store_connects_over_a_unix_socket() {
-    let socket = std::env::temp_dir().join(format!("tollgate-{}.sock", common::unique()));
+    let socket = std::env::temp_dir().join(format!("tollgate-{}.sock", crate::common::unique()));
     let _redis = Redis::start(&["--unixsocket", socket.to_str().unwrap()]);
     assert!(check(&open(&format!("unix://{}", socket.display())), "a").allowed());
 }
@@ -133,7 +131,7 @@ fn certificate(directory: &Path, name: &str, issuer: &CertifiedIssuer<'_, KeyPai
 
 #[test]
 fn tls_with_a_certificate_on_each_side() {
-    let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", common::unique()));
+    let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", crate::common::unique()));
     std::fs::create_dir_all(&directory).unwrap();
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, "the issuer");
@@ -299,7 +297,7 @@ fn c9_a_window_of_the_calendar_is_that_of_redis_clock() {
             let Algorithm::CalendarWindow { unit, zone, .. } = limit.algorithm() else {
                 panic!("not a calendar window")
             };
-            let prefix = common::unique();
+            let prefix = crate::common::unique();
             let store = RedisStore::builder(&redis.url()).unwrap().prefix(&prefix).build().unwrap();
             let builder = Limiter::builder(RuleSet::per_client(limit)).store(store);
             let limiter = builder.clock(ManualClock::at(wrong)).deadline(10 * SECOND).build().unwrap();

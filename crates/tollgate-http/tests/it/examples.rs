@@ -1,22 +1,19 @@
 //! The examples behave as documented.
 
-#[expect(dead_code, reason = "not every test needs all of it")]
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use common::{get, send, serve};
+use crate::common::{get, send, serve};
 use tollgate::{Limit, Limiter, ManualClock, Rule, RuleSet, SECOND, Timestamp};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
 
-#[path = "../examples/axum.rs"]
+#[path = "../../examples/axum.rs"]
 #[expect(dead_code, reason = "its main is not needed here")]
 mod plans;
-#[path = "../examples/tonic.rs"]
+#[path = "../../examples/tonic.rs"]
 #[expect(dead_code, reason = "its main is not needed here")]
 mod service;
 
@@ -48,14 +45,17 @@ mod readme {
         *LISTENS.wait()
     }
 
-    include!("common/readme.rs");
+    include!("../common/readme.rs");
 }
 
 /// The README's door to axum, as it is pasted.
 #[test]
 fn f1_the_readmes_service_answers_and_denies() {
-    let snippet = concat!("```rust,no_run\n", include_str!("common/readme.rs"), "```");
-    assert!(include_str!("../../../README.md").contains(snippet), "tests/common/readme.rs is the README's");
+    let snippet = concat!("```rust,no_run\n", include_str!("../common/readme.rs"), "```");
+    assert!(
+        include_str!("../../../../README.md").contains(snippet),
+        "tests/common/readme.rs is the README's"
+    );
     let mut stream = TcpStream::connect(readme::start()).unwrap();
     // More within moments than ten and what a second refills.
     let request = "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(60);

@@ -1,17 +1,14 @@
 //! Failures of a real Redis: each kind of failure, under each failure policy.
 
-mod common;
-mod node;
-
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Redis, Sentinels, cli, until};
+use crate::common::{Redis, Sentinels, cli, until};
+use crate::node::{LIMIT, Node};
 use futures_util::future::join_all;
-use node::{LIMIT, Node};
 use tollgate::{Clock as _, HOUR, Limit, Limiter, ManualClock, Request, RuleSet, SystemClock};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;

@@ -1,14 +1,12 @@
 //! Seven named invariants of a limiter in front of a web service.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::common::{Answer, get, send, serve};
 use axum::Router;
 use axum::routing::get as route;
 use bytes::Bytes;
-use common::{Answer, get, send, serve};
 use http::{Response, StatusCode};
 use tollgate::{
     Error, FailurePolicy, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Rule, RuleSet, SECOND, Store,

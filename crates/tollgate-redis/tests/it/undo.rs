@@ -1,15 +1,13 @@
 //! An undo gives back exactly the units of its take, whatever other takes came since. The calls of
 //! the script are those of a request in a Cluster that another slot denies.
 
-mod common;
-
-use common::Redis;
+use crate::common::Redis;
 use tollgate_redis::SCRIPT;
 
 #[test]
 fn e3_an_undo_gives_back_only_the_units_of_its_own_take() {
     let redis = Redis::start(&[]);
-    let key = format!("undo-{}", common::unique());
+    let key = format!("undo-{}", crate::common::unique());
     let call = |verb: &str, limit: &str, at: u64, cost: u64, ticket: Option<&str>| -> Vec<String> {
         let key = format!("{{{key}}}:{limit}");
         let (at, cost) = ((1_800_000_000_000_000 + at).to_string(), cost.to_string());

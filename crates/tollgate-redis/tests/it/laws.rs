@@ -1,12 +1,10 @@
 //! The laws on a real Redis: a single server, a Cluster of three masters with replicas, and a
 //! master that Sentinels monitor.
 
-mod common;
-
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Cluster, Redis, Sentinels, direct};
+use crate::common::{Cluster, Redis, Sentinels, direct};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Laws;
 

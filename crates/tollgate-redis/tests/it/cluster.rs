@@ -1,17 +1,14 @@
 //! A Cluster under resharding and failover, requests that span its slots, hosts that hang, and
 //! commands that must not be sent twice.
 
-mod common;
-mod node;
-
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Cluster, Redis, Sentinels, until};
-use node::Node;
+use crate::common::{Cluster, Redis, Sentinels, until};
+use crate::node::Node;
 use tollgate::{
     Clock as _, Decision, HOUR, Limit, Limiter, OnExpiry, Request, Rule, RuleSet, Store as _, TokioClock,
 };
@@ -228,7 +225,7 @@ fn clearing_a_rule_and_listing_blocks_reach_every_master() {
     assert_eq!(run(store.clear("closed")), Ok(100));
     assert_eq!(run(store.clear("closed")), Ok(0));
     for client in &clients {
-        assert_eq!(node.check("closed", client).remaining(), node::LIMIT - 1);
+        assert_eq!(node.check("closed", client).remaining(), crate::node::LIMIT - 1);
         assert!(!node.check("open", client).allowed(), "the block of another rule stays");
     }
 }

@@ -1,24 +1,21 @@
 //! Charging by response: for failures only, or by the actual cost.
 
-#[expect(dead_code, reason = "not every test needs all of it")]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::{get, request, send, serve};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get as route, post};
-use common::{get, request, send, serve};
 use tokio::sync::Semaphore;
 use tollgate::{HOUR, Limit, Limiter, ManualClock, Request, Store, Timestamp, block_on};
 use tollgate_http::{Answered, Identity, RateLimitLayer};
 use tollgate_testkit::FaultyStore;
 
-#[path = "../examples/login.rs"]
+#[path = "../../examples/login.rs"]
 #[expect(dead_code, reason = "its main is not needed here")]
 mod login;
 

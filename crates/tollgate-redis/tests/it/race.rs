@@ -3,12 +3,10 @@
 
 #![expect(clippy::print_stdout, reason = "a racer reports to its parent on standard output")]
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Stdio};
 
-use common::{Cluster, Redis, unique};
+use crate::common::{Cluster, Redis, unique};
 use tollgate::{HOUR, Limit, Limiter, MINUTE, Rule, RuleSet, TokioClock};
 use tollgate_redis::RedisStore;
 
@@ -54,7 +52,7 @@ fn race(test: &str, url: &str, limit: &str) {
     let mut racers: Vec<_> = (0..PROCESSES)
         .map(|_| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+            command.args([&format!("race::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
             command.env("TOLLGATE_RACE", format!("{url} {prefix} {limit}"));
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
         })

@@ -1,13 +1,11 @@
 //! Directories that are refused, and the state that a directory keeps.
 
-mod common;
-
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::Directory;
+use crate::common::Directory;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tollgate::{
     Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Request, Rule,
@@ -80,7 +78,7 @@ fn a_directory_that_cannot_be_written_is_refused() {
         .args(["-rm", "sh", "-c", mount])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "a_directory_that_can_be_written_is_not_refused", "--nocapture"])
+        .args(["--exact", "directory::a_directory_that_can_be_written_is_not_refused", "--nocapture"])
         .env("TOLLGATE_DIR", dir.path())
         .output()
         .unwrap();
@@ -128,7 +126,7 @@ fn a_file_of_a_newer_version_is_refused_and_says_what_to_do() {
 #[test]
 fn a_file_of_version_1_is_read_once_and_rewritten() {
     // Pages that version 1 wrote, name and content in hexadecimal, under the seed 1, 2.
-    let written = include_str!("../../tollgate/src/memory/legacy/v1.txt");
+    let written = include_str!("../../../tollgate/src/memory/legacy/v1.txt");
     let bytes = |hex: &str| -> Vec<u8> {
         let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
         digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()

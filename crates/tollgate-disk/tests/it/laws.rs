@@ -1,12 +1,10 @@
 //! The laws on a real disk: relaxed, strict, and a store that is closed and opened again after
 //! every few requests.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::Directory;
+use crate::common::Directory;
 use tokio::sync::RwLock;
 use tollgate::{Applied, Charge, Error, Limit, MemoryStore, Op, Store, StoreError, Timestamp};
 use tollgate_disk::{DiskStore, Durability};

@@ -1,10 +1,8 @@
 //! A real server under many concurrent connections admits exactly the limit.
 
-mod common;
-
+use crate::common::{get, read, send, serve};
 use axum::Router;
 use axum::routing::get as route;
-use common::{get, read, send, serve};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};

@@ -1,10 +1,8 @@
 //! The cache of denials: Redis is not asked again until a denial could change.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Redis, direct};
+use crate::common::{Redis, direct};
 use tollgate::{
     Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Request, Rule, RuleSet, Store as _,
     Timestamp,

@@ -1,0 +1,10 @@
+//! The store on a real disk. One program: each one more would compile the same generic code
+//! again.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod crash;
+mod directory;
+mod laws;
+mod streams;

@@ -1,0 +1,15 @@
+//! The layer and its helpers, over real sockets. One program: each one more would
+//! compile the same generic code again.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/python.rs"]
+mod python;
+
+mod by_response;
+mod examples;
+mod invariants;
+mod slots;
+mod socket;
+mod structured;
+mod trust;
