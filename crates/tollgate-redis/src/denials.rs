@@ -5,7 +5,7 @@
 //! maximum age, because another process may reset the client or give units back. An operation of
 //! this process on a budget that denied invalidates the entry at once. The numbers of the limits
 //! that did not deny are those of the time when Redis decided. Limits that count denied attempts
-//! are never cached.
+//! and rules that record denied costs are never cached.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;

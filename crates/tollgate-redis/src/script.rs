@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
 use tollgate::{
-    Answer, Cause, Charge, Effect, HoldId, Limit, MAX_SPAN, OnExpiry, Op, Outcome, Overflow, Part,
+    Answer, Cause, Charge, Effect, HoldId, Key, Limit, MAX_SPAN, OnExpiry, Op, Outcome, Overflow, Part,
     StoreError, Timestamp, Until, Verdict,
 };
 
@@ -51,8 +51,6 @@ pub(crate) enum Verb {
     Try,
     /// Undo a [`Try`](Self::Try) or an [`Op::Acquire`], by its tickets.
     Undo,
-    /// Count an attempt that another slot denied, for limits that count denied attempts.
-    Refuse,
 }
 
 /// The clock that the script decides by.
@@ -75,14 +73,22 @@ pub(crate) struct ScriptCharge {
     /// The number of the rule in this request, from 1.
     pub(crate) rule: usize,
     pub(crate) shadow: bool,
+    /// The number of the budget in this request, from 1, if denied costs are recorded there.
+    pub(crate) recorded: Option<usize>,
     pub(crate) part: Part,
 }
 
 impl ScriptCharge {
-    pub(crate) fn new(prefix: &str, charge: &Charge<'_>, rule: usize) -> Self {
-        let (key, slot) = crate::key::name_of(prefix, &charge.key);
-        let Charge { limit, cost, shadow, part, .. } = *charge;
-        Self { key, slot, limit: *limit, cost, rule, shadow, part }
+    /// The charge of this index in `charges`.
+    pub(crate) fn new(prefix: &str, charges: &[Charge<'_>], index: usize) -> Self {
+        let Charge { key, limit, cost, shadow, record_denied, part, .. } = charges[index];
+        let number = |same: &dyn Fn(&Key<'_>) -> bool| {
+            charges.iter().position(|other| same(&other.key)).unwrap_or(index) + 1
+        };
+        let rule = number(&|other| other.rule() == key.rule());
+        let recorded = record_denied.then(|| number(&|other| other.same_budget(&key)));
+        let (key, slot) = crate::key::name_of(prefix, &key);
+        Self { key, slot, limit: *limit, cost, rule, shadow, recorded, part }
     }
 }
 
@@ -136,7 +142,10 @@ pub(crate) fn command(
     for charge in charges {
         let rule = i64::try_from(charge.rule).unwrap_or(i64::MAX);
         command.arg(LimitText(&charge.limit).to_string()).arg(charge.cost.min(COST_MAX));
-        command.arg(if charge.shadow { -rule } else { rule });
+        match charge.recorded {
+            Some(budget) => command.arg(format!("{rule}:{budget}")),
+            None => command.arg(if charge.shadow { -rule } else { rule }),
+        };
     }
     match verb {
         Verb::Op(Op::Block { until: Until::Date(until) }) => command.arg(micros_ceil(until)).arg(1),
@@ -174,14 +183,15 @@ pub(crate) fn probe_command(key: &str) -> Cmd {
 fn verb_name(verb: Verb) -> Result<&'static str, StoreError> {
     Ok(match verb {
         Verb::Op(op) => match op {
-            Op::Take | Op::Peek | Op::Refund | Op::Penalise | Op::Record | Op::Reset => op.verb(),
+            Op::Take | Op::Refuse | Op::Peek | Op::Refund | Op::Penalise | Op::Record | Op::Reset => {
+                op.verb()
+            }
             Op::Block { .. } | Op::Reserve { .. } | Op::Settle { .. } | Op::Renew { .. } => op.verb(),
             Op::Acquire { .. } => op.verb(),
             _ => return Err(StoreError::Unsupported { verb: op.verb() }),
         },
         Verb::Try => "try",
         Verb::Undo => "undo",
-        Verb::Refuse => "refuse",
     })
 }
 
@@ -264,6 +274,7 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
             Verb::Op(Op::Refund) => Effect::GivenBack { units },
             Verb::Op(Op::Penalise) => Effect::Drawn { units },
             Verb::Op(Op::Record) => Effect::Recorded { shortfall },
+            Verb::Op(Op::Take | Op::Refuse) | Verb::Try if held == 1 => Effect::Recorded { shortfall },
             Verb::Op(Op::Settle { .. } | Op::Renew { .. }) if held == 0 => Effect::NotReserved,
             Verb::Op(Op::Renew { .. }) => Effect::Renewed,
             Verb::Op(Op::Settle { .. }) if held == 1 => Effect::Settled { shortfall },

@@ -25,8 +25,9 @@ impl Group {
         self.charges.iter().any(|charge| !charge.shadow)
     }
 
+    /// Whether a denial may write: an attempt is counted, or a cost recorded.
     fn counts_denied(&self) -> bool {
-        self.charges.iter().any(|charge| charge.limit.counts_denied())
+        self.charges.iter().any(|charge| charge.limit.counts_denied() || charge.recorded.is_some())
     }
 
     fn denies(&self, reply: &Reply) -> bool {
@@ -131,13 +132,8 @@ async fn undo(
 
 /// The reply of a group that was not taken from, because an earlier one denied.
 async fn skip(shared: &Shared, group: &Group, now: Timestamp) -> Result<Reply, StoreError> {
-    if group.counts_denied() {
-        let refused = shared.run(Verb::Refuse, &group.charges, &[], now).await?;
-        if !overflows(&group.charges) {
-            return Ok(refused);
-        }
-    }
-    shared.run(Verb::Op(Op::Peek), &group.charges, &[], now).await
+    let op = if group.counts_denied() { Op::Refuse } else { Op::Peek };
+    shared.run(Verb::Op(op), &group.charges, &[], now).await
 }
 
 /// Merges the replies in the request's order. The nodes' clocks may differ, so all times are

@@ -227,7 +227,8 @@ impl Store for RedisStore {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let shared = &*self.shared;
         let Some(denials) = &shared.denials else { return Box::pin(shared.decide(op, charges, now)).await };
-        let request = (op == Op::Take).then(|| denials.fingerprint(charges));
+        let is_cacheable = op == Op::Take && !charges.iter().any(|charge| charge.record_denied);
+        let request = is_cacheable.then(|| denials.fingerprint(charges));
         if let Some(denied) = request.as_ref().and_then(|request| denials.find(request, now)) {
             return Ok(denied);
         }
@@ -293,11 +294,8 @@ impl Store for RedisStore {
 impl Shared {
     /// Decides in Redis.
     async fn decide(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
-        let rule_of =
-            |charge: &Charge<'_>| charges.iter().position(|other| other.key.rule() == charge.key.rule());
-        let charge =
-            |charge: &Charge<'_>| ScriptCharge::new(&self.prefix, charge, rule_of(charge).unwrap_or(0) + 1);
-        let charges: SmallVec<[ScriptCharge; 4]> = charges.iter().map(charge).collect();
+        let charges: SmallVec<[ScriptCharge; 4]> =
+            (0..charges.len()).map(|index| ScriptCharge::new(&self.prefix, charges, index)).collect();
         let first_slot = charges.first().map_or(0, |first| first.slot);
         let one_slot = charges.iter().all(|charge| charge.slot == first_slot);
         let Reply { now, answers, converted, changed, .. } = if self.cluster && !one_slot {

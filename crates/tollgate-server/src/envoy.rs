@@ -60,8 +60,6 @@ pub(crate) struct Matched {
     pub(crate) detailed: bool,
     /// Whether it is a shadow. Its rule is one too.
     pub(crate) shadow: bool,
-    /// Whether a hit beyond the limit is recorded, as the reference service does.
-    pub(crate) records_over_limit: bool,
 }
 
 /// The decision for a descriptor.

@@ -59,6 +59,7 @@ macro_rules! conformance {
             c5_reservations_live_in_the_store,
             c5_blocks_live_in_the_store,
             c7_what_was_used_is_recorded_to_the_unit,
+            c7_a_denied_cost_is_recorded_in_the_decision,
             c7_a_thousand_streams_record_what_they_used,
             c8_outcomes_of_slots_are_those_of_the_oracle,
             c8_racing_holders_never_exceed_the_limit,

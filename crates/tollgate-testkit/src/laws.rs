@@ -132,15 +132,17 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     }
 
     /// One to three rules, keyed or global, with one or two limits each; some are shadow rules,
-    /// some have a unit cost above 1.
+    /// some record denied costs, some have a unit cost above 1.
     fn any_rules(&self) -> impl Strategy<Value = Vec<Rule>> + use<S, F> {
         let limits = prop::collection::vec(any_limit(self.tick), 1..=2);
-        let rule =
-            (limits, any::<bool>(), prop_oneof![3 => Just(1_u64), 1 => 2..4_u64], prop::bool::weighted(0.25));
+        let flags = (any::<bool>(), prop::bool::weighted(0.25), prop::bool::weighted(0.25));
+        let rule = (limits, prop_oneof![3 => Just(1_u64), 1 => 2..4_u64], flags);
         prop::collection::vec(rule, 1..=3).prop_map(|rules| {
-            let build = |(index, (limits, keyed, cost, shadow)): (usize, (Vec<Limit>, bool, u64, bool))| {
+            type Drawn = (Vec<Limit>, u64, (bool, bool, bool));
+            let build = |(index, (limits, cost, (keyed, shadow, records))): (usize, Drawn)| {
                 let rule = Rule::new(&format!("rule-{index}"), limits).cost(cost);
                 let rule = if keyed { rule.key(["client"]) } else { rule };
+                let rule = if records { rule.record_denied() } else { rule };
                 if shadow { rule.shadow() } else { rule }
             };
             rules.into_iter().enumerate().map(build).collect()

@@ -65,6 +65,7 @@ pub struct Oracle {
     rules: Vec<Rule>,
     cells: HashMap<(String, usize, Vec<String>), Box<dyn Naive>>,
     tick: u64,
+    shortfall: u64,
 }
 
 impl std::fmt::Debug for Oracle {
@@ -76,8 +77,11 @@ impl std::fmt::Debug for Oracle {
 /// An operation of the oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Take the cost if it fits everywhere.
+    /// Take the cost if it fits everywhere. A rule that records denied costs records what it
+    /// denies.
     Check,
+    /// Decide as a check that something else denied.
+    Refuse,
     /// Take the cost, and a slot of each limit on concurrency, if everything fits.
     Acquire {
         /// The slot.
@@ -100,16 +104,13 @@ impl Oracle {
     /// An oracle for rules without conditions, at times that are multiples of `tick`.
     #[must_use]
     pub fn new(rules: &[Rule], tick: Duration) -> Self {
-        Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick) }
+        Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick), shortfall: 0 }
     }
 
-    /// The most units by which a record of `cost` would exceed the debt of any limit.
-    pub fn shortfall(&mut self, attributes: &[(&str, &str)], cost: u64, now: Timestamp) -> u64 {
-        let charges = self.charges(attributes, cost);
-        let lacking = charges
-            .iter()
-            .map(|(key, _, cost, _)| cost.saturating_sub(self.cells[key].recordable(now.as_nanos())));
-        lacking.max().unwrap_or(0)
+    /// The units so far that could not be recorded: of each request, the most at any limit.
+    #[must_use]
+    pub const fn shortfall(&self) -> u64 {
+        self.shortfall
     }
 
     /// Applies `verb` for a request with these attributes, and returns the outcome of each limit
@@ -125,8 +126,12 @@ impl Oracle {
         let charges = self.charges(attributes, cost);
         let fits: Vec<bool> =
             charges.iter().map(|(key, _, cost, _)| self.cells[key].fits(now, *cost)).collect();
-        let admitted = charges.iter().zip(&fits).all(|((.., shadow), fits)| *shadow || *fits);
+        let admitted =
+            verb != Verb::Refuse && charges.iter().zip(&fits).all(|((.., shadow), fits)| *shadow || *fits);
+        let mut shortfall = 0;
         for (key, limit, cost, shadow) in &charges {
+            let records =
+                self.rules.iter().any(|rule| rule.name().as_str() == key.0 && rule.records_denied());
             let same_rule = |(other, ..): &&(CellKey, Limit, u64, bool)| other.0 == key.0;
             let rule_fits = charges.iter().zip(&fits).filter(|(c, _)| same_rule(c)).all(|(_, fits)| *fits);
             let available = self.cells[key].available(now);
@@ -135,18 +140,24 @@ impl Oracle {
                 Verb::Peek => {}
                 _ if *cost == 0 => {}
                 Verb::Check if admitted && (!shadow || rule_fits) => cell.take(now, *cost),
+                Verb::Check | Verb::Refuse if !admitted && records && !shadow && !rule_fits => {
+                    shortfall = shortfall.max(record(&mut **cell, now, *cost));
+                }
                 Verb::Acquire { name, ttl } if admitted && (!shadow || rule_fits) => {
                     cell.hold(now, *cost, name, nanos(ttl));
                 }
-                Verb::Check | Verb::Acquire { .. } if limit.counts_denied() && *cost <= limit.capacity() => {
+                Verb::Check | Verb::Refuse | Verb::Acquire { .. }
+                    if limit.counts_denied() && *cost <= limit.capacity() =>
+                {
                     cell.take(now, *cost)
                 }
-                Verb::Check | Verb::Acquire { .. } => {}
+                Verb::Check | Verb::Refuse | Verb::Acquire { .. } => {}
                 Verb::Refund => cell.give(now, *cost),
                 Verb::Penalise => cell.take(now, available.min(*cost)),
-                Verb::Record => cell.take(now, cell.recordable(now).min(*cost)),
+                Verb::Record => shortfall = shortfall.max(record(&mut **cell, now, *cost)),
             }
         }
+        self.shortfall += shortfall;
         let takes = matches!(verb, Verb::Check | Verb::Acquire { .. });
         let asked =
             |(key, limit, cost, shadow)| (key, limit, if verb == Verb::Record { 0 } else { cost }, shadow);
@@ -228,6 +239,16 @@ impl Oracle {
         }
         charges
     }
+}
+
+/// Takes up to `cost`, beyond the limit up to its debt, and returns the rest.
+fn record(cell: &mut dyn Naive, now: u64, cost: u64) -> u64 {
+    let recorded = cell.recordable(now).min(cost);
+    // A window that nothing is taken from does not open.
+    if recorded > 0 {
+        cell.take(now, recorded);
+    }
+    cost - recorded
 }
 
 type CellKey = (String, usize, Vec<String>);

@@ -54,7 +54,8 @@ impl<'a> Key<'a> {
     }
 
     /// Whether both keys belong to the same budget.
-    pub(crate) fn same_budget(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn same_budget(&self, other: &Self) -> bool {
         self.rule == other.rule && self.budget == other.budget && self.subject == other.subject
     }
 

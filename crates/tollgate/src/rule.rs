@@ -69,6 +69,7 @@ pub struct Rule {
     limits: Limits,
     cost: u64,
     shadow: bool,
+    record_denied: bool,
     on_demand: bool,
     inline: bool,
     overflow: Option<RuleName>,
@@ -91,6 +92,7 @@ impl Rule {
             limits: limits.into(),
             cost: 1,
             shadow: false,
+            record_denied: false,
             on_demand: false,
             inline: false,
             overflow: None,
@@ -138,6 +140,28 @@ impl Rule {
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
+        self
+    }
+
+    /// Records the cost of a check that it denies, as [`Limiter::record`](crate::Limiter::record)
+    /// would and in the same decision: on every limit of the budget, beyond the limit up to its
+    /// [debt](crate::Limit::debt). For costs that were used before they are checked, such as those
+    /// that Envoy charges after a response. A check that only other rules deny is not recorded, and
+    /// neither are peeks, reservations and acquisitions. A shadow rule denies nothing.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, Request, Rule, RuleSet};
+    ///
+    /// let rule = Rule::new("tokens", Limit::per_hour(1000)).key(["client"]).record_denied();
+    /// let limiter = Limiter::builder(RuleSet::new([rule])?).build()?;
+    /// let decision = limiter.check(Request::client("alice").cost(1300))?;
+    /// assert!(!decision.allowed());
+    /// assert_eq!((decision.remaining(), decision.owed()), (0, 300));
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn record_denied(mut self) -> Self {
+        self.record_denied = true;
         self
     }
 
@@ -248,17 +272,23 @@ impl Rule {
         self.shadow
     }
 
+    /// Whether it records the cost of a check that it denies.
+    #[must_use]
+    pub const fn records_denied(&self) -> bool {
+        self.record_denied
+    }
+
     /// The percentage of a limit from which it warns, if it does.
     #[must_use]
     pub const fn warns_at(&self) -> Option<u8> {
         self.warn_at
     }
 
-    /// Whether its decisions need the reports of a plan: packed states do not say that a rule is a
-    /// shadow, or when it warns.
+    /// Whether its decisions need a plan: packed states do not say that a rule is a shadow or
+    /// records denied costs, or when it warns.
     #[inline]
     pub(crate) const fn needs_plan(&self) -> bool {
-        self.shadow || self.warn_at.is_some()
+        self.shadow || self.record_denied || self.warn_at.is_some()
     }
 
     /// Whether it covers only requests that name it.

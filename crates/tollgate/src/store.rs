@@ -24,9 +24,13 @@ pub use overflow::{Overflow, Part};
 ///
 /// **All or nothing.** [`Op::Take`], [`Op::Reserve`] and [`Op::Acquire`] draw on every key if every
 /// charge that is not a shadow fits, and on none otherwise. (A limit that counts denied attempts
-/// counts them, unless they can never fit.) A shadow charge is drawn if the request is admitted and
-/// all shadow charges of the same rule fit. A call has no key twice: the limiter merges such
-/// charges.
+/// counts them, unless they can never fit.) [`Op::Refuse`] draws on none. A shadow charge is drawn
+/// if the request is admitted and all shadow charges of the same rule fit. A call has no key twice:
+/// the limiter merges such charges.
+///
+/// **Denied costs.** Where a take is denied, or refused, and a charge that
+/// [records](Charge::record_denied) does not fit, the cost is recorded on every charge of its
+/// budget, in the same step and as [`Op::Record`] would.
 ///
 /// **Overflow.** Where a charge is only the first [part](Charge::part) of its cost, the charges of
 /// the rest cover what it lacks, in the same step.
@@ -140,6 +144,8 @@ pub struct Charge<'a> {
     pub cost: u64,
     /// Whether the rule is a shadow rule, which never denies.
     pub shadow: bool,
+    /// Whether the cost is recorded if a limit of the budget denies it.
+    pub record_denied: bool,
     /// The part of the cost that the limit covers.
     pub part: Part,
     /// The budget and all limits in force for it.
@@ -197,7 +203,7 @@ pub enum Effect {
         /// How many: at most as many as were left.
         units: u64,
     },
-    /// A record drew the cost.
+    /// A record drew the cost, or a denied check was [recorded](Charge::record_denied).
     Recorded {
         /// The part of the cost beyond the limit's debt, which was not drawn.
         shortfall: u64,

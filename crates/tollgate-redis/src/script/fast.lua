@@ -5,7 +5,7 @@
 --
 -- Left to the slow path: a request that is no take, has a shadow rule, costs 0 or costs more than a
 -- whole limit; a limit that is a log or a reserve, refills in steps, counts denied attempts, or
--- whose capacity and first parameter multiply to HALF_LIMIT or more; a state that has a block or
+-- whose capacity and first parameter multiply to HALF_LIMIT or more; a denial that is recorded; a state that has a block or
 -- reservations, has more in use than the limit, was written under another limit (for an inline
 -- limit: with another denominator), or is ahead of the clock; a calendar window that has to be
 -- opened.
@@ -32,7 +32,7 @@ else
   now = tonumber(ARGV[2])
 end
 
-local ordinary, admitted, charges = ARGV[1] == 'take', true, {}
+local ordinary, admitted, records, charges = ARGV[1] == 'take', true, false, {}
 for i = 1, ordinary and #KEYS or 0 do
   local limit, cost = ARGV[KEY_ARGUMENTS * i + 1], tonumber(ARGV[KEY_ARGUMENTS * i + 2])
   local kind, capacity, p1, p2, p3 = match(limit, '^([bfstw]) (%d+) (%d+) ?(%d*) ?(%d*)')
@@ -42,7 +42,9 @@ for i = 1, ordinary and #KEYS or 0 do
   end
   -- Neither counts denied attempts nor refills in steps.
   local plain = kind == 't' or kind == 'w' or (kind == 's' and p2 or p3) == '0'
-  ordinary = kind and plain and tonumber(ARGV[KEY_ARGUMENTS * i + 3]) > 0
+  local rule = ARGV[KEY_ARGUMENTS * i + 3]
+  ordinary = kind and plain and sub(rule, 1, 1) ~= '-'
+  records = records or find(rule, ':', 1, true)
   if not ordinary then
     break
   end
@@ -109,7 +111,7 @@ for i = 1, ordinary and #KEYS or 0 do
   charges[i] = { kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits }
 end
 
-if ordinary then
+if ordinary and (admitted or not records) then
   local answer = { now, 0, admitted and 1 or 0 }
   for i, charge in ipairs(charges) do
     local kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits = unpack(charge, 1, CHARGE_VALUES)

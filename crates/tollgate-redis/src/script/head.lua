@@ -2,8 +2,8 @@
 --
 -- ARGV: the operation; the time in microseconds, or empty for the server's clock; the grace in
 -- milliseconds by which a key outlives its idle time; for key i, from KEY_ARGUMENTS * i + 1 on, the
--- limit, the cost and the rule (its number, negative for a shadow rule); then the arguments of the
--- operation; where an overflow takes part, which a `+` before the operation says, the parts of all
+-- limit, the cost and the rule (its number, negative for a shadow rule; where denied costs are
+-- recorded, followed by `:` and the number of the budget); then the arguments of the operation; where an overflow takes part, which a `+` before the operation says, the parts of all
 -- keys (see overflow.lua); last, if the caller hands any in, windows of calendars in microseconds:
 -- `@day Europe/Berlin 1800 1900;…`.
 --
@@ -11,7 +11,8 @@
 -- state changed; then CHARGE_FIELDS numbers per key: the wait (0 admitted, -1 never), the remaining
 -- units, when all units are back, when more units are back, the units moved or short, whether a
 -- reservation was found (2 if it had expired), when the block ends (0 without one), and the units
--- owed. With overflow, also two numbers per key: the units drawn, and those that its overflow has
+-- owed. A take whose denied cost is recorded tells the shortfall as units, and 1 as if a
+-- reservation was found. With overflow, also two numbers per key: the units drawn, and those that its overflow has
 -- left. After `try` and `acquire`, also a ticket per key for `undo`. If a window of a calendar is
 -- missing, the reply is that calendar and the time of the window, and nothing is written.
 --

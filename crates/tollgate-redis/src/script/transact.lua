@@ -1,8 +1,8 @@
 -- The request as a whole. ARGV and the reply are described at the head of the script.
 --
 -- A denied request writes nothing, and neither does a peek. A check that the limit itself denies
--- has two exceptions: a state from a wild reading of the clock is re-based, and a state that a
--- replaced limit wrote is converted.
+-- has three exceptions: a state from a wild reading of the clock is re-based, a state that a
+-- replaced limit wrote is converted, and a denied cost is recorded if the rule says so.
 
 local op, overflows = match(ARGV[1], '^%+?(%l+)$'), sub(ARGV[1], 1, 1) == '+'
 local grace = tonumber(ARGV[3])
@@ -14,10 +14,12 @@ local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
 -- on a client and keep the limit that is stored.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'acquire' or op == 'refuse'
 
-local rules, at = {}, now
+local rules, budgets, at = {}, {}, now
 for i, key in ipairs(KEYS) do
   parts[i] = overflows and tonumber(ARGV[parts_end - #KEYS + i]) or 0
-  costs[i], rules[i] = tonumber(ARGV[KEY_ARGUMENTS * i + 2]), tonumber(ARGV[KEY_ARGUMENTS * i + 3])
+  costs[i] = tonumber(ARGV[KEY_ARGUMENTS * i + 2])
+  local rule, budget = match(ARGV[KEY_ARGUMENTS * i + 3], '^(-?%d+):?(%d*)$')
+  rules[i], budgets[i] = tonumber(rule), budget
   cells[i] = load_cell(key, ARGV[KEY_ARGUMENTS * i + 1])
   -- A late reading is decided at the time of the reading before it.
   if standing(cells[i], now) == 'late' then
@@ -89,11 +91,34 @@ local function report(views, i, cost, allowed, units, held, drawn)
   end
 end
 
--- Takes, reserves, acquires or peeks: all charges if every enforced limit has room, none otherwise.
+-- The units that a denied request records on each key: all limits of a budget of which one denied
+-- record the cost, if denied costs are recorded there. An overflow covers its part of them.
+local function recorded_units(fit)
+  local denied, asked, units = {}, costs, {}
+  for i in ipairs(cells) do
+    if not fit[i] and budgets[i] ~= '' then
+      denied[budgets[i]] = true
+    end
+  end
+  if next(denied) then
+    costs = {}
+    for i in ipairs(cells) do
+      costs[i] = denied[budgets[i]] and asked[i] or 0
+    end
+    for i in ipairs(cells) do
+      local portion = acted_portion(cells, i, now, 'record')
+      units[i] = max(portion, costs[i]) > 0 and portion or nil
+    end
+    costs = asked
+  end
+  return units
+end
+
+-- Takes, refuses, reserves, acquires or peeks: all charges if every enforced limit has room, none otherwise.
 -- A shadow rule is charged if the request is admitted and all of its limits have room.
 local function decide()
-  local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, true
-  local portions, has = {}, {}
+  local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, op ~= 'refuse'
+  local portions, has, short = {}, {}, {}
   for i, cell in ipairs(cells) do
     view(cell, ARGV[KEY_ARGUMENTS * i + 1])
   end
@@ -115,9 +140,14 @@ local function decide()
       end
     end
   end
+  local records = not admitted and (op == 'take' or op == 'try' or op == 'refuse')
+  local recorded = records and recorded_units(fit) or {}
   for i, cell in ipairs(cells) do
     tickets[i] = ''
-    if op == 'peek' or max(costs[i], portions[i]) == 0 then
+    if recorded[i] then
+      short[i] = record(cell, now, recorded[i])
+      changed[i] = short[i] < recorded[i] or (not has[i] and cell.repaired)
+    elseif op == 'peek' or max(costs[i], portions[i]) == 0 then
       -- Nothing is drawn.
     elseif not admitted or shadow_denied[rules[i]] then
       changed[i] = refuse(cell, now, costs[i]) or (not has[i] and cell.repaired)
@@ -147,13 +177,14 @@ local function decide()
     end
   end
   for i in ipairs(cells) do
-    -- After a denial the reply is that of the next peek: counting the attempt may have used up the
-    -- room of a limit.
+    -- After a denial the reply is that of the next peek: a counted attempt or a record may have used
+    -- up the room of a limit.
     local allowed = admitted and fit[i]
     if not admitted then
       allowed = fits_in_parts(cells, i, now, costs[i])
     end
-    report(cells, i, costs[i], allowed, 0, 0, admitted and portions[i] or 0)
+    local drawn = admitted and portions[i] or recorded[i] and recorded[i] - short[i] or 0
+    report(cells, i, costs[i], allowed, short[i] or 0, short[i] and 1 or 0, drawn)
     if not admitted and allowed and reservable[i] > now then
       answer[#answer - CHARGE_FIELDS + 1] = reservable[i] - now
     end
@@ -191,11 +222,8 @@ end
 local function peeked()
   local views = {}
   for i, cell in ipairs(cells) do
-    views[i] = cell
-    if op ~= 'refuse' then
-      views[i] = copy_cell(cell)
-      view(views[i], op == 'undo' and ARGV[KEY_ARGUMENTS * i + 1] or cell.limit)
-    end
+    views[i] = copy_cell(cell)
+    view(views[i], op == 'undo' and ARGV[KEY_ARGUMENTS * i + 1] or cell.limit)
   end
   return views
 end
@@ -240,9 +268,6 @@ local function act(i, cost, is_held)
       changed[i] = found
     end
     units, held = shortfall or 0, found or 0
-  elseif op == 'refuse' then
-    view(cell, limit)
-    changed[i] = refuse(cell, now, cost)
   elseif op == 'undo' then
     -- Undoes a `try` or an `acquire` whose request another slot of the cluster denied. A limit that
     -- counts denied attempts keeps the cost; a limit that has changed since the `try` does not
@@ -261,10 +286,8 @@ end
 -- Applies the operation to all cells, and then reports them.
 local function act_on_all()
   local portions, units, held, is_part_held = {}, {}, {}, {}
-  if op ~= 'refuse' then
-    for i in ipairs(cells) do
-      prepare(i)
-    end
+  for i in ipairs(cells) do
+    prepare(i)
   end
   local views, id = overflows and peeked(), op == 'settle' and ARGV[extra + 1]
   for i in ipairs(cells) do
@@ -285,7 +308,7 @@ end
 
 local tickets = {}
 local decided, problem = pcall(function()
-  if decides and op ~= 'refuse' then
+  if decides then
     tickets = decide()
   else
     act_on_all()

@@ -141,6 +141,8 @@ fn wide_limit() -> impl Strategy<Value = Limit> {
 #[derive(Clone, Debug)]
 enum Step {
     Check(u64),
+    /// Checks a request that something else denied.
+    Refuse(u64),
     Peek(u64),
     Refund(u64),
     Penalise(u64),
@@ -182,6 +184,7 @@ fn any_span() -> impl Strategy<Value = Duration> {
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => any_cost().prop_map(Step::Check),
+        1 => any_cost().prop_map(Step::Refuse),
         1 => any_cost().prop_map(Step::Peek),
         2 => any_cost().prop_map(Step::Refund),
         2 => any_cost().prop_map(Step::Penalise),
@@ -223,9 +226,10 @@ fn ordinary_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// One to three rules of one to three limits, keyed or global, some of them shadow rules, with
-/// different costs; and the same rules with other limits. The number of limits stays the same,
-/// because a store may or may not forget a limit that is absent for a while.
+/// One to three rules of one to three limits, keyed or global, some of them shadow rules, some of
+/// which record denied costs, with different costs; and the same rules with other limits. The
+/// number of limits stays the same, because a store may or may not forget a limit that is absent
+/// for a while.
 fn any_rules() -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
     let ordinary = rules_of(ordinary_limit().boxed(), 0.0);
     let slots = (1..5_u64).prop_map(Limit::concurrent);
@@ -262,16 +266,18 @@ fn with_credits(mut rules: Vec<Rule>, limits: Vec<Limit>, is_keyed: bool) -> Vec
 
 fn rules_of(limit: BoxedStrategy<Limit>, shadows: f64) -> impl Strategy<Value = (Vec<Rule>, Vec<Rule>)> {
     let limits = prop::collection::vec((limit.clone(), limit), 1..=3);
-    let rule = (limits, prop::bool::weighted(0.7), 1..4_u64, prop::bool::weighted(shadows));
+    let flags = (prop::bool::weighted(0.7), prop::bool::weighted(shadows), prop::bool::weighted(0.3));
+    let rule = (limits, 1..4_u64, flags);
     prop::collection::vec(rule, 1..=3).prop_map(|rules| {
-        let build = |(index, limits, keyed, cost, shadow): (usize, Vec<Limit>, bool, u64, bool)| {
+        let build = |index: usize, limits: Vec<Limit>, cost: u64, (keyed, shadow, records)| {
             let rule = Rule::new(&format!("rule-{index}"), limits).cost(cost);
             let rule = if keyed { rule.key(["client"]) } else { rule };
+            let rule = if records { rule.record_denied() } else { rule };
             if shadow { rule.shadow() } else { rule }
         };
-        let both = rules.into_iter().enumerate().map(|(index, (limits, keyed, cost, shadow))| {
+        let both = rules.into_iter().enumerate().map(|(index, (limits, cost, flags))| {
             let (one, other) = limits.into_iter().unzip();
-            (build((index, one, keyed, cost, shadow)), build((index, other, keyed, cost, shadow)))
+            (build(index, one, cost, flags), build(index, other, cost, flags))
         });
         both.unzip()
     })
@@ -328,6 +334,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
             let request = |cost: u64| Request::client("a").cost(cost);
             match step {
                 Step::Check(cost) => drop(run(limiter.check_async(request(cost)))),
+                Step::Refuse(cost) => drop(run(limiter.refuse_all(&[request(cost)]))),
                 Step::Peek(cost) => drop(run(limiter.peek(request(cost)))),
                 Step::Refund(cost) => drop(run(limiter.refund(request(cost)))),
                 Step::Penalise(cost) => drop(run(limiter.penalise(request(cost)))),

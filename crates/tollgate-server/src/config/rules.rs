@@ -142,6 +142,7 @@ fn rule(
     let key = section.list::<String>("key").unwrap_or_default();
     let cost = section.get_or("cost", 1);
     let shadow = section.get_or("shadow", false);
+    let record_denied = section.get_or("record_denied", false);
     let warn = section.get::<Percentage>("warn");
     let share = share(section, "share").filter(|share| *share < 1.0);
     let policy = section.choice("on_store_error", &POLICIES).map_or(context.policy, |at| at.value);
@@ -161,6 +162,9 @@ fn rule(
     }
     if shadow {
         rule = rule.shadow();
+    }
+    if record_denied {
+        rule = rule.record_denied();
     }
     if let Some(At { value: Percentage(percent), .. }) = warn {
         rule = rule.warn_at(percent);

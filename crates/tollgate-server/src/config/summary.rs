@@ -78,6 +78,9 @@ fn describe_rules(f: &mut fmt::Formatter<'_>, rules: &RuleSet) -> fmt::Result {
         if let Some(percent) = rule.warns_at() {
             writeln!(f, "  From {percent} % of a limit on, admitted requests are warned.")?;
         }
+        if rule.records_denied() && !rule.is_shadow() {
+            writeln!(f, "  A cost that it denies is recorded, up to the debt of its limits.")?;
+        }
         if rule.is_shadow() {
             writeln!(f, "  Shadow rule: it is charged and counted, and never denies.")?;
         }

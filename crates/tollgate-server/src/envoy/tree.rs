@@ -121,7 +121,6 @@ impl RateLimit {
             replaces: self.replaces.clone(),
             detailed: self.detailed,
             shadow: self.shadow,
-            records_over_limit: self.records_over_limit,
         }
     }
 }
@@ -144,6 +143,8 @@ fn rule(limited: &RateLimit, steps: &[&Descriptor], domain: &str, names: &Names)
     let attributes = attribute_names(steps.iter().map(|step| step.key.as_str()));
     let varying = attributes.into_iter().zip(steps).filter(|(_, step)| step.varies());
     let rule = Rule::new(&names.name(&path(domain, steps)), limit).key(varying.map(|(name, _)| name));
+    // A hit beyond the limit is recorded, as the reference service does.
+    let rule = if limited.records_over_limit { rule.record_denied() } else { rule };
     Some(if limited.shadow { rule.shadow() } else { rule })
 }
 

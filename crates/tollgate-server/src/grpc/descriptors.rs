@@ -142,12 +142,6 @@ impl<'a> ResolvedDescriptor<'a> {
         self.check_only
     }
 
-    /// The request whose cost is recorded if it is over its limit, as the reference service does.
-    pub(super) fn recorded_over_limit(&self) -> Option<&RequestBuf<'a>> {
-        let records = self.matched.is_some_and(|matched| matched.records_over_limit);
-        self.request().filter(|_| records && !self.check_only && !self.negative)
-    }
-
     /// The refund, if the descriptor is one.
     pub(super) fn refund(&self) -> Option<DescriptorRefund<'_, 'a>> {
         let request = self.request().filter(|_| self.negative)?;

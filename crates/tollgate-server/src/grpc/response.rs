@@ -52,13 +52,6 @@ impl<'a> ResponseBuilder<'a> {
         self.response.statuses.push(status);
     }
 
-    /// Sets the last descriptor's remaining requests to 0: its hit was recorded.
-    pub(super) fn use_up(&mut self) {
-        if let Some(status) = self.response.statuses.last_mut() {
-            status.limit_remaining = 0;
-        }
-    }
-
     /// Makes every descriptor over limit.
     pub(super) fn deny_all(&mut self) {
         self.response.overall_code = Code::OverLimit.into();

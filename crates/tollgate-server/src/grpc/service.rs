@@ -62,14 +62,10 @@ impl RateLimits {
                 }
                 Vec::new()
             }
-            // One descriptor is denied already, so none is charged.
-            _ if denied_already => {
-                let mut peeked = Vec::with_capacity(requests.len());
-                for request in requests {
-                    // No header fields: there is no time to retry at.
-                    peeked.push(self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?);
-                }
-                peeked
+            // One descriptor is denied already, so none is charged. No header fields: there is no
+            // time to retry at.
+            several if denied_already => {
+                self.app.timed(self.app.limiter.refuse_all(several)).await.map_err(refused)?
             }
             [only] => {
                 let decision = self.app.timed(self.app.limiter.check_async(*only)).await.map_err(refused)?;
@@ -88,9 +84,6 @@ impl RateLimits {
         }
         for (descriptor, decision) in descriptors.iter().zip(&decisions) {
             response.status(descriptor, decision.as_ref());
-            if self.record_over_limit(descriptor, decision.as_ref()).await {
-                response.use_up();
-            }
         }
         if settings.deny_uncovered && descriptors.iter().all(ResolvedDescriptor::is_uncovered) {
             response.deny_all();
@@ -130,21 +123,6 @@ impl RateLimits {
             });
         }
         Ok(decisions)
-    }
-
-    /// Records a hit that is over the limit of its descriptor, and returns whether it did.
-    async fn record_over_limit(
-        &self,
-        descriptor: &ResolvedDescriptor<'_>,
-        decision: Option<&Decision>,
-    ) -> bool {
-        let denied = decision.is_some_and(|decision| !decision.allowed() && !decision.degraded());
-        match descriptor.recorded_over_limit().filter(|_| denied) {
-            // A failure is logged and counted, and the response stays over limit: Envoy admits a
-            // request on an error.
-            Some(request) => self.app.timed(self.app.limiter.record(request)).await.is_ok(),
-            None => false,
-        }
     }
 }
 

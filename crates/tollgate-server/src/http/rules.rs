@@ -38,6 +38,8 @@ struct RuleAnswer {
     limits: Vec<String>,
     cost: u64,
     shadow: bool,
+    /// Whether the cost of a check that it denies is recorded.
+    record_denied: bool,
     /// The percentage of a limit from which admitted requests are warned.
     #[serde(skip_serializing_if = "Option::is_none")]
     warn: Option<u8>,
@@ -136,6 +138,7 @@ impl From<&Rule> for RuleAnswer {
             limits: rule.limits().iter().map(Limit::to_string).collect(),
             cost: rule.unit_cost(),
             shadow: rule.is_shadow(),
+            record_denied: rule.records_denied(),
             warn: rule.warns_at(),
             on_demand: rule.is_on_demand(),
             overflow: rule.overflow_rule().map(|rule| rule.as_str()),

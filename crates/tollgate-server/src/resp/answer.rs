@@ -115,7 +115,7 @@ fn write(replies: &mut Replies, numbers: &Numbers) {
 
 pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
     let overflow = rule.overflow_rule();
-    replies.map(8 + usize::from(rule.warns_at().is_some()) + usize::from(overflow.is_some()));
+    replies.map(9 + usize::from(rule.warns_at().is_some()) + usize::from(overflow.is_some()));
     replies.bulk(b"name");
     replies.bulk(rule.name().as_bytes());
     let matches: Vec<(&str, Vec<String>)> = rule.matches().collect();
@@ -142,6 +142,8 @@ pub(super) fn rule(replies: &mut Replies, rule: &Rule) {
     replies.count(rule.unit_cost());
     replies.bulk(b"shadow");
     replies.boolean(rule.is_shadow());
+    replies.bulk(b"record_denied");
+    replies.boolean(rule.records_denied());
     if let Some(percent) = rule.warns_at() {
         replies.bulk(b"warn");
         replies.count(percent.into());

@@ -41,3 +41,24 @@ fn c7_asking_with_0_is_over_limit_when_nothing_is_left_and_charges_nothing() {
     assert_eq!(both.overall_code(), Code::OverLimit);
     assert_eq!(envoy.left("llm", &other), Some(10), "b8: nothing was taken from the other");
 }
+
+#[test]
+fn c7_only_the_descriptors_that_are_over_their_limits_are_recorded() {
+    let text = format!("{BUDGETS}  - key: banned\n    rate_limit: {{unit: hour, requests_per_unit: 0}}\n");
+    let (_server, envoy) = serve(&written("over-limit-several", &text));
+    let [ann, bob] = ["ann", "bob"].map(|name| descriptor(&[("user", name)]));
+    assert!(envoy.allows("llm", &hits(&ann, 900)));
+    let both = envoy.ask("llm", &[hits(&ann, 500), hits(&bob, 500)]);
+    let left: Vec<u32> = both.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!((both.overall_code(), left), (Code::OverLimit, vec![0, 1_000]));
+    assert_eq!(envoy.left("llm", &bob), Some(1_000), "b8: nothing was taken from the other");
+    // A limit of 0 denies the request as a whole.
+    let carl = descriptor(&[("user", "carl")]);
+    assert!(envoy.allows("llm", &hits(&carl, 900)));
+    let banned = descriptor(&[("banned", "x")]);
+    let all = envoy.ask("llm", &[banned, hits(&carl, 500), hits(&bob, 500)]);
+    let left: Vec<u32> = all.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!((all.overall_code(), left), (Code::OverLimit, vec![0, 0, 1_000]));
+    assert!(!envoy.allows("llm", &hits(&carl, 0)), "400 are owed");
+    assert_eq!(envoy.left("llm", &bob), Some(1_000));
+}

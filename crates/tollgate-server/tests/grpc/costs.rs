@@ -62,3 +62,38 @@ fn c5_negative_hits_are_rejected_unless_configured_and_never_evade_a_limit() {
     );
     assert_eq!(envoy.left("edge", &bob), Some(6), "the descriptor that passes with the error was charged");
 }
+
+/// Envoy's recipe: ask with 0 before a request, and charge the cost after the response.
+#[test]
+fn c7_a_rule_that_records_denied_costs_charges_what_was_used() {
+    let (server, envoy) = server(
+        "record-denied",
+        r#"
+        [[rule]]
+        name = "tokens"
+        key = ["client"]
+        limit = ["1000/hour fixed", "5000/day fixed"]
+        record_denied = true
+        [[rule]]
+        name = "strict"
+        key = ["strict"]
+        limit = "1000/hour fixed"
+        "#,
+    );
+    let ann = client("ann");
+    assert!(envoy.allows("any", &hits(&ann, 0)), "it may start");
+    assert!(envoy.allows("any", &hits(&ann, 900)));
+    assert!(envoy.allows("any", &hits(&ann, 0)), "100 are left");
+    let over = envoy.ask("any", &[hits(&ann, 500)]);
+    assert_eq!((over.overall_code(), over.statuses[0].limit_remaining), (Code::OverLimit, 0));
+    let rate_limit = fields(&over, "ratelimit").concat();
+    assert!(rate_limit.contains(r#""tokens";r=0"#), "the numbers after the record: {rate_limit}");
+    assert!(rate_limit.contains(r#""tokens.2";r=3600"#), "the day has recorded it too: {rate_limit}");
+    assert!(!envoy.allows("any", &hits(&ann, 0)), "400 are owed");
+    assert_eq!(server.metric("tollgate_shortfall_units_total"), 0.0);
+    assert!(!envoy.allows("any", &hits(&ann, 2_000)));
+    assert_eq!(server.metric("tollgate_shortfall_units_total"), 1_400.0, "beyond one whole limit of debt");
+    let strict = descriptor(&[("strict", "ann")]);
+    assert!(envoy.allows("any", &hits(&strict, 900)) && !envoy.allows("any", &hits(&strict, 500)));
+    assert_eq!(envoy.left("any", &strict), Some(100), "b2: not recorded unless the rule says so");
+}

@@ -15,13 +15,14 @@ use crate::world::{CLIENTS, World, run, runtime};
 const THREADS: usize = 8;
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
-    /// B8. If one limit denies, no limit is charged; if none does, each is charged its rule's cost.
+    /// B8. If one limit denies, no limit is charged, except those of a rule that records what it
+    /// denied itself; if none does, each is charged its rule's cost.
     pub fn b8_all_or_nothing(&self) {
         let tick = self.tick;
         let world = self.any_rules().prop_flat_map(move |rules| (Just(rules), steps(tick, MINUTE, 40)));
         self.property(world, |(rules, steps)| {
             prop_assume!(!rules.iter().flat_map(Rule::limits).any(counts_denied));
-            let world = self.world(rules);
+            let world = self.world(rules.clone());
             for step in &steps {
                 world.clock.advance(step.wait);
                 let request = Request::client(CLIENTS[step.client]).cost(step.cost);
@@ -33,7 +34,13 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     let rule_admits =
                         before.limits().iter().filter(same_rule).all(|report| report.outcome.allowed());
                     let charged = after.allowed() && (!was.shadow || rule_admits);
-                    let cost = if charged { step.cost * was.unit_cost } else { 0 };
+                    let records = rules.iter().any(|rule| rule.name() == was.rule && rule.records_denied());
+                    let recorded = !after.allowed() && records && !was.shadow && !rule_admits;
+                    let cost = match step.cost * was.unit_cost {
+                        cost if charged => cost,
+                        cost if recorded => cost.min(was.outcome.remaining),
+                        _ => 0,
+                    };
                     prop_assert_eq!(taken, cost, "from {} of {}", was.limit, was.rule);
                 }
             }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Limit, OnExpiry, Request, Reservation, SECOND, Store};
+use tollgate::{Decision, Limit, MINUTE, OnExpiry, Report, Request, Reservation, Rule, SECOND, Store};
 
-use super::{Laws, per_client};
-use crate::world::{World, run, runtime};
+use super::{Laws, counts_denied, per_client};
+use crate::world::{CLIENTS, World, run, runtime};
+use crate::{any_limit, steps};
 
 /// The streams of the law below: 10 threads open 100 each, over 10 budgets.
 const THREADS: usize = 10;
@@ -97,6 +98,48 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 let owed = used.saturating_sub(limit.capacity());
                 prop_assert_eq!((decision.remaining(), decision.owed()), (left, owed), "{:?}", spend);
                 prop_assert_eq!(decision.allowed(), owed == 0);
+            }
+            Ok(())
+        });
+    }
+
+    /// C7. A rule that records denied costs is left as by a check that it denied and a record of
+    /// the same cost: on all of its limits and its overflow, and on no other rule. The answer is
+    /// that of the next peek.
+    pub fn c7_a_denied_cost_is_recorded_in_the_decision(&self) {
+        let tick = self.tick;
+        let limits = prop::collection::vec(any_limit(tick), 1..=2);
+        let script = (limits, prop::option::of(any_limit(tick)), any_limit(tick), 1..3_u64);
+        let script = (script, steps(tick, MINUTE, 40));
+        self.property(script, |((limits, credits, guard, cost), steps)| {
+            prop_assume!(!limits.iter().chain(&credits).chain([&guard]).any(counts_denied));
+            let rules = |records: bool| {
+                let plan = Rule::new("plan", limits.clone()).key(["client"]).cost(cost);
+                let plan = if credits.is_some() { plan.overflow("credits") } else { plan };
+                let plan = if records { plan.record_denied() } else { plan };
+                let credits = credits.map(|limit| Rule::new("credits", limit).key(["client"]));
+                [plan, Rule::new("guard", guard)].into_iter().chain(credits)
+            };
+            let (recording, plain) = (self.world(rules(true)), self.world(rules(false)));
+            for step in &steps {
+                recording.clock.advance(step.wait);
+                plain.clock.advance(step.wait);
+                let request = Request::client(CLIENTS[step.client]).cost(step.cost);
+                let (got, decision) = (recording.check(request), plain.check(request));
+                prop_assert_eq!(got.allowed(), decision.allowed());
+                let denies = |report: &Report| *report.rule == *"plan" && !report.outcome.allowed();
+                if decision.limits().iter().any(denies) {
+                    run(plain.limiter.record(request.only("plan"))).expect("the store records");
+                }
+                let expected = plain.peek(request);
+                prop_assert_eq!(&recording.peek(request), &expected);
+                prop_assert_eq!(recording.limiter.stats().shortfall, plain.limiter.stats().shortfall);
+                if !got.allowed() {
+                    let outcomes = |decision: &Decision| {
+                        decision.limits().iter().map(|it| it.outcome).collect::<Vec<_>>()
+                    };
+                    prop_assert_eq!(outcomes(&got), outcomes(&expected));
+                }
             }
             Ok(())
         });

@@ -19,6 +19,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         let tick = self.tick;
         let verb = prop_oneof![
             8 => Just(Verb::Check),
+            1 => Just(Verb::Refuse),
             1 => Just(Verb::Peek),
             1 => Just(Verb::Refund),
             1 => Just(Verb::Penalise),
@@ -39,10 +40,13 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 world.clock.advance(step.wait);
                 let client = CLIENTS[step.client];
                 let request = Request::client(client).cost(step.cost);
-                let shortfall = oracle.shortfall(&[("client", client)], step.cost, world.now());
+                let before = oracle.shortfall();
                 let expected = oracle.ask(verb, &[("client", client)], step.cost, world.now());
                 let decision = match verb {
                     Verb::Check => world.check(request),
+                    Verb::Refuse => {
+                        run(world.limiter.refuse_all(&[request])).expect("the store refuses").remove(0)
+                    }
                     Verb::Refund => {
                         run(world.limiter.refund(request)).expect("the store refunds");
                         world.peek(request)
@@ -53,7 +57,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     }
                     Verb::Record => {
                         let recorded = run(world.limiter.record(request)).expect("the store records");
-                        prop_assert_eq!(recorded.shortfall(), shortfall);
+                        prop_assert_eq!(recorded.shortfall(), oracle.shortfall() - before);
                         recorded.decision().clone()
                     }
                     Verb::Peek | Verb::Acquire { .. } => world.peek(request),
@@ -71,6 +75,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                 let admitted =
                     decision.limits().iter().all(|report| report.shadow || report.outcome.allowed());
                 prop_assert_eq!(decision.allowed(), admitted);
+                prop_assert_eq!(world.limiter.stats().shortfall, oracle.shortfall());
             }
             Ok(())
         });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::{Limit, Timestamp};
 
-use super::{Expected, Naive, Verb, first_time, first_time_of, naive};
+use super::{Expected, Naive, Verb, first_time, first_time_of, naive, record};
 
 /// The limits of a rule and their histories.
 type Budget = Vec<(Limit, Box<dyn Naive>)>;
@@ -70,6 +70,7 @@ impl Pair {
                 }
             }
             Verb::Penalise => unreachable!("a penalty reaches the plan alone"),
+            Verb::Refuse => unreachable!("the laws of overflows refuse nothing"),
             Verb::Acquire { .. } => unreachable!("a slot is no unit that an overflow lends"),
         };
         let drawn = |cell: &dyn Naive, units: u64| match verb {
@@ -152,13 +153,7 @@ fn move_units(verb: Verb, cell: &mut dyn Naive, units: u64, now: u64) {
         _ if units == 0 => {}
         Verb::Check => cell.take(now, units),
         Verb::Refund => cell.give(now, units),
-        Verb::Record => {
-            // A window that nothing is taken from does not open.
-            let recorded = cell.recordable(now).min(units);
-            if recorded > 0 {
-                cell.take(now, recorded);
-            }
-        }
-        Verb::Peek | Verb::Penalise | Verb::Acquire { .. } => {}
+        Verb::Record => _ = record(cell, now, units),
+        Verb::Peek | Verb::Refuse | Verb::Penalise | Verb::Acquire { .. } => {}
     }
 }

@@ -13,7 +13,7 @@ fn one(cell: &mut Cell, op: Op, limit: &Limit, cost: u64, now: Timestamp) -> Ans
     let rule = RuleName::intern("r");
     let key = Key::new(rule, Budget::Rule, 0, b"");
     let tag = Tag::new(rule, Budget::Rule, (*limit).into(), 1);
-    let charge = Charge { key, limit, cost, shadow: false, part: Part::Whole, tag };
+    let charge = Charge { key, limit, cost, shadow: false, record_denied: false, part: Part::Whole, tag };
     transact(op, &[charge], std::slice::from_mut(cell), now, now).applied.answers[0]
 }
 

@@ -9,8 +9,10 @@ use crate::meter::{MeterView, RawOutcome, Skew};
 use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Overflow, Part};
 use crate::{Limit, Timestamp, Verdict};
 
+mod denied;
 mod overflow;
 
+use denied::{record, recorded_units, refuse};
 use overflow::{Parts, act_on_parts};
 
 /// The result of a request, and which of its cells to write.
@@ -28,9 +30,9 @@ pub struct Transaction {
 /// `cells` are the cells of `charges`, one each, in order. No key occurs twice: the limiter merges
 /// duplicates. The cell of a new key is [`Cell::new`] of the charge's limit.
 ///
-/// A denied request and a peek write nothing. There are two exceptions, both for a check that the
-/// limit itself denies: a state from a wild reading of the clock is re-based, and a state that a
-/// replaced limit wrote is converted.
+/// A denied request and a peek write nothing. There are three exceptions, all for a check that the
+/// limit itself denies: a state from a wild reading of the clock is re-based, a state that a
+/// replaced limit wrote is converted, and a [denied cost](Charge::record_denied) is recorded.
 ///
 /// `now` is the reading of the clock. `newest` is the newest reading that the store has seen, if
 /// the store keeps it and `now` may merely have come late; otherwise pass `now`.
@@ -91,7 +93,9 @@ pub fn transact(
         late.map(|cell| cell.meter.written_at()).fold(now, Timestamp::max)
     });
     match op {
-        Op::Take | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => decide(op, charges, cells, now, at),
+        Op::Take | Op::Refuse | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => {
+            decide(op, charges, cells, now, at)
+        }
         _ => {
             let overflows = charges.iter().any(|charge| charge.part != Part::Whole);
             let (answers, changed) = if overflows {
@@ -181,6 +185,16 @@ impl<'a> CellView<'a> {
         at.max(self.cell.block.until.as_nanos())
     }
 
+    /// When one more reservation of `units` can be made; for other verbs, now.
+    fn reservable_at(&self, op: Op, units: u64) -> Timestamp {
+        match op {
+            Op::Reserve { holder, .. } if units > 0 && !self.cell.limit().is_concurrent() => {
+                self.cell.reservable_at(holder, self.now)
+            }
+            _ => self.now,
+        }
+    }
+
     fn answer(&self, cost: u64, allowed: bool) -> Answer {
         let numbers = (self.available(), self.cell.meter.limit().capacity());
         let raw = RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units));
@@ -191,7 +205,7 @@ impl<'a> CellView<'a> {
     }
 }
 
-/// Take, reserve, acquire and peek: all or nothing.
+/// Take, refuse, reserve, acquire and peek: all or nothing.
 fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at: Timestamp) -> Transaction {
     let mut views: SmallVec<[CellView<'_>; 4]> = charges
         .iter()
@@ -200,58 +214,53 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
         .collect();
     let parts = Parts { charges, views: &views };
     let portions: SmallVec<[u64; 4]> = charges.iter().map(|charge| parts.portion(charge)).collect();
-    // When one more reservation can be made; for other verbs, now.
-    let reservable_at = |view: &CellView<'_>, portion: u64| match op {
-        Op::Reserve { holder, .. } if portion > 0 && !view.cell.limit().is_concurrent() => {
-            view.cell.reservable_at(holder, at)
-        }
-        _ => at,
-    };
     let fits: SmallVec<[bool; 4]> = views
         .iter()
         .zip(charges)
         .zip(&portions)
         .map(|((view, charge), portion)| {
-            parts.fits(charge, view, charge.cost) && reservable_at(view, *portion) <= at
+            parts.fits(charge, view, charge.cost) && view.reservable_at(op, *portion) <= at
         })
         .collect();
     let both = || charges.iter().zip(&fits);
-    let admitted = both().all(|(charge, fits)| charge.shadow || *fits);
-    let mut converted = 0_u64;
-    let changed: SmallVec<[bool; 4]> = views
+    let admitted = op != Op::Refuse && both().all(|(charge, fits)| charge.shadow || *fits);
+    let recorded = recorded_units(op, admitted, &parts, &fits);
+    let mut changed: SmallVec<[bool; 4]> = views
         .iter_mut()
-        .zip(both().zip(&portions))
-        .map(|(view, ((charge, fits), portion))| {
+        .zip(both().zip(&portions).zip(&recorded))
+        .map(|(view, (((charge, fits), portion), recorded))| {
             let of_rule = |(other, _): &(&Charge<'_>, &bool)| other.key.rule() == charge.key.rule();
             let drawn = admitted && (!charge.shadow || both().filter(of_rule).all(|(_, fits)| *fits));
             // Whether this limit by itself has enough.
             let has = if charge.part == Part::Whole { *fits } else { view.fits(charge.cost.max(*portion)) };
-            let changed = match op {
+            match op {
                 Op::Peek => false,
                 _ if drawn && *portion > 0 => draw(op, view, *portion),
                 _ if charge.cost.max(*portion) == 0 => false,
-                // An overflow covers all of the cost.
-                _ if drawn => !has && view.repairs,
+                // An overflow covers all of the cost, or a denied cost is recorded instead.
+                _ if drawn || recorded.is_some() => !has && view.repairs,
                 _ => refuse(view, charge.cost, has),
-            };
-            converted = converted.saturating_add(u64::from(changed && view.converted));
-            changed
+            }
         })
         .collect();
+    let effects = record(&recorded, &mut views, &mut changed);
+    let converted = views.iter().zip(&changed).map(|(view, changed)| u64::from(*changed && view.converted));
+    let converted = converted.sum();
     let parts = Parts { charges, views: &views };
-    let answer = |(((view, charge), fits), portion): (((&CellView<'_>, &Charge<'_>), &bool), &u64)| {
-        // After a denial each limit answers as a peek would next: a counted attempt may have used
-        // up its units.
+    let answers = views.iter().zip(charges).zip(&fits).zip(portions.iter().zip(&effects));
+    let answers = answers.map(|(((view, charge), fits), (portion, (effect, recorded)))| {
+        // After a denial each limit answers as a peek would next: a counted attempt or a record may
+        // have used up its units.
         let allowed = if admitted { *fits } else { parts.fits(charge, view, charge.cost) };
-        let drawn = if admitted { *portion } else { 0 };
+        let drawn = if admitted { *portion } else { *recorded };
         let mut answer = parts.answer(charge, view, charge.cost, allowed, drawn);
-        let reservable_at = reservable_at(view, *portion);
+        let reservable_at = view.reservable_at(op, *portion);
         if !admitted && answer.outcome.allowed() && reservable_at > at {
             answer.outcome.verdict = Verdict::Denied { retry_after: reservable_at.since(at) };
         }
-        answer
-    };
-    let answers = views.iter().zip(charges).zip(&fits).zip(&portions).map(answer).collect();
+        Answer { effect: *effect, ..answer }
+    });
+    let answers = answers.collect();
     let kept: SmallVec<[Option<Cell>; 4]> = views
         .into_iter()
         .zip(&changed)
@@ -283,14 +292,6 @@ fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
         _ => view.cell.to_mut().meter.take(now, units),
     }
     true
-}
-
-/// Writes what a denial writes: an attempt, if the limit counts denied attempts, and a repair, if
-/// this limit denied. Returns whether there was either.
-fn refuse(view: &mut CellView<'_>, cost: u64, fits: bool) -> bool {
-    let counts = view.cell.limit().counts_denied() && !view.behind && !view.rebased;
-    let counted = counts && view.cell.to_mut().meter.refuse(view.now, cost);
-    counted || (!fits && view.repairs)
 }
 
 /// A cell as an operation that keeps its limit sees it.
@@ -334,7 +335,9 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
         Op::Settle { hold } => cell.settle(hold, now, charge.cost),
         Op::Renew { hold, ttl } if cell.renew(hold, now, ttl) => Effect::Renewed,
         Op::Renew { .. } => Effect::NotReserved,
-        Op::Reset | Op::Take | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => Effect::None,
+        Op::Reset => Effect::None,
+        // Decided by `decide`.
+        Op::Take | Op::Refuse | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => Effect::None,
     };
     let holds = matches!(effect, Effect::Settled { .. } | Effect::SettledLate { .. } | Effect::Renewed);
     let changed = holds || matches!(op, Op::Reset | Op::Block { .. }) || cell.meter != before;

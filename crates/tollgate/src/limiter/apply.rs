@@ -87,7 +87,9 @@ impl<S: Store> Shared<S> {
         now: Timestamp,
     ) -> Result<Decision, Error> {
         match applied {
-            Ok(Applied { now, answers, converted, .. }) => {
+            Ok(applied) => {
+                self.count_shortfall(&applied);
+                let Applied { now, answers, converted, .. } = applied;
                 if converted > 0 {
                     self.converted.fetch_add(converted, Ordering::Relaxed);
                 }

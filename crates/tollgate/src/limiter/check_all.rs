@@ -58,6 +58,32 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// As [`check_async`](Self::check_async), if any request cannot be counted.
     pub async fn check_all<R: AsRequest>(&self, requests: &[R]) -> Result<AllOrNothing, Error> {
+        let (whole, each) = self.decide_all(Op::Take, requests).await?;
+        self.shared.count(&whole, &self.shared.rules.load());
+        for request in requests {
+            self.shared.notify(request, &whole);
+        }
+        Ok(AllOrNothing { whole, each })
+    }
+
+    /// Returns the decision that each request would get alone, in order, where something else has
+    /// denied them all. Nothing is taken. Attempts are counted and denied costs recorded as by
+    /// [`check_all`](Self::check_all), for limits that
+    /// [count](crate::Limit::counting_denied) and rules that [record](crate::Rule::record_denied)
+    /// them.
+    ///
+    /// # Errors
+    /// As [`check_all`](Self::check_all).
+    pub async fn refuse_all<R: AsRequest>(&self, requests: &[R]) -> Result<Vec<Decision>, Error> {
+        self.decide_all(Op::Refuse, requests).await.map(|(_, each)| each)
+    }
+
+    /// The decision on all requests, and on each.
+    async fn decide_all<R: AsRequest>(
+        &self,
+        op: Op,
+        requests: &[R],
+    ) -> Result<(Decision, Vec<Decision>), Error> {
         let shared = &*self.shared;
         let (mut plan, mut parts) = (Plan::empty(), Vec::<Range<usize>>::with_capacity(requests.len()));
         {
@@ -71,19 +97,12 @@ impl<S: Store> Limiter<S> {
             }
         }
         plan.without_slots()?;
-        let now = shared.clock.now();
-        let applied = shared.apply(Op::Take, &plan.charges(1), now).await;
-        let decision = shared.decided(applied, Op::Take, &plan, 1, now)?;
-        let (each, whole) = if plan.is_empty() {
-            (vec![decision.clone(); requests.len()], decision)
-        } else {
-            split(&decision, &plan, &parts)
-        };
-        shared.count(&whole, &shared.rules.load());
-        for request in requests {
-            shared.notify(request, &whole);
+        let decision = shared.decide(op, &plan, 1, shared.clock.now()).await?;
+        if plan.is_empty() {
+            return Ok((decision.clone(), vec![decision; requests.len()]));
         }
-        Ok(AllOrNothing { whole, each })
+        let (each, whole) = split(&decision, &plan, &parts);
+        Ok((whole, each))
     }
 }
 

@@ -93,8 +93,9 @@ impl<S> Shared<S> {
             .zip(&charges)
             .zip(&local)
             .filter(|((charge, _), _)| charge.policy == FailurePolicy::Local);
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            local.map(|((_, charge), (limit, tag))| Charge { limit, tag: *tag, ..*charge }).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = local
+            .map(|((_, charge), (limit, tag))| Charge { limit, tag: *tag, record_denied: false, ..*charge })
+            .collect();
         let op = match op {
             _ if closed => Op::Peek,
             // A local reservation would never be settled: an admitted cost is taken.

@@ -36,6 +36,7 @@ pub(crate) struct PlannedCharge {
     /// where several requests are decided as one.
     multiplier: u64,
     pub(crate) shadow: bool,
+    record_denied: bool,
     warn_at: Option<u8>,
     pub(crate) policy: FailurePolicy,
     pub(crate) part: Part,
@@ -87,6 +88,8 @@ impl Plan {
                 inline: None,
                 multiplier: multiplier.saturating_mul(rule.unit_cost()),
                 shadow: rule.is_shadow(),
+                // A shadow rule denies nothing.
+                record_denied: rule.records_denied() && !rule.is_shadow(),
                 warn_at: rule.warns_at(),
                 policy: rule.failure_policy(),
                 part: Part::Whole,
@@ -252,6 +255,7 @@ impl Plan {
             // One slot, whatever the cost.
             cost: if limit.is_concurrent() { 1 } else { cost.saturating_mul(charge.multiplier) },
             shadow: charge.shadow,
+            record_denied: charge.record_denied,
             // A slot is no unit that an overflow could lend.
             part: if limit.is_concurrent() { Part::Whole } else { charge.part },
             tag: charge.tag,

@@ -68,7 +68,9 @@ impl<S: Store> Shared<S> {
     /// them.
     pub(super) fn count_shortfall(&self, applied: &Applied) -> u64 {
         let shortfall = applied.answers.iter().map(|answer| answer.effect.shortfall()).max().unwrap_or(0);
-        self.shortfall.fetch_add(shortfall, Ordering::Relaxed);
+        if shortfall > 0 {
+            self.shortfall.fetch_add(shortfall, Ordering::Relaxed);
+        }
         shortfall
     }
 }

@@ -311,9 +311,9 @@ fn drop_surplus_cells(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) 
     }
 }
 
-/// Whether `op` takes, reserves or peeks: a new key without room is then denied or pooled.
+/// Whether `op` decides a request: a new key without room is then denied or pooled.
 const fn is_decided(op: Op) -> bool {
-    matches!(op, Op::Take | Op::Peek | Op::Reserve { .. } | Op::Acquire { .. })
+    matches!(op, Op::Take | Op::Refuse | Op::Peek | Op::Reserve { .. } | Op::Acquire { .. })
 }
 
 /// Whether `op` may create a key; `None` if it only reads.
@@ -324,7 +324,7 @@ fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
         Op::Settle { .. } => Some(group.draws_first() || group.only_lends()),
         Op::Refund | Op::Reset | Op::Renew { .. } => Some(false),
         Op::Block { until: Until::Date(until) } => Some(until > now),
-        Op::Block { .. } | Op::Take | Op::Penalise | Op::Record => Some(true),
+        Op::Block { .. } | Op::Take | Op::Refuse | Op::Penalise | Op::Record => Some(true),
         Op::Reserve { .. } | Op::Acquire { .. } => Some(true),
     }
 }

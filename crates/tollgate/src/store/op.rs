@@ -13,6 +13,9 @@ pub enum Op {
     Take,
     /// Answer as [`Take`](Self::Take) would, changing nothing.
     Peek,
+    /// Answer as [`Take`](Self::Take) would if something else denied the request: draw nothing,
+    /// count the attempt and record denied costs.
+    Refuse,
     /// Give back up to the cost, the most recently drawn first, never beyond the limit.
     Refund,
     /// Draw up to the cost, stopping at empty.
@@ -73,6 +76,7 @@ impl Op {
         match self {
             Self::Take => "take",
             Self::Peek => "peek",
+            Self::Refuse => "refuse",
             Self::Refund => "refund",
             Self::Penalise => "penalise",
             Self::Record => "record",

@@ -21,14 +21,16 @@ pub enum Overflow {
     None,
     /// The limit belongs to a rule that has an [overflow](crate::Rule::overflow).
     From {
-        /// Units drawn on the limit, or that a peek would draw: 0 if the request is denied.
+        /// Units drawn on the limit, or that a peek would draw: 0 if the request is denied and not
+        /// recorded.
         drawn: u64,
         /// Units that the overflow has left besides.
         lent: u64,
     },
     /// The limit belongs to the overflow of another rule.
     Into {
-        /// Units drawn on the limit, or that a peek would draw: 0 if the request is denied.
+        /// Units drawn on the limit, or that a peek would draw: 0 if the request is denied and not
+        /// recorded.
         drawn: u64,
     },
 }

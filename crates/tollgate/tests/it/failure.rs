@@ -165,3 +165,18 @@ fn e2_a_plain_counter_refuses_unsupported_limits_and_verbs() {
     assert!(block_on(limiter.check_async("a")).unwrap().allowed());
     assert_eq!(block_on(limiter.refund("a")), Err(Error::Unsupported { verb: "refund" }));
 }
+
+#[test]
+fn c7_a_degraded_denial_records_nothing() {
+    let (limiter, store, ..) = limiter([rule(FailurePolicy::Local).record_denied()]);
+    store.set(Fault::Fail);
+    let cost = |cost| Request::client("a").cost(cost);
+    for _ in 0..3 {
+        let denied = block_on(limiter.check_async(cost(4))).unwrap();
+        assert!(!denied.allowed() && denied.degraded());
+        assert_eq!((denied.remaining(), denied.owed()), (3, 0), "a share of 0.3, untouched");
+    }
+    assert!(block_on(limiter.refuse_all(&[cost(4)])).unwrap()[0].degraded());
+    assert!(block_on(limiter.check_async(cost(3))).unwrap().allowed());
+    assert_eq!(limiter.stats().shortfall, 0);
+}

@@ -217,19 +217,23 @@ fn portions(
     let views: SmallVec<[CellView<'_>; 4]> =
         seen.iter().map(|cell| CellView::new(cell, &cell.limit(), reading, now)).collect();
     let parts = Parts { charges, views: &views };
-    let portion = |charge: &Charge<'_>| match (charge.part, op) {
-        (Part::First(number), Op::Refund) => charge.cost.saturating_sub(parts.given_back_first(number)),
-        (Part::Rest(number), Op::Refund) => parts.given_back(number),
-        (Part::First(number), Op::Record | Op::Settle { .. }) => {
-            charge.cost.saturating_sub(parts.spent(op, number))
-        }
-        (Part::Rest(number), Op::Record | Op::Settle { .. }) => parts.spent(op, number),
-        _ => charge.cost,
-    };
-    charges.iter().map(portion).collect()
+    charges.iter().map(|charge| parts.used_portion(op, charge)).collect()
 }
 
 impl Parts<'_, '_> {
+    /// The part of a cost that a charge covers, of a cost that was used or is given back.
+    pub(super) fn used_portion(&self, op: Op, charge: &Charge<'_>) -> u64 {
+        match (charge.part, op) {
+            (Part::First(number), Op::Refund) => charge.cost.saturating_sub(self.given_back_first(number)),
+            (Part::Rest(number), Op::Refund) => self.given_back(number),
+            (Part::First(number), Op::Record | Op::Settle { .. }) => {
+                charge.cost.saturating_sub(self.spent(op, number))
+            }
+            (Part::Rest(number), Op::Record | Op::Settle { .. }) => self.spent(op, number),
+            _ => charge.cost,
+        }
+    }
+
     /// Units that an overflow covers of a cost that was used. A reservation keeps its rule's units
     /// first. What it lacks is drawn on the rule, then on the overflow, and the rest is owed by the
     /// rule. Blocks deny nothing here.
