@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate::{Cause, Decision, Report, Timestamp};
+use tollgate::{Cause, Decision, Report, Summary, Timestamp};
 
 use crate::Headers;
-use crate::headers::{enforcing, policy_name};
+use crate::headers::{for_each_enforcing, policy_name};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
@@ -55,17 +55,18 @@ pub struct Numbers {
 
 impl From<&Decision> for Numbers {
     fn from(decision: &Decision) -> Self {
-        let limited = decision.deciding().is_some();
+        let Summary { verdict, remaining, deciding } = decision.summary();
         let until = blocked_until(decision.cause());
-        let remaining = limited.then(|| decision.remaining());
+        let remaining = deciding.map(|_| remaining);
+        let reset_at = deciding.map_or(decision.now(), |report| report.outcome.reset_at);
         Self {
             allowed: decision.allowed(),
             remaining,
             owed: if remaining == Some(0) { decision.owed() } else { 0 },
-            reset_at: decision.reset_at().as_millis_ceil(),
-            limit: limited.then(|| decision.limit()),
-            retry_after_ms: decision.retry_after().map(millis_ceil),
-            rule: decision.rule().map(|rule| rule.as_str()),
+            reset_at: reset_at.as_millis_ceil(),
+            limit: deciding.map(|report| report.limit.capacity()),
+            retry_after_ms: verdict.retry_after().map(millis_ceil),
+            rule: deciding.map(|report| report.rule.as_str()),
             degraded: decision.degraded(),
             warning: decision.warnings().iter().filter_map(Report::warning).max(),
             blocked: until.is_some(),
@@ -247,10 +248,13 @@ fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> 
         let detail = format!("rate limit exceeded; window resets at {reset_at}");
         (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail)
     };
-    let violated = enforcing(decision).into_iter().filter(|report| !report.outcome.allowed());
-    let members =
-        Denied { numbers, violated_policies: violated.map(|report| policy_name(&report)).collect() };
-    Problem::new(status, kind, detail, members)
+    let mut violated_policies = Vec::new();
+    for_each_enforcing(decision, |report| {
+        if !report.outcome.allowed() {
+            violated_policies.push(policy_name(report));
+        }
+    });
+    Problem::new(status, kind, detail, Denied { numbers, violated_policies })
 }
 
 fn with_headers(mut response: Response<Bytes>, decision: &Decision, headers: &Headers) -> Response<Bytes> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
-use tollgate::{Decision, MAX_COUNT, Overflow, Report, Reports};
+use tollgate::{Decision, MAX_COUNT, Overflow, Report};
 
 /// The field with what remains of each limit ([`HeaderStyle::Standard`]).
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -103,7 +103,7 @@ impl Headers {
 
     fn write_standard(&self, decision: &Decision, headers: &mut HeaderMap) {
         let (mut policies, mut left) = (Members::default(), Members::default());
-        for report in &enforcing(decision) {
+        for_each_enforcing(decision, |report| {
             policies.member(report);
             policies.integer(b";q=", report.limit.capacity());
             // Slots come back when they are released, not after a window.
@@ -118,7 +118,7 @@ impl Headers {
             left.member(report);
             left.integer(b";r=", report.outcome.remaining);
             left.integer(b";t=", seconds_until_growth(decision, report));
-        }
+        });
         policies.append(RATELIMIT_POLICY, headers);
         left.append(RATELIMIT, headers);
     }
@@ -146,12 +146,15 @@ impl Members {
         }
     }
 
-    fn integer(&mut self, key: &[u8], value: u64) {
+    /// A parameter with a key such as `;q=`.
+    #[inline]
+    fn integer(&mut self, key: &[u8; 3], value: u64) {
         self.0.extend_from_slice(key);
         self.number(value);
     }
 
     /// Counts and times are below 10^15, the bound of an integer in a structured field.
+    #[inline]
     fn number(&mut self, value: u64) {
         self.0.extend_from_slice(itoa::Buffer::new().format(value.min(MAX_COUNT)).as_bytes());
     }
@@ -246,25 +249,20 @@ pub fn policy_name(report: &Report) -> String {
     }
 }
 
-/// The limits that enforce, each name once: of several budgets under one limit, the budget with the
-/// least remaining.
-pub(crate) fn enforcing(decision: &Decision) -> Reports {
-    let limits = decision.limits();
-    if let [report] = limits.as_slice()
-        && !report.shadow
-    {
-        return limits;
-    }
-    let has_least_left = |(index, report): &(usize, &Report)| {
-        let left = |(index, report): (usize, &Report)| (report.outcome.remaining, index);
-        let mut same = limits
-            .iter()
-            .enumerate()
-            .filter(|(_, other)| !other.shadow && other.index == report.index && other.rule == report.rule);
-        same.all(|other| left((*index, report)) <= left(other))
-    };
-    let enforcing = limits.iter().enumerate().filter(|(_, report)| !report.shadow);
-    enforcing.filter(has_least_left).map(|(_, report)| *report).collect()
+/// Calls `f` with the limits that enforce, each name once: of several budgets under one limit, the
+/// budget with the least remaining.
+pub(crate) fn for_each_enforcing(decision: &Decision, mut f: impl FnMut(&Report)) {
+    decision.with_limits(|limits| {
+        let enforcing = || limits.iter().enumerate().filter(|(_, report)| !report.shadow);
+        for (index, report) in enforcing() {
+            let is_same = |other: &Report| other.index == report.index && other.rule == report.rule;
+            let left = |index: usize, report: &Report| (report.outcome.remaining, index);
+            let mut same = enforcing().filter(|(_, other)| is_same(other));
+            if same.all(|(at, other)| left(index, report) <= left(at, other)) {
+                f(report);
+            }
+        }
+    });
 }
 
 /// The time in which the whole limit comes back; of a calendar window, the length of this one.

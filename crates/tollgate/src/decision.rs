@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use crate::rule::Tag;
 use crate::store::{Cause, Overflow};
-use crate::{RuleName, Timestamp, Verdict};
+use crate::{Meter, RuleName, Timestamp, Verdict};
 
 mod report;
 mod states;
 
 use report::summarise;
 pub use report::{Report, Reports, Summary};
+use states::report;
 pub(crate) use states::{States, StatesBuilder, TAGS_MAX, WORDS_MAX, words_of};
 
 /// The answer to a request, with the numbers of every limit that covered it.
@@ -105,7 +106,7 @@ impl Decision {
     pub fn summary(&self) -> Summary {
         match &self.detail {
             Detail::Reports(reported) => reported.0,
-            Detail::Word(..) | Detail::States(_) => summarise(&self.limits()),
+            Detail::Word(..) | Detail::States(_) => self.with_limits(summarise),
         }
     }
 
@@ -134,8 +135,10 @@ impl Decision {
     /// paid off.
     #[must_use]
     pub fn owed(&self) -> u64 {
-        let enforcing = self.limits().into_iter().filter(|report| !report.shadow);
-        enforcing.map(|report| report.outcome.owed).max().unwrap_or(0)
+        self.with_limits(|limits| {
+            let enforcing = limits.iter().filter(|report| !report.shadow);
+            enforcing.map(|report| report.outcome.owed).max().unwrap_or(0)
+        })
     }
 
     /// The capacity of the deciding limit. [`u64::MAX`] if no limit enforces anything.
@@ -166,13 +169,30 @@ impl Decision {
     /// The outcomes of all limits that cover the request, in the order of the rules.
     #[must_use]
     pub fn limits(&self) -> Reports {
+        self.with_limits(Reports::from_slice)
+    }
+
+    /// Calls `f` with the outcomes of all limits that cover the request, in the order of the rules:
+    /// [`limits`](Self::limits), borrowed.
+    pub fn with_limits<R>(&self, f: impl FnOnce(&[Report]) -> R) -> R {
         match &self.detail {
-            Detail::Reports(reported) => reported.1.clone(),
-            Detail::Word(tag, word) => {
-                States::new([(*tag, &[*word])].into_iter()).reports(self.now, self.cost, self.allowed)
-            }
-            Detail::States(states) => states.reports(self.now, self.cost, self.allowed),
+            Detail::Reports(reported) => f(&reported.1),
+            Detail::Word(tag, word) => match tag.limits.first() {
+                Some(limit) => {
+                    let meter = Meter::load(*limit, &[*word]);
+                    f(&[report(tag, &meter, self.now, self.cost, self.allowed)])
+                }
+                None => f(&[]),
+            },
+            Detail::States(states) => f(&states.reports(self.now, self.cost, self.allowed)),
         }
+    }
+
+    /// Whether a rule covers the request.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        // Packed states come from rules.
+        if let Detail::Reports(reported) = &self.detail { !reported.1.is_empty() } else { true }
     }
 
     /// The limits that warn of an admitted request: see [`Rule::warn_at`](crate::Rule::warn_at). A
@@ -259,7 +279,7 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         (self.now, self.allowed, self.degraded) == (other.now, other.allowed, other.degraded)
             && self.summary() == other.summary()
-            && self.limits() == other.limits()
+            && self.with_limits(|limits| other.with_limits(|others| limits == others))
     }
 }
 

@@ -101,7 +101,7 @@ impl Observer for DecisionObserver {
         if !decision.allowed() {
             self.counts.denials.count(request, decision, &self.counts.names);
         }
-        if decision.limits().is_empty() {
+        if !decision.is_covered() {
             self.counts.uncovered(request.names());
         }
         if let Some(telemetry) = self.counts.telemetry.get() {

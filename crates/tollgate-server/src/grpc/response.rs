@@ -74,10 +74,12 @@ impl<'a> ResponseBuilder<'a> {
 /// the first.
 fn decided(descriptor: &ResolvedDescriptor<'_>, decision: &Decision) -> DescriptorStatus {
     let code = if decision.allowed() { Code::Ok } else { Code::OverLimit };
-    let Some(report) = decision.deciding().or_else(|| decision.limits().first().copied()) else {
+    let summary = decision.summary();
+    let first = || decision.with_limits(|limits| limits.first().copied());
+    let Some(report) = summary.deciding.or_else(first) else {
         return DescriptorStatus { code: code.into(), ..Default::default() };
     };
-    let remaining = if report.shadow { report.outcome.remaining } else { decision.remaining() };
+    let remaining = if report.shadow { report.outcome.remaining } else { summary.remaining };
     DescriptorStatus {
         code: code.into(),
         current_limit: Some(current_limit(descriptor, &report)),

@@ -112,7 +112,7 @@ enum BatchAnswer {
 
 impl From<&Decision> for Answer {
     fn from(decision: &Decision) -> Self {
-        let limits = decision.limits().iter().map(LimitAnswer::from).collect();
+        let limits = decision.with_limits(|limits| limits.iter().map(LimitAnswer::from).collect());
         Self { numbers: Numbers::from(decision), limits }
     }
 }

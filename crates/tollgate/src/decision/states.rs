@@ -53,7 +53,7 @@ impl States {
     pub(super) fn reports(&self, now: Timestamp, cost: u64, allowed: bool) -> Reports {
         let (mut reports, mut words) = (Reports::new(), self.words.as_slice());
         for tag in self.tags.iter().flatten() {
-            let (inline, charge) = (read_inline(*tag, words), cost.saturating_mul(tag.unit_cost));
+            let inline = read_inline(*tag, words);
             let (budget, limits) = match &inline {
                 Some((budget, limit)) => (*budget, std::slice::from_ref(limit)),
                 None => (tag.budget, tag.limits.as_slice()),
@@ -62,21 +62,27 @@ impl States {
                 let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
                 words = rest;
                 let meter = Meter::load(*limit, state);
-                reports.push(Report {
-                    rule: tag.rule,
-                    budget,
-                    index,
-                    limit: limit.plain(),
-                    unit_cost: tag.unit_cost,
-                    shadow: false,
-                    warn_at: None,
-                    outcome: meter.outcome(now, charge, allowed || meter.fits(now, charge)),
-                    cause: Cause::Limit,
-                    overflow: Overflow::None,
-                });
+                reports.push(Report { budget, index, ..report(tag, &meter, now, cost, allowed) });
             }
         }
         reports
+    }
+}
+
+/// The report of a budget's first limit on a request of this cost, which left this state.
+pub(super) fn report(tag: &Tag, meter: &Meter, now: Timestamp, cost: u64, allowed: bool) -> Report {
+    let charge = cost.saturating_mul(tag.unit_cost);
+    Report {
+        rule: tag.rule,
+        budget: tag.budget,
+        index: 0,
+        limit: meter.limit().plain(),
+        unit_cost: tag.unit_cost,
+        shadow: false,
+        warn_at: None,
+        outcome: meter.outcome(now, charge, allowed || meter.fits(now, charge)),
+        cause: Cause::Limit,
+        overflow: Overflow::None,
     }
 }
 

@@ -164,17 +164,18 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn count(&self, decision: &Decision, prepared: &Prepared) {
-        let reports = decision.limits();
-        self.total.count(decision, &reports);
-        for (index, report) in reports.iter().enumerate() {
-            if report.only_lends() && report.overflow.drawn() == Some(0) {
-                continue;
+        decision.with_limits(|reports| {
+            self.total.count(decision, reports);
+            for (index, report) in reports.iter().enumerate() {
+                if report.only_lends() && report.overflow.drawn() == Some(0) {
+                    continue;
+                }
+                let counted = reports.iter().take(index).any(|earlier| earlier.rule == report.rule);
+                if let Some(tally) = prepared.tally(report.rule).filter(|_| !counted) {
+                    tally.count_rule(decision, reports, report.rule);
+                }
             }
-            let counted = reports.iter().take(index).any(|earlier| earlier.rule == report.rule);
-            if let Some(tally) = prepared.tally(report.rule).filter(|_| !counted) {
-                tally.count_rule(decision, &reports, report.rule);
-            }
-        }
+        });
     }
 
     pub(super) fn notify(&self, request: &impl AsRequest, decision: &Decision) {
