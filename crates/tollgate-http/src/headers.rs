@@ -104,7 +104,10 @@ impl Headers {
     fn write_standard(&self, decision: &Decision, headers: &mut HeaderMap) {
         let (mut policies, mut left) = (Members::default(), Members::default());
         for_each_enforcing(decision, |report| {
+            let start = policies.0.len();
             policies.member(report);
+            // The members of both fields begin alike.
+            left.0.extend_from_slice(policies.0.get(start..).unwrap_or_default());
             policies.integer(b";q=", report.limit.capacity());
             // Slots come back when they are released, not after a window.
             let is_slots = report.limit.is_concurrent();
@@ -115,7 +118,6 @@ impl Headers {
                 policies.0.extend_from_slice(b";qu=");
                 policies.string(unit);
             }
-            left.member(report);
             left.integer(b";r=", report.outcome.remaining);
             left.integer(b";t=", seconds_until_growth(decision, report));
         });
