@@ -154,10 +154,14 @@ pub(crate) fn command(
             let is_kept = on_expiry == OnExpiry::Keep;
             command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(is_kept))
         }
-        Verb::Op(Op::Acquire { hold: HoldId(hold), ttl } | Op::Renew { hold: HoldId(hold), ttl }) => {
+        Verb::Op(Op::Acquire { hold: HoldId(hold), ttl }) => {
             command.arg(format!("{hold:x}")).arg(span_micros(ttl))
         }
-        Verb::Op(Op::Settle { hold: HoldId(hold) }) => command.arg(format!("{hold:x}")),
+        Verb::Op(Op::Settle { hold }) => command.arg(format!("{:x}", hold.0)).arg(nothing_end_micros(hold)),
+        Verb::Op(Op::Renew { hold, ttl }) => {
+            let end = nothing_end_micros(hold);
+            command.arg(format!("{:x}", hold.0)).arg(end).arg(span_micros(ttl))
+        }
         Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
@@ -203,6 +207,11 @@ pub(crate) fn micros(at: Timestamp) -> u64 {
 /// A time in whole microseconds, rounded up: a block does not end early.
 fn micros_ceil(at: Timestamp) -> u64 {
     at.as_nanos().div_ceil(1_000).min(TIME_MAX_MICROS)
+}
+
+/// When a reservation that holds nothing ends; 0 for every other.
+fn nothing_end_micros(hold: HoldId) -> u64 {
+    hold.nothing_ends_at().map_or(0, |end| micros_ceil(end).max(1))
 }
 
 /// A span in microseconds, rounded up.

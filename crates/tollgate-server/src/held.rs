@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use tollgate::{Algorithm, AsRequest, CLIENT, Error, HoldId, InlineLimit, Limit, Request, RequestBuf};
+use tollgate::{Algorithm, AsRequest, CLIENT, Error, HOUR, HoldId, InlineLimit, Limit, Request, RequestBuf};
 
 use crate::app::App;
 use crate::inline::THROTTLE;
 use crate::value::value_of;
+
+/// The longest reservation, and the longest that a slot is held without a renewal.
+pub(crate) const TTL_MAX: Duration = HOUR;
 
 /// The id of a reservation or a slot.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,19 +37,31 @@ impl std::fmt::Display for HeldId {
 }
 
 impl HeldId {
-    /// The id of a hold for a request with these attributes. A request that no rule covers, or that
-    /// the store did not see, holds nothing.
+    /// The id of a hold for a request with these attributes. A slot that no rule covers, or that the
+    /// store did not see, is none.
     pub(crate) fn new(app: &App, hold: Option<HoldId>, mut attributes: BTreeMap<String, String>) -> Self {
         // Only the attributes that rules use have to come back.
         app.limiter
             .with_rules(|rules| attributes.retain(|name, _| rules.attributes().binary_search(name).is_ok()));
-        Self { hold: hold.unwrap_or(HoldId::NOTHING), attributes }
+        Self { hold: hold.unwrap_or(HoldId::NO_SLOT), attributes }
     }
 
     /// The id of a slot of a key that came with its number of slots.
     pub(crate) fn inline(hold: Option<HoldId>, key: &str, slots: u64) -> Self {
         let attributes = [(CLIENT.to_owned(), key.to_owned()), (SLOTS.to_owned(), slots.to_string())];
-        Self { hold: hold.unwrap_or(HoldId::NOTHING), attributes: attributes.into() }
+        Self { hold: hold.unwrap_or(HoldId::NO_SLOT), attributes: attributes.into() }
+    }
+
+    /// The hold that the id names. The id of a reservation that holds nothing can be forged, and
+    /// the store remembers its settlement until it ends: not beyond what a real one can have, with
+    /// an hour for clocks that differ.
+    ///
+    /// # Errors
+    /// [`Error::NotReserved`] if it was forged.
+    pub(crate) fn hold(&self, app: &App) -> Result<HoldId, Error> {
+        let latest = app.clock.now().saturating_add(2 * TTL_MAX + HOUR);
+        let is_forged = self.hold.nothing_ends_at().is_some_and(|end| end > latest);
+        if is_forged { Err(Error::NotReserved) } else { Ok(self.hold) }
     }
 
     /// Holds it for `ttl` from now.
@@ -55,7 +70,7 @@ impl HeldId {
     /// As [`Limiter::renew`](tollgate::Limiter::renew).
     pub(crate) async fn renew(&self, app: &App, ttl: Duration) -> Result<(), Error> {
         let slots = self.inline_slots(app)?;
-        app.timed(app.limiter.renew(self.hold, self.request(slots.as_ref()), ttl)).await
+        app.timed(app.limiter.renew(self.hold(app)?, self.request(slots.as_ref()), ttl)).await
     }
 
     /// Releases a slot.

@@ -61,6 +61,8 @@ macro_rules! conformance {
             c7_what_was_used_is_recorded_to_the_unit,
             c7_a_denied_cost_is_recorded_in_the_decision,
             c7_a_thousand_streams_record_what_they_used,
+            c7_settling_counts_once,
+            c7_reservations_of_nothing_are_those_of_the_oracle,
             c8_outcomes_of_slots_are_those_of_the_oracle,
             c8_racing_holders_never_exceed_the_limit,
             c8_a_verb_without_a_name_takes_no_slot,

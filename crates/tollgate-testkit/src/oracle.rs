@@ -64,6 +64,8 @@ pub struct Expected {
 pub struct Oracle {
     rules: Vec<Rule>,
     cells: HashMap<(String, usize, Vec<String>), Box<dyn Naive>>,
+    /// The reservations that hold nothing and are not settled, and when they end.
+    nothing: HashMap<u128, Timestamp>,
     tick: u64,
     shortfall: u64,
 }
@@ -104,7 +106,8 @@ impl Oracle {
     /// An oracle for rules without conditions, at times that are multiples of `tick`.
     #[must_use]
     pub fn new(rules: &[Rule], tick: Duration) -> Self {
-        Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick), shortfall: 0 }
+        let (rules, cells, nothing) = (rules.to_vec(), HashMap::new(), HashMap::new());
+        Self { rules, cells, nothing, tick: nanos(tick), shortfall: 0 }
     }
 
     /// The units so far that could not be recorded: of each request, the most at any limit.
@@ -167,6 +170,32 @@ impl Oracle {
             .zip(fits)
             .map(|(charge, fit)| self.expected(&charge, admitted && takes, fit, now))
             .collect()
+    }
+
+    /// Makes a reservation that holds nothing and can be settled until `end`.
+    pub fn reserve_nothing(&mut self, name: u128, end: Timestamp) {
+        self.nothing.insert(name, end);
+    }
+
+    /// Renews a reservation that holds nothing. Returns whether it can be settled.
+    pub fn renew_nothing(&mut self, name: u128, now: Timestamp, end: Timestamp) -> bool {
+        let open = self.nothing.get_mut(&name).filter(|ends_at| now < **ends_at);
+        open.map(|ends_at| *ends_at = end.max(*ends_at)).is_some()
+    }
+
+    /// Settles a reservation that holds nothing: records the cost and returns the shortfall. `None`
+    /// if it was settled before, or has ended.
+    pub fn settle_nothing(
+        &mut self,
+        name: u128,
+        attributes: &[(&str, &str)],
+        cost: u64,
+        now: Timestamp,
+    ) -> Option<u64> {
+        self.nothing.remove(&name).filter(|end| now < *end)?;
+        let before = self.shortfall;
+        self.ask(Verb::Record, attributes, cost, now);
+        Some(self.shortfall - before)
     }
 
     /// Holds a slot for `ttl` from now. Returns whether it was live.

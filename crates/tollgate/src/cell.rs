@@ -35,6 +35,10 @@ pub struct Cell {
 /// reservations of a shared budget.
 const HOLDS_MAX: usize = 8_192;
 
+/// The most notes of one key at a time: few, because a key that is written keeps them for longer
+/// than most reservations last. One more replaces the note that ends first.
+const NOTES_MAX: usize = 128;
+
 impl Cell {
     /// The cell of a new key.
     #[must_use]
@@ -231,8 +235,8 @@ impl Cell {
     fn rebase(&mut self, now: Timestamp) {
         self.meter = self.meter.rebased(now);
         let lapses_at = self.meter.idle_at();
-        self.holds.retain(|hold| !hold.has_expired);
-        for hold in &mut self.holds {
+        self.holds.retain(|hold| !hold.has_expired || hold.is_note());
+        for hold in self.holds.iter_mut().filter(|hold| !hold.is_note()) {
             let expires_at = now.saturating_add(hold.ttl());
             *hold = Hold { made_at: now, expires_at, lapses_at, ..*hold };
         }
@@ -272,10 +276,30 @@ impl Cell {
         }
         self.meter.take(hold.made_at, hold.units);
         if self.holds.len() >= HOLDS_MAX {
-            // The oldest one that has expired: live ones are fewer.
-            self.holds.remove(0);
+            // The oldest one that has expired, or a note: live ones are fewer.
+            self.holds.remove(self.holds.iter().position(|hold| hold.has_expired).unwrap_or(0));
         }
         self.insert(Hold { lapses_at: self.meter.idle_at(), ..hold });
+    }
+
+    /// Keeps a note, instead of the one with the same id or, if there are too many, of the one that
+    /// ends first. Reservations come first: a cell that is full of them, or of slots, keeps no note.
+    fn note(&mut self, note: Hold) {
+        self.holds.retain(|hold| hold.id != note.id);
+        let mut notes = self.holds.iter().enumerate().filter(|(_, hold)| hold.is_note());
+        let (first, others) = (notes.next().map(|(index, _)| index), notes.count());
+        let is_full = self.holds.len() >= HOLDS_MAX || self.limit().is_concurrent();
+        match first {
+            Some(first) if is_full || others.saturating_add(1) >= NOTES_MAX => drop(self.holds.remove(first)),
+            None if is_full => return,
+            _ => {}
+        }
+        self.insert(note);
+    }
+
+    /// The index of a reservation that holds something, or of a slot.
+    fn position(&self, id: HoldId) -> Option<usize> {
+        self.holds.iter().position(|hold| hold.id == id && !hold.is_note())
     }
 
     fn insert(&mut self, hold: Hold) {
@@ -295,9 +319,7 @@ impl Cell {
 
     /// Ends a reservation at its actual cost.
     fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Effect {
-        let Some(index) = self.holds.iter().position(|hold| hold.id == id) else {
-            return Effect::NotReserved;
-        };
+        let Some(index) = self.position(id) else { return Effect::NotReserved };
         let hold = self.holds.remove(index);
         let cost = if self.limit().is_concurrent() { 0 } else { cost };
         let shortfall = match hold.units.checked_sub(cost) {

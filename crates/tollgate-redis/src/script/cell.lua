@@ -8,11 +8,18 @@
 -- HOLD is `id:holder:units:made:expires:lapse:nanos:flags`, and the flags are 1 for a reservation
 -- whose units stay drawn when it expires, and 2 for one that has expired. That one is kept for as
 -- long again as it lasted: a settlement that comes late is told from one that is sent twice.
+--
+-- A note is about a reservation that holds nothing: it was settled, or renewed. It is stored as a
+-- reservation of 0 units that has expired, was made at 0 and ends at `expires`; its flags are 2 if
+-- it was settled, and 3 if it was only renewed.
 
 -- The most reservations of one key. Every request on the key reads and writes them all while Redis
 -- serves no other client, so there are fewer than in memory, where they cost next to nothing. A
 -- holder may have as many as are free, which is at most half of them.
 local HOLDS_MAX = 1024
+
+-- The most notes of one key, as in memory. One more replaces the note that ends first.
+local NOTES_MAX = 128
 
 -- How a state relates to a reading of the clock: `current`, or ahead of it because the reading is
 -- `late`, the clock went `behind` by up to a period, or the state was written at a `wild` reading.
@@ -51,8 +58,8 @@ local function give_held(cell, now, hold, units)
   cell.a.give_held(cell.l, cell.s, not_before(cell, now), units, hold.lapse, hold.nanos)
 end
 
--- Until when a reservation can be settled, or a slot released. An older version did not keep when a
--- reservation was made.
+-- Until when a reservation can be settled, a slot released, or a note is kept. An older version did
+-- not keep when a reservation was made.
 local function ends_at(cell, hold)
   return (hold.made == 0 or cell.l.slots) and hold.expires or 2 * hold.expires - hold.made
 end
@@ -189,16 +196,60 @@ local function insert_hold(cell, hold)
   table.insert(cell.holds, index, hold)
 end
 
+local function has_expired(hold)
+  return hold.expired
+end
+
+local function is_note(hold)
+  return hold.expired and hold.made == 0
+end
+
+-- The index of the first reservation or note that `matches`; nil without one.
+local function index_of(cell, matches)
+  for index, hold in ipairs(cell.holds) do
+    if matches(hold) then
+      return index
+    end
+  end
+end
+
 -- Takes units and holds them. A reservation of 0 units is not stored.
 local function hold(cell, now, hold)
   take(cell, now, hold.units)
   if hold.units > 0 then
     hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
     if #cell.holds >= HOLDS_MAX then
-      -- The oldest one that has expired: live ones are fewer.
-      table.remove(cell.holds, 1)
+      -- The oldest one that has expired, or a note: live ones are fewer.
+      table.remove(cell.holds, index_of(cell, has_expired) or 1)
     end
     insert_hold(cell, hold)
+  end
+end
+
+-- Keeps a note, instead of the one with the same id or, if there are too many, of the one that ends
+-- first. Reservations come first: a cell that is full of them, or of slots, keeps no note.
+local function note(cell, id, expires, settled)
+  local notes, known = 0, nil
+  for index, hold in ipairs(cell.holds) do
+    notes, known = notes + (is_note(hold) and 1 or 0), hold.id == id and index or known
+  end
+  local is_full = #cell.holds >= HOLDS_MAX or cell.l.slots
+  local replaced = known or ((is_full or notes >= NOTES_MAX) and index_of(cell, is_note))
+  if replaced then
+    table.remove(cell.holds, replaced)
+  end
+  if replaced or not is_full then
+    insert_hold(cell, {
+      id = id,
+      holder = '0',
+      units = 0,
+      made = 0,
+      expires = expires,
+      lapse = 0,
+      nanos = 0,
+      firm = not settled,
+      expired = true,
+    })
   end
 end
 
@@ -311,6 +362,8 @@ local function rebase(cell, now)
     if not hold.expired then
       hold.expires, hold.made = now + hold.expires - hold.made, now
       hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
+    end
+    if not hold.expired or is_note(hold) then
       insert_hold(cell, hold)
     end
   end

@@ -14,6 +14,9 @@ local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
 -- on a client and keep the limit that is stored.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'acquire' or op == 'refuse'
 
+-- When the reservation ends that the operation settles or renews, if it holds nothing; otherwise 0.
+local nothing_ends = (op == 'settle' or op == 'renew') and tonumber(ARGV[extra + 2]) or 0
+
 local rules, budgets, at = {}, {}, now
 for i, key in ipairs(KEYS) do
   parts[i] = overflows and tonumber(ARGV[parts_end - #KEYS + i]) or 0
@@ -213,7 +216,7 @@ local function prepare(i)
     fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
     cells[i] = fresh
   end
-  if op == 'refund' or op == 'penalise' or op == 'record' then
+  if op == 'refund' or op == 'penalise' or op == 'record' or nothing_ends > 0 then
     without_slots(cells[i], limit)
   end
 end
@@ -247,7 +250,7 @@ local function act(i, cost, is_held)
     units = record(cell, now, cost)
     changed[i] = units < cost
   elseif op == 'renew' then
-    changed[i] = renew(cell, ARGV[extra + 1], now, tonumber(ARGV[extra + 2]))
+    changed[i] = renew(cell, ARGV[extra + 1], now, tonumber(ARGV[extra + 3]))
     held = changed[i] and 1 or 0
   elseif op == 'reset' then
     changed[i] = true
@@ -283,8 +286,9 @@ local function act(i, cost, is_held)
   return units, held
 end
 
--- Applies the operation to all cells, and then reports them.
-local function act_on_all()
+-- Applies the operation to all cells, and then reports them. `found` is reported of a reservation
+-- that holds nothing.
+local function act_on_all(found)
   local portions, units, held, is_part_held = {}, {}, {}, {}
   for i in ipairs(cells) do
     prepare(i)
@@ -296,6 +300,7 @@ local function act_on_all()
   end
   for i in ipairs(cells) do
     units[i], held[i] = act(i, portions[i], is_part_held[i])
+    held[i] = found or held[i]
   end
   views = peeked()
   for i in ipairs(cells) do
@@ -306,10 +311,46 @@ local function act_on_all()
   end
 end
 
+-- Settles or renews a reservation that holds nothing, unless it was settled or has ended. The law is
+-- that of cell/transact/nothing.rs in the core.
+local function act_on_nothing()
+  local id, ends, settles, noted, settled = ARGV[extra + 1], nothing_ends, op == 'settle', nil, false
+  for i, cell in ipairs(cells) do
+    for _, hold in ipairs(cell.holds) do
+      if hold.id == id then
+        noted, ends, settled = i, hold.expires, not hold.firm
+      end
+    end
+  end
+  if settled or ends <= now then
+    op = 'none'
+    return act_on_all()
+  end
+  if settles then
+    op = 'record'
+  else
+    ends = max(ends, now + 2 * tonumber(ARGV[extra + 3]))
+  end
+  act_on_all(1)
+  -- The cell with the note, or the one with the fewest reservations and notes. Shadow rules and
+  -- overflows come last.
+  local chosen, least
+  for i, cell in ipairs(cells) do
+    local rank = #cell.holds + ((rules[i] < 0 or parts[i] < 0) and COUNT_MAX or 0)
+    if i == noted or (not noted and (not least or rank < least)) then
+      chosen, least = i, rank
+    end
+  end
+  note(cells[chosen], id, ends, settles)
+  changed[chosen] = true
+end
+
 local tickets = {}
 local decided, problem = pcall(function()
   if decides then
     tickets = decide()
+  elseif nothing_ends > 0 then
+    act_on_nothing()
   else
     act_on_all()
   end

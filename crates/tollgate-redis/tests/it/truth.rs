@@ -158,6 +158,12 @@ enum Step {
     Release,
     /// Settles the oldest open reservation at this cost.
     Settle(u64),
+    /// Reserves nothing.
+    ReserveNothing(Duration),
+    /// Settles one of the reservations of nothing so far at this cost, perhaps again or too late.
+    SettleNothing(u64, usize),
+    /// Renews one of the reservations of nothing so far.
+    RenewNothing(Duration, usize),
     /// Switches to the other list of rules.
     Change,
     /// Sets the clock back, by more than a reading may be late.
@@ -198,6 +204,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => any_span().prop_map(Step::Renew),
         2 => Just(Step::Release),
         2 => any_cost().prop_map(Step::Settle),
+        3 => any_span().prop_map(Step::ReserveNothing),
+        5 => (any_cost(), 0..4_usize).prop_map(|(cost, index)| Step::SettleNothing(cost, index)),
+        2 => (any_span(), 0..4_usize).prop_map(|(ttl, index)| Step::RenewNothing(ttl, index)),
         1 => Just(Step::Change),
         1 => (1_000_001..200_000_000_u64).prop_map(|micros| Step::Back(Duration::from_micros(micros))),
         2 => any_cost().prop_map(Step::Overridden),
@@ -317,7 +326,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
         let inline = inline_limits().map(|limit| limiter.inline(limit).unwrap());
         let (mut newest, mut seen) = (world.now(), BTreeSet::new());
         let mut changed = false;
-        let (mut reserved, mut held) = (Vec::new(), Vec::new());
+        let (mut reserved, mut held, mut nothing) = (Vec::new(), Vec::new(), Vec::new());
         for (step, wait, waits) in steps {
             if waits {
                 world.clock.advance(wait);
@@ -366,6 +375,20 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                 Step::Settle(cost) => {
                     if !reserved.is_empty() {
                         let _ = run(reserved.remove(0).settle(cost));
+                    }
+                }
+                Step::ReserveNothing(ttl) => {
+                    let reserved = run(limiter.reserve(request(0), ttl, OnExpiry::Keep)).unwrap();
+                    nothing.extend(reserved.detach());
+                }
+                Step::SettleNothing(cost, index) => {
+                    if let Some(hold) = nothing.iter().rev().nth(index) {
+                        let _ = run(limiter.settle(*hold, request(cost)));
+                    }
+                }
+                Step::RenewNothing(ttl, index) => {
+                    if let Some(hold) = nothing.iter().rev().nth(index) {
+                        let _ = run(limiter.renew(*hold, request(1), ttl));
                     }
                 }
                 Step::Change => {

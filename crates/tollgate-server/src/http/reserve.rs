@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use tollgate::{HOUR, OnExpiry, parse_duration};
+use tollgate::{OnExpiry, parse_duration};
 use utoipa::ToSchema;
 
 use super::check::{Answer, Check, answer};
@@ -19,10 +19,7 @@ use super::members::{texts, whole};
 use super::ok;
 use super::problem::{ApiError, Json};
 use crate::app::App;
-use crate::held::HeldId;
-
-/// The longest reservation, and the longest that a slot is held without a renewal.
-const TTL_MAX: Duration = HOUR;
+use crate::held::{HeldId, TTL_MAX};
 
 /// A request for a reservation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -122,9 +119,9 @@ pub(super) fn default_ttl() -> String {
 /// Reserve an estimated cost
 ///
 /// A hold that is not settled in time stays charged, or is released with `on_expiry`
-/// `give_back`. It can be settled for as long again as it lasted. An estimate of 0 holds nothing:
-/// its settlement records the whole cost, each time it is sent. Under a limit on concurrency the
-/// reservation takes a slot, until it is settled or expires.
+/// `give_back`. It can be settled for as long again as it lasted. An estimate of 0 holds nothing,
+/// and its settlement records the whole cost. Under a limit on concurrency the reservation takes a
+/// slot, until it is settled or expires.
 #[utoipa::path(
     post,
     path = "/v1/reserve",
@@ -233,8 +230,9 @@ pub(super) fn held(path: &str) -> Result<HeldId, ApiError> {
 }
 
 async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
-    let HeldId { hold, attributes } = held(path)?;
-    let check = Check::new(attributes, cost);
+    let id = held(path)?;
+    let hold = id.hold(app).map_err(|error| ApiError::of(&error))?;
+    let check = Check::new(id.attributes, cost);
     check.validated()?;
     let settled = app.timed(app.limiter.settle(hold, &check.request())).await;
     Ok(settled.map_err(|error| ApiError::of(&error))?.shortfall)

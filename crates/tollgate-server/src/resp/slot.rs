@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tollgate::{Decision, HOUR, Limit, MAX_SLOTS, Request, SECOND, Slot, parse_duration};
+use tollgate::{Decision, Limit, MAX_SLOTS, Request, SECOND, Slot, parse_duration};
 
 use super::command::Check;
 use super::reply::Replies;
@@ -12,12 +12,9 @@ use super::throttle::integer;
 use super::{answer, command};
 use crate::app::App;
 use crate::backend::Backend;
-use crate::held::HeldId;
+use crate::held::{HeldId, TTL_MAX};
 use crate::inline::THROTTLE;
 use crate::value::value_of;
-
-/// The longest that a slot is held without a renewal.
-const TTL_MAX: Duration = HOUR;
 
 const USAGE: &str = "wrong number of arguments for 'toll.acquire' command; send key n ttl, \
                      or attribute value [attribute value …] [COST n] TTL ttl";

@@ -10,6 +10,10 @@ use crate::store::{HoldId, OnExpiry, Until};
 ///
 /// An expired reservation is kept for as long again as it lasted, with the units that are still
 /// drawn for it: a settlement that comes late is told from one that is sent twice.
+///
+/// A *note* is about a reservation that holds nothing: it was settled, or renewed. It is stored as
+/// a reservation of 0 units that has expired, was made at the epoch and ends at `expires_at`; one
+/// that was renewed and not settled is kept ([`OnExpiry::Keep`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Hold {
     pub(super) id: HoldId,
@@ -33,6 +37,18 @@ impl Hold {
         Self { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired }
     }
 
+    /// A note of a reservation that holds nothing, kept until its end.
+    pub(super) fn note(id: HoldId, end: Timestamp, is_settled: bool) -> Self {
+        let (made_at, expires_at, has_expired) = (Timestamp::EPOCH, end, true);
+        let on_expiry = if is_settled { OnExpiry::GiveBack } else { OnExpiry::Keep };
+        let (holder, units, lapses_at) = (0, 0, 0);
+        Self { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired }
+    }
+
+    pub(super) fn is_note(&self) -> bool {
+        self.id.nothing_ends_at().is_some()
+    }
+
     /// Whether a wild reading of the clock made it: it is ahead of `now` by more than its time to
     /// live.
     pub(super) fn is_wild(&self, now: Timestamp) -> bool {
@@ -46,7 +62,7 @@ impl Hold {
 
     /// Until when it can be settled.
     pub(super) fn ends_at(&self) -> Timestamp {
-        // An older version did not keep when the reservation was made.
+        // A note. An older version did not keep when a reservation was made either.
         if self.made_at == Timestamp::EPOCH {
             return self.expires_at;
         }

@@ -10,9 +10,11 @@ use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Overflow, Part};
 use crate::{Limit, Timestamp, Verdict};
 
 mod denied;
+mod nothing;
 mod overflow;
 
 use denied::{record, recorded_units, refuse};
+use nothing::act_on_nothing;
 use overflow::{Parts, act_on_parts};
 
 /// The result of a request, and which of its cells to write.
@@ -97,11 +99,9 @@ pub fn transact(
             decide(op, charges, cells, now, at)
         }
         _ => {
-            let overflows = charges.iter().any(|charge| charge.part != Part::Whole);
-            let (answers, changed) = if overflows {
-                act_on_parts(op, charges, cells, now, at)
-            } else {
-                charges.iter().zip(cells).map(|(charge, cell)| act(op, charge, cell, now, at)).unzip()
+            let (answers, changed) = match op.nothing() {
+                Some(nothing) => act_on_nothing(op, nothing, charges, cells, now, at),
+                None => act_on_all(op, charges, cells, now, at),
             };
             let applied = Applied { now: at, answers, changed: false, converted: 0 };
             Transaction { applied, changed }.with_changed()
@@ -294,6 +294,20 @@ fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
     true
 }
 
+/// Refund, penalise, record, block, settle, renew and reset.
+fn act_on_all(
+    op: Op,
+    charges: &[Charge<'_>],
+    cells: &mut [Cell],
+    reading: Timestamp,
+    now: Timestamp,
+) -> (SmallVec<[Answer; 4]>, SmallVec<[bool; 4]>) {
+    if charges.iter().any(|charge| charge.part != Part::Whole) {
+        return act_on_parts(op, charges, cells, reading, now);
+    }
+    charges.iter().zip(cells).map(|(charge, cell)| act(op, charge, cell, reading, now)).unzip()
+}
+
 /// A cell as an operation that keeps its limit sees it.
 fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
     // An idle cell may already have been forgotten, which must not be observable: it takes the
@@ -306,7 +320,7 @@ fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
     if cell.meter.written_at() <= now {
         cell.expire(now);
     }
-    let draws = matches!(op, Op::Refund | Op::Penalise | Op::Record);
+    let draws = matches!(op, Op::Refund | Op::Penalise | Op::Record) || op.nothing().is_some();
     if draws && cell.limit().is_concurrent() {
         // Units of the rate that replaced these slots are no slots.
         cell.retune(charge.limit, now);
@@ -314,8 +328,8 @@ fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
     cell
 }
 
-/// Refund, penalise, record, block, settle, renew and reset: each cell on its own. They keep the
-/// limit of the cell, unless that has slots and units are drawn or given back.
+/// Acts on one cell on its own. It keeps its limit, unless that has slots and units are drawn or
+/// given back.
 fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
     let mut cell = seen(op, charge, kept, now);
     let before = cell.meter.clone();

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -38,10 +37,8 @@ pub struct Reservation<S: Store> {
     limiter: Limiter<S>,
     plan: Plan,
     decision: Decision,
-    /// The reservation in the store, until it is settled.
+    /// The reservation, until it is settled; `None` after a denial.
     hold: Option<HoldId>,
-    /// Whether the estimate was 0: nothing is held, and the whole cost is taken when settling.
-    is_zero: bool,
     /// The cost of a settlement under way: if the reservation is dropped meanwhile, the store may
     /// have settled it.
     settling: u64,
@@ -96,9 +93,7 @@ impl<S: Store> Limiter<S> {
     /// As [`Reservation::settle`].
     pub async fn settle(&self, hold: HoldId, request: impl AsRequest) -> Result<Settlement, Error> {
         let (plan, cost) = self.plan(&request)?;
-        if hold == HoldId::NOTHING {
-            return self.shared.settle_nothing(&plan, cost).await;
-        }
+        let plan = plan.held_by(hold);
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
         let settlement = Settlement { shortfall: self.shared.count_shortfall(&applied) };
         let enforced =
@@ -117,7 +112,10 @@ impl<S: Store> Limiter<S> {
     /// As [`Reservation::renew`].
     pub async fn renew(&self, hold: HoldId, request: impl AsRequest, ttl: Duration) -> Result<(), Error> {
         let (plan, _) = self.plan(&request)?;
-        if hold == HoldId::NOTHING { Ok(()) } else { self.shared.renew(hold, &plan, ttl).await }
+        if hold == HoldId::NO_SLOT {
+            return Ok(());
+        }
+        self.shared.renew(hold, &plan.held_by(hold), ttl).await
     }
 
     pub(super) async fn hold(
@@ -137,16 +135,20 @@ impl<S: Store> Limiter<S> {
             limiter: self.clone(),
             plan,
             decision: pending,
-            hold: Some(hold),
-            is_zero: cost == 0,
+            hold: (cost > 0).then_some(hold),
             settling: 0,
             if_dropped: if on_expiry == OnExpiry::Keep { cost } else { 0 },
         };
         // A reservation of 0 holds nothing, no slot either.
         let op = if cost == 0 { Op::Peek } else { Op::Reserve { hold, holder, ttl, on_expiry } };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
-        if !decision.allowed() || decision.degraded() {
+        if !decision.allowed() {
             reservation.hold = None;
+        } else if cost == 0 || decision.degraded() || reservation.plan.is_empty() {
+            // It can be settled for as long as another one: twice its time to live.
+            let hold = HoldId::nothing_until(decision.now().saturating_add(ttl).saturating_add(ttl));
+            reservation.hold = Some(hold);
+            reservation.plan = std::mem::replace(&mut reservation.plan, Plan::empty()).held_by(hold);
         }
         reservation.decision = decision;
         Ok(reservation)
@@ -176,10 +178,6 @@ impl<S: Store> Reservation<S> {
             return Ok(Settlement { shortfall: 0 });
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
-        if self.is_zero {
-            self.hold = None;
-            return self.limiter.shared.settle_nothing(&self.plan, cost).await;
-        }
         // If this is cancelled midway, the drop settles at the same cost.
         self.if_dropped = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
@@ -196,7 +194,7 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     /// [`Error::NotReserved`] if it has expired or was never granted, and any failure of the store.
     pub async fn renew(&self, ttl: Duration) -> Result<(), Error> {
-        if self.decision.degraded() || self.plan.is_empty() || self.is_zero {
+        if self.decision.degraded() || self.plan.is_empty() {
             return Ok(());
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
@@ -207,25 +205,29 @@ impl<S: Store> Reservation<S> {
     /// work whose cost is known before it ends, such as a response whose body is still sent. The
     /// slot has the reservation's time to live, and `ttl` from each renewal.
     pub fn take_slot(&mut self, ttl: Duration) -> Option<Slot<S>> {
-        let hold = self.hold.filter(|_| !self.is_zero)?;
+        let hold = self.held()?;
         let slot = Slot::new(self.limiter.clone(), &self.plan, hold, ttl, self.decision.clone());
         self.plan = std::mem::replace(&mut self.plan, Plan::empty()).only(false);
         Some(slot)
     }
 
     /// Detaches the reservation: it stays in the store, to be [settled](Limiter::settle) by its id,
-    /// by any process. [`HoldId::NOTHING`] if the estimate was 0. `None` if nothing is held: it was
-    /// denied, decided without the store, or covered by no rule.
+    /// by any process. So can one that [holds nothing](HoldId::nothing_ends_at): its estimate was
+    /// 0, it was decided without the store, or no rule covers it. `None` if it was denied.
     pub fn detach(mut self) -> Option<HoldId> {
-        let hold = if self.is_zero { HoldId::NOTHING } else { self.hold? };
-        self.hold.take().filter(|_| !self.plan.is_empty()).map(|_| hold)
+        self.hold.take()
+    }
+
+    /// The reservation in the store.
+    fn held(&self) -> Option<HoldId> {
+        self.hold.filter(|hold| hold.nothing_ends_at().is_none())
     }
 
     /// Settles at the estimate and returns the decision, with the numbers after settling. If the
     /// store does not confirm, the units come back when the reservation expires, and the decision
     /// is degraded. `None` if the reservation no longer exists: then nothing was taken.
     pub(super) async fn keep(mut self, cost: u64) -> Option<Decision> {
-        let Some(hold) = self.hold.filter(|_| !self.is_zero) else {
+        let Some(hold) = self.held() else {
             self.hold = None;
             return Some(self.decision.clone());
         };
@@ -261,11 +263,6 @@ impl<S: Store> Reservation<S> {
 }
 
 impl<S: Store> Shared<S> {
-    /// Ends a reservation of nothing: all of the cost is recorded now.
-    async fn settle_nothing(&self, plan: &Plan, cost: u64) -> Result<Settlement, Error> {
-        Ok(Settlement { shortfall: self.record(&plan.clone().only(false), cost).await?.shortfall() })
-    }
-
     pub(super) async fn renew(&self, hold: HoldId, plan: &Plan, ttl: Duration) -> Result<(), Error> {
         let applied = self.act(Op::Renew { hold, ttl }, plan, 0).await?;
         let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
@@ -283,7 +280,7 @@ fn has_expired(applied: &Applied) -> bool {
 
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
-        let Some(hold) = self.hold.take().filter(|_| !self.is_zero) else { return };
+        let Some(hold) = self.held() else { return };
         let (limiter, plan) = (self.limiter.clone(), std::mem::replace(&mut self.plan, Plan::empty()));
         let (settling, if_dropped) = (self.settling, self.if_dropped);
         finish(async move {
@@ -318,13 +315,5 @@ pub(super) fn finish(release: impl Future<Output = ()> + Send + 'static) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(release);
         }
-    }
-}
-
-impl HoldId {
-    /// A unique id: 128 random bits from the standard library's hash keys.
-    pub(super) fn random() -> Self {
-        let half = || u128::from(RandomState::new().hash_one(0));
-        Self(half() << 64 | half())
     }
 }

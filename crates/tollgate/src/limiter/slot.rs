@@ -99,7 +99,10 @@ impl<S: Store> Limiter<S> {
     /// failure of the store.
     pub async fn release(&self, hold: HoldId, request: impl AsRequest) -> Result<(), Error> {
         let (plan, _) = self.plan(&request)?;
-        if hold == HoldId::NOTHING { Ok(()) } else { self.shared.release(hold, &plan.only(true)).await }
+        if hold == HoldId::NO_SLOT {
+            return Ok(());
+        }
+        self.shared.release(hold, &plan.only(true).held_by(hold)).await
     }
 }
 

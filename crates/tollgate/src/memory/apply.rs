@@ -70,7 +70,7 @@ impl MemoryStore {
         let groups = self.groups(charges);
         if let Some(mut applied) = self.apply_groups(op, &groups, now, WhenFull::Abort) {
             let not_reserved = |answer: &Answer| answer.effect == Effect::NotReserved;
-            if pools && applied.answers.iter().any(not_reserved) {
+            if pools && op.nothing().is_none() && applied.answers.iter().any(not_reserved) {
                 // The reservation may have been made in a pool, when there was no room.
                 let pooled = self.apply_pooled(op, charges, now, |_| true)?;
                 for (answer, pooled) in applied.answers.iter_mut().zip(pooled.answers) {
@@ -236,7 +236,9 @@ impl MemoryStore {
         let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS;
         match may_create(op, group, now) {
             // A settlement that is due cannot be refused.
-            Some(true) if group.draws_first() && matches!(op, Op::Settle { .. }) => {
+            Some(true)
+                if group.draws_first() && matches!(op, Op::Settle { .. }) && op.nothing().is_none() =>
+            {
                 reserved.take_unbounded(&group.key_count)
             }
             Some(false) => true,
@@ -320,6 +322,8 @@ const fn is_decided(op: Op) -> bool {
 fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
     match op {
         Op::Peek => None,
+        // It is noted that the reservation was settled or renewed.
+        Op::Settle { .. } | Op::Renew { .. } if op.nothing().is_some() => Some(true),
         // One part of the cost may be reserved, and the other be recorded.
         Op::Settle { .. } => Some(group.draws_first() || group.only_lends()),
         Op::Refund | Op::Reset | Op::Renew { .. } => Some(false),

@@ -1,5 +1,6 @@
 //! The operations of a store.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::Timestamp;
@@ -31,7 +32,7 @@ pub enum Op {
         until: Until,
     },
     /// [`Take`](Self::Take) under a reservation, to be settled within `ttl`. A cost of 0 reserves
-    /// nothing.
+    /// nothing, and nothing is stored.
     Reserve {
         /// The reservation.
         hold: HoldId,
@@ -56,11 +57,16 @@ pub enum Op {
     /// reservation that expired at most its time to live ago is settled all the same: the units
     /// that its expiry gave back are recorded, and an estimate that was kept stays charged. A slot
     /// is given back, whatever the cost.
+    ///
+    /// Of a reservation that [holds nothing](HoldId::nothing_ends_at) all of the cost is recorded,
+    /// and the keys keep a note that it was settled until it ends: settling counts once, however
+    /// often it is sent.
     Settle {
         /// The reservation.
         hold: HoldId,
     },
-    /// Hold a reservation or a slot that has not expired for `ttl` from now.
+    /// Hold a reservation or a slot that has not expired for `ttl` from now. A reservation that
+    /// holds nothing can be settled for `2 * ttl` from now, of which the keys keep a note.
     Renew {
         /// The reservation or the slot.
         hold: HoldId,
@@ -86,6 +92,14 @@ impl Op {
             Self::Acquire { .. } => "acquire",
             Self::Settle { .. } => "settle",
             Self::Renew { .. } => "renew",
+        }
+    }
+
+    /// The reservation that the operation settles or renews, and its end, if it holds nothing.
+    pub(crate) fn nothing(&self) -> Option<(HoldId, Timestamp)> {
+        match *self {
+            Self::Settle { hold } | Self::Renew { hold, .. } => Some((hold, hold.nothing_ends_at()?)),
+            _ => None,
         }
     }
 }
@@ -121,11 +135,43 @@ impl From<Duration> for Until {
 }
 
 /// The id of a reservation or of a slot: random, so that it cannot be guessed and is never reused.
+///
+/// A reservation that holds nothing, such as one of cost 0, is not stored. Its id says so, and
+/// until when it can be settled: 32 bits that are set, the end in nanoseconds in 64 bits, and 32
+/// random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(pub u128);
 
 impl HoldId {
-    /// The id of every reservation of a cost of 0. Nothing is held, and settling takes the whole
-    /// cost.
-    pub const NOTHING: Self = Self(0);
+    /// The id of every slot that holds nothing: no concurrent limit covers the request, or the
+    /// store did not see it.
+    pub const NO_SLOT: Self = Self(0);
+
+    /// A unique id of a reservation that holds something: random bits from the standard library's
+    /// hash keys.
+    pub(crate) fn random() -> Self {
+        // The first bit is clear: it is no id of a reservation that holds nothing.
+        Self((random_bits() << 64 | random_bits()) >> 1)
+    }
+
+    /// A unique id of a reservation that holds nothing and can be settled until then.
+    pub(crate) fn nothing_until(end: Timestamp) -> Self {
+        Self(NOTHING << 96 | u128::from(end.as_nanos()) << 32 | random_bits() >> 32)
+    }
+
+    /// Until when a reservation that holds nothing can be settled, unless it is renewed. `None` for
+    /// every other reservation and for slots.
+    #[must_use]
+    pub fn nothing_ends_at(self) -> Option<Timestamp> {
+        let end = u64::try_from((self.0 >> 32) & u128::from(u64::MAX)).ok()?;
+        (self.0 >> 96 == NOTHING).then_some(Timestamp::from_nanos(end))
+    }
+}
+
+/// The first 32 bits of the id of a reservation that holds nothing.
+const NOTHING: u128 = 0xffff_ffff;
+
+/// 64 random bits.
+fn random_bits() -> u128 {
+    u128::from(RandomState::new().hash_one(0))
 }

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 
 use super::{CellView, act, seen};
 use crate::cell::Cell;
-use crate::store::{Answer, Charge, Effect, HoldId, Op, Overflow, Part};
+use crate::store::{Answer, Charge, Effect, Op, Overflow, Part};
 use crate::{Timestamp, Verdict};
 
 /// The charges of a request and their cells.
@@ -285,6 +285,6 @@ const fn number(part: Part) -> Option<u16> {
 
 /// The units that a reservation holds in a cell, if the operation settles one that is there.
 fn held(op: Op, cell: &Cell) -> Option<u64> {
-    let Op::Settle { hold: HoldId(id) } = op else { return None };
-    cell.holds.iter().find(|hold| hold.id.0 == id).map(|hold| hold.units)
+    let Op::Settle { hold } = op else { return None };
+    cell.position(hold).and_then(|index| cell.holds.get(index)).map(|hold| hold.units)
 }
