@@ -37,8 +37,8 @@ impl std::fmt::Display for HeldId {
 }
 
 impl HeldId {
-    /// The id of a hold for a request with these attributes. A slot that no rule covers, or that the
-    /// store did not see, is none.
+    /// The id of a hold for a request with these attributes. A slot that no rule covers, or that
+    /// the store did not see, is none.
     pub(crate) fn new(app: &App, hold: Option<HoldId>, mut attributes: BTreeMap<String, String>) -> Self {
         // Only the attributes that rules use have to come back.
         app.limiter

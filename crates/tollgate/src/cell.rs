@@ -35,8 +35,8 @@ pub struct Cell {
 /// reservations of a shared budget.
 const HOLDS_MAX: usize = 8_192;
 
-/// The most notes of one key at a time: few, because a key that is written keeps them for longer
-/// than most reservations last. One more replaces the note that ends first.
+/// The most notes of one key at a time. A settled reservation is gone at once, and a note stays
+/// until its end, so there may be fewer notes. One more replaces the note that ends first.
 const NOTES_MAX: usize = 128;
 
 impl Cell {
@@ -283,7 +283,7 @@ impl Cell {
     }
 
     /// Keeps a note, instead of the one with the same id or, if there are too many, of the one that
-    /// ends first. Reservations come first: a cell that is full of them, or of slots, keeps no note.
+    /// ends first. Reservations come first: a cell full of them, or of slots, keeps no note.
     fn note(&mut self, note: Hold) {
         self.holds.retain(|hold| hold.id != note.id);
         let mut notes = self.holds.iter().enumerate().filter(|(_, hold)| hold.is_note());

@@ -45,8 +45,8 @@ pub use overflow::{Overflow, Part};
 /// reports the time it used in [`Applied::now`]; the times in an [`Op`] are then shifted by the
 /// difference. Readings may repeat, jump and go back.
 ///
-/// **Forgetting.** A key with no unit in use, no block, no reservation and no slot may be forgotten
-/// at any time; any other may not.
+/// **Forgetting.** A key with no unit in use, no block, no reservation, no slot and no note of a
+/// settlement may be forgotten at any time; any other may not.
 ///
 /// **Failure.** An `Err` means that the effect is unknown, not that there was none: the limiter
 /// then follows the rule's failure policy. A call that does not complete within the limiter's

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::common::Directory;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tollgate::{
-    Clock as _, DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Request, Rule,
+    Clock as _, DAY, Error, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Request, Rule,
     RuleSet, SECOND, Timestamp, block_on,
 };
 use tollgate_disk::{DiskStore, Durability, OpenError, Progress};
@@ -253,6 +253,9 @@ fn all_state_is_loaded_again() {
     let reservation =
         block_on(old.reserve(Request::client("a").cost(20), 2 * HOUR, OnExpiry::GiveBack)).unwrap();
     let kept = reservation.detach();
+    let nothing = block_on(old.reserve(Request::client("d").cost(0), HOUR, OnExpiry::Keep)).unwrap();
+    let nothing = nothing.detach().unwrap();
+    block_on(old.settle(nothing, Request::client("d").cost(3))).unwrap();
     block_on(old.block("b", NOW.saturating_add(HOUR))).unwrap();
     block_on(old.reset(Request::client("c"))).unwrap();
     let before = ["a", "b", "c", "d", "e"].map(|client| block_on(old.peek(client)).unwrap());
@@ -260,6 +263,8 @@ fn all_state_is_loaded_again() {
     let new = limiter(&dir, &rules, &clock);
     assert_eq!(["a", "b", "c", "d", "e"].map(|client| block_on(new.peek(client)).unwrap()), before);
     assert_eq!(remaining(&new, "a"), 45);
+    let again = block_on(new.settle(nothing, Request::client("d").cost(3)));
+    assert_eq!(again, Err(Error::NotReserved), "a settlement counts once");
     let _ = kept;
 }
 

@@ -118,6 +118,26 @@ fn e4_clients_see_the_policy_and_not_the_error() {
     assert!(server.metric("tollgate_redis_up") > 0.5);
 }
 
+/// Redis was away when the reservation was made, and is back when it is settled.
+#[test]
+fn c7_a_reservation_made_without_redis_is_charged_once() {
+    let mut redis = Redis::start(&[]);
+    let server = Server::with_config(&config("redis-once", &redis));
+    redis.kill();
+    let attributes = json!({ "client": "a", "path": "/open" });
+    let reserved = server.post("/v1/reserve", &json!({ "attributes": attributes, "cost": 2, "ttl": "1h" }));
+    let reserved = reserved.json();
+    assert_eq!(reserved["degraded"], true);
+    let settle = format!("/v1/reserve/{}/settle", reserved["id"].as_str().unwrap());
+    assert_eq!(server.post(&settle, &json!({ "cost": 3 })).status, 503, "it is to be sent again");
+    assert!(redis.run());
+    until("it is ready", || server.get("/readyz").status == 200);
+    let statuses = [(); 3].map(|()| server.post(&settle, &json!({ "cost": 3 })).status);
+    assert_eq!(statuses, [200, 404, 404]);
+    let left = server.post("/v1/check", &check("a", "open")).json();
+    assert_eq!((&left["remaining"], &left["degraded"]), (&json!(4), &json!(false)));
+}
+
 #[test]
 fn a_server_starts_without_redis_and_connects_later() {
     let mut redis = Redis::start(&[]);

@@ -3,6 +3,8 @@
 use std::fs;
 
 use crate::common::{Answer, Server, directory};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 fn reserve(server: &Server, client: &str, cost: u64) -> Answer {
@@ -49,6 +51,43 @@ fn c5_the_settlement_of_a_reservation_of_nothing_charges_the_cost() {
     assert_eq!(settle(&server, &much, 200_000).json(), json!({"shortfall": 7}), "one whole limit is owed");
     let denied = server.get("/check/a?cost=0");
     assert_eq!((denied.status, &denied.json()["owed"]), (429, &json!(100_000)));
+}
+
+/// The client did not receive the answer, and sends the settlement again.
+#[test]
+fn c7_a_settlement_counts_once_however_often_it_is_sent() {
+    let server = server("once");
+    let left = || server.get("/check/a?cost=0").json()["remaining"].as_u64().unwrap();
+    for (estimate, left_after) in [(10, 99_500), (0, 99_000)] {
+        let reserved = reserve(&server, "a", estimate).json();
+        assert_eq!(settle(&server, &reserved, 500).status, 200);
+        for _ in 0..3 {
+            let again = settle(&server, &reserved, 500);
+            assert_eq!((again.status, &again.json()["code"]), (404, &json!("not_reserved")), "{again:?}");
+        }
+        assert_eq!(left(), left_after, "an estimate of {estimate}");
+    }
+    let stream = reserve(&server, "a", 0).json();
+    let renew = format!("/v1/reserve/{}/renew", stream["id"].as_str().unwrap());
+    assert_eq!(server.post(&renew, &json!({"ttl": "30s"})).status, 204);
+    assert_eq!(settle(&server, &stream, 1_000).status, 200);
+    assert_eq!(server.post(&renew, &json!({"ttl": "30s"})).status, 404, "it was settled");
+    assert_eq!(left(), 98_000);
+}
+
+/// The id of a reservation that holds nothing is not secret. One that ends in years would be
+/// remembered for years.
+#[test]
+fn c7_an_id_that_ends_later_than_any_reservation_is_refused() {
+    let server = server("forged");
+    let reserved = reserve(&server, "a", 0).json();
+    let mut id = BASE64_URL_SAFE_NO_PAD.decode(reserved["id"].as_str().unwrap()).unwrap();
+    let end = u64::from_be_bytes(id[4..12].try_into().unwrap());
+    for (hours, status) in [(0, 200), (2, 404), (100_000, 404)] {
+        id[4..12].copy_from_slice(&(end + hours * 3_600_000_000_000).to_be_bytes());
+        let forged = json!({"id": BASE64_URL_SAFE_NO_PAD.encode(&id)});
+        assert_eq!(settle(&server, &forged, 1).status, status, "{hours} hours later");
+    }
 }
 
 #[test]

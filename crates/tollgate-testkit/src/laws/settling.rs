@@ -68,8 +68,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             let world = self.world(rules);
             let mut made: Vec<(HoldId, &str)> = Vec::new();
             for (Step { wait, client, cost }, ask) in steps.into_iter().zip(asks) {
-                // Often before the end of a reservation, and at times after it.
-                world.clock.advance(wait / 2);
+                world.clock.advance(wait);
                 let (now, ttl) = (world.now(), wait.max(tick));
                 let made_for = |index: usize| made.get(made.len().checked_sub(1 + index)?).copied();
                 let refused =

@@ -114,6 +114,89 @@ fn c5_a_reservation_of_cost_0_is_not_stored() {
 }
 
 #[test]
+fn c7_a_settlement_of_nothing_is_noted_until_the_reservation_ends() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    let hold = HoldId::nothing_until(at(100));
+    let settle = |cell: &mut Cell, cost, secs| one(cell, Op::Settle { hold }, &limit, cost, at(secs)).effect;
+    assert_eq!(settle(&mut cell, 7, 0), Effect::Settled { shortfall: 0 });
+    assert_eq!(settle(&mut cell, 7, 0), Effect::NotReserved);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, NOW).outcome.remaining, 3);
+    let mut stored = Cell::from_numbers(limit, &cell.to_numbers()).expect("its own numbers");
+    assert_eq!(settle(&mut stored, 7, 99), Effect::NotReserved, "the window has lapsed, the note has not");
+    assert!(!stored.is_idle(at(99)) && stored.is_idle(at(100)));
+    stored.rebase(NOW);
+    assert_eq!(settle(&mut stored, 7, 99), Effect::NotReserved, "a wild reading does not forget it");
+    assert_eq!(settle(&mut Cell::new(limit), 7, 100), Effect::NotReserved, "too late");
+}
+
+#[test]
+fn c7_a_renewed_reservation_of_nothing_can_be_settled_for_twice_the_time_from_the_renewal() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    let hold = HoldId::nothing_until(at(10));
+    let renew = |cell: &mut Cell, secs, ttl| {
+        one(cell, Op::Renew { hold, ttl: Duration::from_secs(ttl) }, &limit, 0, at(secs)).effect
+    };
+    assert_eq!(renew(&mut cell, 9, 20), Effect::Renewed);
+    assert_eq!(renew(&mut cell, 10, 1), Effect::Renewed, "never earlier than before");
+    let settle = Op::Settle { hold };
+    assert_eq!(one(&mut cell.clone(), settle, &limit, 1, at(49)).effect, Effect::NotReserved);
+    assert_eq!(one(&mut cell, settle, &limit, 1, at(48)).effect, Effect::Settled { shortfall: 0 });
+    assert_eq!(one(&mut cell, settle, &limit, 1, at(48)).effect, Effect::NotReserved);
+    assert_eq!(renew(&mut cell, 48, 20), Effect::NotReserved, "it was settled");
+}
+
+#[test]
+fn c7_notes_are_bounded_and_reservations_come_first() {
+    let limit = Limit::per(1_000_000, MINUTE);
+    let mut cell = Cell::new(limit);
+    let settle = |cell: &mut Cell, hold| one(cell, Op::Settle { hold }, &limit, 1, NOW).effect;
+    let nothing: Vec<HoldId> = (1..=200).map(|secs| HoldId::nothing_until(at(secs))).collect();
+    assert!(nothing.iter().all(|hold| settle(&mut cell, *hold) != Effect::NotReserved));
+    assert_eq!(cell.holds.len(), NOTES_MAX);
+    assert_eq!(settle(&mut cell, nothing[199]), Effect::NotReserved);
+    assert_ne!(settle(&mut cell, nothing[0]), Effect::NotReserved, "the first to end is forgotten");
+    let mut made = 0;
+    let mut reserve = |cell: &mut Cell| {
+        made += 1;
+        let (hold, holder) = (HoldId(made), u64::try_from(made).unwrap());
+        let op = Op::Reserve { hold, holder, ttl: MINUTE, on_expiry: OnExpiry::Keep };
+        one(cell, op, &limit, 1, NOW).outcome.allowed()
+    };
+    assert!((1..HOLDS_MAX).all(|_| reserve(&mut cell)), "each of another holder");
+    assert_eq!((cell.live_holds().count(), cell.holds.len()), (HOLDS_MAX - 1, HOLDS_MAX));
+    assert_ne!(settle(&mut cell, nothing[1]), Effect::NotReserved);
+    assert_eq!(settle(&mut cell, nothing[1]), Effect::NotReserved, "in the place of the last note");
+    cell.holds.retain(|hold| !hold.is_note());
+    cell.hold(Hold { units: 1, ..Hold::slot(HoldId(0), NOW, MINUTE) });
+    let before = cell.meter.used(NOW);
+    assert_ne!(settle(&mut cell, nothing[1]), Effect::NotReserved);
+    assert_eq!((cell.live_holds().count(), cell.meter.used(NOW)), (HOLDS_MAX, before + 1), "recorded");
+}
+
+/// The note is kept by the cell with the fewest, and found in any.
+#[test]
+fn c7_the_note_of_a_settlement_is_in_one_cell_of_the_request() {
+    let limits = [Limit::per(1_000, MINUTE), Limit::per(100, MINUTE), Limit::per(100, MINUTE)];
+    let rule = RuleName::intern("r");
+    let each = limits.iter().zip([false, false, true]).map(|(limit, shadow)| {
+        let tag = Tag::new(rule, Budget::Rule, (*limit).into(), 1);
+        let (key, part, record_denied) = (Key::new(rule, Budget::Rule, 0, b""), Part::Whole, false);
+        Charge { key, limit, cost: 5, shadow, part, record_denied, tag }
+    });
+    let charges: Vec<Charge<'_>> = each.collect();
+    let mut cells = limits.map(Cell::new);
+    one(&mut cells[0], reserve(30, OnExpiry::Keep), &limits[0], 1, NOW);
+    let settle = Op::Settle { hold: HoldId::nothing_until(at(60)) };
+    assert_eq!(transact(settle, &charges, &mut cells, NOW, NOW).changed.as_slice(), [true; 3]);
+    assert_eq!(cells.each_ref().map(|cell| cell.holds.len()), [1, 1, 0], "a shadow rule comes last");
+    let again = transact(settle, &charges, &mut cells, NOW, NOW);
+    assert!(again.applied.answers.iter().all(|answer| answer.effect == Effect::NotReserved));
+    assert_eq!(again.changed.as_slice(), [false; 3]);
+}
+
+#[test]
 fn b11_an_administrative_verb_leaves_the_client_s_limit_unchanged() {
     let (base, gold) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(1_000, MINUTE));
     let mut cell = Cell::new(gold);

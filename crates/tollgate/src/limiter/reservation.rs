@@ -178,6 +178,11 @@ impl<S: Store> Reservation<S> {
             return Ok(Settlement { shortfall: 0 });
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
+        if self.held().is_none() {
+            // Nothing is held, and it cannot be settled again: no note is needed.
+            let recorded = self.limiter.shared.record(&self.plan, cost).await?;
+            return Ok(Settlement { shortfall: recorded.shortfall() });
+        }
         // If this is cancelled midway, the drop settles at the same cost.
         self.if_dropped = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;

@@ -147,8 +147,8 @@ impl HoldId {
     /// store did not see it.
     pub const NO_SLOT: Self = Self(0);
 
-    /// A unique id of a reservation that holds something: random bits from the standard library's
-    /// hash keys.
+    /// A unique id of a reservation that holds something, or of a slot: random bits from the
+    /// standard library's hash keys.
     pub(crate) fn random() -> Self {
         // The first bit is clear: it is no id of a reservation that holds nothing.
         Self((random_bits() << 64 | random_bits()) >> 1)

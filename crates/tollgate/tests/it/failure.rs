@@ -180,3 +180,22 @@ fn c7_a_degraded_denial_records_nothing() {
     assert!(block_on(limiter.check_async(cost(3))).unwrap().allowed());
     assert_eq!(limiter.stats().shortfall, 0);
 }
+
+/// The store was away when the reservation was made, and is back when it is settled.
+#[test]
+fn c7_a_degraded_reservation_is_charged_once() {
+    let (limiter, store, clock, _) = limiter([rule(FailurePolicy::Open)]);
+    store.set(Fault::Fail);
+    let request = |cost| Request::client("a").cost(cost);
+    let reserved = block_on(limiter.reserve(request(3), MINUTE, OnExpiry::Keep)).unwrap();
+    assert!(reserved.decision().degraded());
+    let hold = reserved.detach().unwrap();
+    let settle = || block_on(limiter.settle(hold, request(4)));
+    assert_eq!(settle(), Err(Error::StoreUnavailable), "the settlement is not lost");
+    store.set(Fault::None);
+    assert!(settle().is_ok());
+    assert_eq!(settle(), Err(Error::NotReserved));
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 6);
+    clock.advance(2 * MINUTE);
+    assert_eq!(settle(), Err(Error::NotReserved), "nor later");
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{
     Clock as _, Error, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, OnFull, Request, Rule,
-    RuleSet, SECOND, Timestamp, Verdict, block_on,
+    RuleSet, SECOND, Settlement, Timestamp, Verdict, block_on,
 };
 
 fn limiter(max_keys: u64, limit: Limit) -> (Limiter, ManualClock) {
@@ -236,4 +236,22 @@ fn sweeps(rules: impl IntoIterator<Item = Rule>) {
     }
     let stats = limiter.store().memory_stats();
     assert!(stats.live <= 5_002 && stats.reclaimed >= 44_000, "{stats:?}");
+}
+
+/// A settlement is recorded under its own key, and one that is sent again in no pool.
+#[test]
+fn c7_a_store_that_pools_counts_a_settlement_of_nothing_once() {
+    let rules =
+        RuleSet::new([Rule::new("per-client", Limit::fixed_window(10, MINUTE)).key(["client"])]).unwrap();
+    let store = MemoryStore::new().max_keys(1).on_full(OnFull::Pool);
+    let limiter = Limiter::builder(rules).store(store).build().unwrap();
+    let reserved = block_on(limiter.reserve(Request::client("a").cost(0), MINUTE, OnExpiry::Keep)).unwrap();
+    let hold = reserved.detach().unwrap();
+    let settle = || block_on(limiter.settle(hold, Request::client("a").cost(4)));
+    assert_eq!(settle(), Ok(Settlement { shortfall: 0 }));
+    assert_eq!(settle(), Err(Error::NotReserved));
+    assert_eq!(limiter.check("pooled").unwrap().remaining(), 9, "nothing was recorded in the pool");
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 6);
+    let full = block_on(limiter.reserve(Request::client("b").cost(0), MINUTE, OnExpiry::Keep)).unwrap();
+    assert_eq!(block_on(full.settle(1)), Err(Error::StoreFull), "as a record is");
 }
