@@ -29,6 +29,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/inline.lua"),
     include_str!("script/debt.lua"),
     include_str!("script/cell.lua"),
+    include_str!("script/stored.lua"),
     include_str!("script/overflow.lua"),
     include_str!("script/transact.lua"),
 );
