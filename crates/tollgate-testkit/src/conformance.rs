@@ -66,6 +66,7 @@ macro_rules! conformance {
             c8_outcomes_of_slots_are_those_of_the_oracle,
             c8_racing_holders_never_exceed_the_limit,
             c8_a_verb_without_a_name_takes_no_slot,
+            c8_an_overflow_lends_no_slot,
             c8_a_clock_that_goes_back_frees_no_slot,
             c8_a_wild_reading_keeps_no_slot,
             c9_windows_are_those_of_the_calendar,

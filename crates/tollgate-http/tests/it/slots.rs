@@ -17,18 +17,21 @@ use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
 const TTL: Duration = Duration::from_secs(30);
 
+/// A part of a body, or its failure.
+type Part = Result<Bytes, std::io::ErrorKind>;
+
 /// A body that the test sends.
-struct Streamed(Receiver<Bytes>);
+struct Streamed(Receiver<Part>);
 
 impl Body for Streamed {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = std::io::ErrorKind;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::ErrorKind>>> {
+        self.0.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data)))
     }
 }
 
@@ -44,7 +47,7 @@ fn layer<S>(limiter: &Limiter<S>) -> RateLimitLayer<S> {
 }
 
 /// Asks the layered service, whose response has the body of the returned sender.
-async fn ask<S: Store>(layer: &RateLimitLayer<S>) -> (Response<ResponseBody<Streamed>>, Sender<Bytes>) {
+async fn ask<S: Store>(layer: &RateLimitLayer<S>) -> (Response<ResponseBody<Streamed>>, Sender<Part>) {
     let (sender, receiver) = channel(1);
     let body = std::sync::Mutex::new(Some(Streamed(receiver)));
     let body = std::sync::Arc::new(body);
@@ -71,14 +74,10 @@ async fn holds_until_the_body_ends<S: Store>(store: S) {
     assert_eq!(left(&limiter).await, (0, 99), "the head has arrived, and the body has not");
     let mut body = response.into_body();
     for _ in 0..5 {
-        sender.send(Bytes::from_static(b"a part")).await.unwrap();
+        sender.send(Ok(Bytes::from_static(b"a part"))).await.unwrap();
         assert!(body.frame().await.unwrap().is_ok());
         // Longer than the slot lasts without a renewal.
-        while clock.next_wake().is_none_or(|at| at <= clock.now()) {
-            tokio::task::yield_now().await;
-        }
-        clock.advance(TTL / 2);
-        tokio::task::yield_now().await;
+        let_renew(&clock, TTL / 2).await;
         let (denied, _) = ask(&layer).await;
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(denied.headers().contains_key("retry-after"), "{:?}", denied.headers());
@@ -90,11 +89,32 @@ async fn holds_until_the_body_ends<S: Store>(store: S) {
     assert_eq!(left(&limiter).await.0, 0);
     drop(hung_up);
     until_free(&limiter).await;
+    let (response, sender) = ask(&layer).await;
+    let mut body = response.into_body();
+    sender.send(Err(std::io::ErrorKind::BrokenPipe)).await.unwrap();
+    assert!(body.frame().await.unwrap().is_err());
+    until_free(&limiter).await;
+    drop(body);
+}
+
+/// Advances the clock once a task waits for its next renewal, and lets it renew.
+async fn let_renew(clock: &ManualClock, span: Duration) {
+    let mut yields = 0;
+    while clock.next_wake().is_none_or(|at| at <= clock.now()) {
+        assert!(yields < 10_000, "no task waits to renew the slot");
+        yields += 1;
+        tokio::task::yield_now().await;
+    }
+    clock.advance(span);
+    tokio::task::yield_now().await;
 }
 
 /// A store that answers later releases by a task.
 async fn until_free<S: Store>(limiter: &Limiter<S>) {
+    let mut yields = 0;
     while left(limiter).await.0 == 0 {
+        assert!(yields < 10_000, "nothing releases the slot");
+        yields += 1;
         tokio::task::yield_now().await;
     }
 }
@@ -112,6 +132,10 @@ async fn c8_charging_by_response_settles_the_cost_and_keeps_the_slot_for_the_bod
     let layer = layer(&limiter).cost(|_| 40).charge_by_response(TTL, |_: Answered<'_>| 7);
     let (response, sender) = ask(&layer).await;
     assert_eq!(left(&limiter).await, (0, 93), "settled at the head of the response");
+    for _ in 0..5 {
+        let_renew(&clock, TTL / 2).await;
+        assert_eq!(left(&limiter).await, (0, 93), "renewed while the body lasts");
+    }
     drop(sender);
     assert!(response.into_body().frame().await.is_none());
     assert_eq!(left(&limiter).await, (1, 93));

@@ -3,6 +3,9 @@
 use std::fs;
 use std::net::SocketAddr;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
 use crate::common::{Answer, Server, directory, eventually};
 use serde_json::json;
 
@@ -26,8 +29,12 @@ fn id(acquired: &Answer) -> String {
     acquired.json()["id"].as_str().unwrap_or_else(|| panic!("{acquired:?}")).to_owned()
 }
 
+fn renew_for(server: &Server, id: &str, ttl: &str) -> u16 {
+    server.post(&format!("/v1/acquire/{id}/renew"), &json!({"ttl": ttl})).status
+}
+
 fn renew(server: &Server, id: &str) -> u16 {
-    server.post(&format!("/v1/acquire/{id}/renew"), &json!({"ttl": "1h"})).status
+    renew_for(server, id, "1h")
 }
 
 fn release(server: &Server, id: &str) -> u16 {
@@ -58,7 +65,9 @@ fn c8_a_slot_is_acquired_renewed_and_released() {
     assert!((3_500..=3_600).contains(&retry), "the earliest expiry: {retry}");
     assert_eq!(left(&server, "a"), (0, 90), "the denial took nothing");
     assert_eq!(acquire(&server, "b", "1h").status, 200, "another client");
-    assert_eq!(renew(&server, &id(&first)), 204);
+    assert_eq!(renew_for(&server, &id(&first), "10m"), 204);
+    let retry: u64 = acquire(&server, "a", "1h").header("retry-after").unwrap().parse().unwrap();
+    assert!((500..=600).contains(&retry), "renewed for ten minutes from now: {retry}");
     assert_eq!(release(&server, &id(&first)), 204);
     assert_eq!(left(&server, "a"), (1, 90), "the cost stays charged");
     assert_eq!((release(&server, &id(&first)), renew(&server, &id(&first))), (404, 404));
@@ -71,6 +80,21 @@ fn c8_a_slot_is_acquired_renewed_and_released() {
     }
     let free = server.post("/v1/acquire", &json!({"attributes": {"kind": "page"}}));
     assert_eq!((free.status, renew(&server, &id(&free)), release(&server, &id(&free))), (200, 204, 204));
+}
+
+#[test]
+fn c8_an_id_releases_and_renews_only_the_slot_of_its_client() {
+    let file = directory("slots-forged").join("tollgate.toml");
+    fs::write(&file, CONFIG).unwrap();
+    let server = Server::with_config(&file);
+    let (own, other) = (id(&acquire(&server, "a", "1h")), id(&acquire(&server, "b", "1h")));
+    // The hold of one client and the attributes of the other.
+    let bytes = |id: &str| BASE64_URL_SAFE_NO_PAD.decode(id).unwrap();
+    let (hold, attributes) = (&bytes(&own)[..16], &bytes(&other)[16..]);
+    let forged = BASE64_URL_SAFE_NO_PAD.encode([hold, attributes].concat());
+    assert_eq!((renew(&server, &forged), release(&server, &forged)), (404, 404));
+    assert_eq!((left(&server, "a").0, left(&server, "b").0), (1, 1), "both are still under way");
+    assert_eq!((release(&server, &own), release(&server, &other)), (204, 204));
 }
 
 #[test]
@@ -158,15 +182,28 @@ fn c8_slots_over_the_redis_protocol_and_across_protocols() {
     assert_eq!(ask("CL.THROTTLE jobs 0 1 60").unwrap()[0], "0", "another budget");
     let (first, second) = (field(&first, "id"), field(&second, "id"));
     assert_eq!(ask(&format!("TOLL.RENEW {first} 60")).unwrap(), ["OK"]);
+    let retry: u64 = field(&ask("TOLL.ACQUIRE jobs 2 30").unwrap(), "retry_after_ms").parse().unwrap();
+    assert!((50_000..=60_000).contains(&retry), "renewed for a minute from now: {retry}");
     assert_eq!(ask(&format!("TOLL.RELEASE {first}")).unwrap(), ["OK"]);
     assert!(ask(&format!("TOLL.RELEASE {first}")).unwrap_err().contains("does not exist"));
     assert!(ask(&format!("TOLL.RENEW {first} 60")).unwrap_err().contains("does not exist"));
     assert_eq!(release(&server, &second), 204, "through another protocol");
     assert_eq!(field(&ask("TOLL.ACQUIRE jobs 1 1ms").unwrap(), "allowed"), "1");
+    let dead = field(&ask("TOLL.ACQUIRE brief 1 1ms").unwrap(), "id");
+    eventually("the slot of a dead holder comes back", || {
+        field(&ask("TOLL.ACQUIRE brief 1 1h").unwrap(), "allowed") == "1"
+    });
+    for late in [format!("TOLL.RENEW {dead} 60"), format!("TOLL.RELEASE {dead}")] {
+        assert!(ask(&late).unwrap_err().contains("does not exist"), "another holder has it: {late}");
+    }
+    assert_eq!(field(&ask("TOLL.ACQUIRE brief 1 1h").unwrap(), "allowed"), "0", "and keeps it");
     // Under the rules.
     let slot = ask("TOLL.ACQUIRE client a COST 5 TTL 1h").unwrap();
     assert_eq!((field(&slot, "allowed"), left(&server, "a")), ("1".into(), (1, 95)));
     let over_http = id(&acquire(&server, "a", "1h"));
+    let denied = ask("TOLL.ACQUIRE client a TTL 1h").unwrap();
+    let retry: u64 = field(&denied, "retry_after_ms").parse().unwrap();
+    assert!((3_500_000..=3_600_000).contains(&retry), "the earliest expiry: {retry}");
     assert_eq!(ask(&format!("TOLL.RELEASE {over_http}")).unwrap(), ["OK"]);
     assert_eq!(ask(&format!("TOLL.RELEASE {}", field(&slot, "id"))).unwrap(), ["OK"]);
     assert_eq!(left(&server, "a").0, 2);

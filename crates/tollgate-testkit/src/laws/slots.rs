@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Error, Limit, OnExpiry, Request, Rule, RuleSet, SECOND, Slot, Store, Timestamp};
+use tollgate::{
+    Error, Limit, OnExpiry, Overflow, Request, Rule, RuleSet, SECOND, Slot, Store, Timestamp, Verdict,
+};
 
 use super::history::expected_of;
 use super::{Laws, nanos, per_client};
@@ -161,7 +163,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
 
     /// C8. A check cannot return the name of a slot and refuses the rule; so do `check_all` and
     /// `wait`. Refunds, penalties and records leave slots alone. A reservation takes a slot until
-    /// it is settled or expires.
+    /// it is settled, at any cost, or expires.
     pub fn c8_a_verb_without_a_name_takes_no_slot(&self) {
         let world = self.world([
             per_client([Limit::fixed_window(100, 1_000 * SECOND), Limit::concurrent(2)]),
@@ -197,6 +199,75 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
         assert_eq!(left(), [78, 2], "the estimate is kept, the slot is not");
         run(second.settle(8)).expect("recorded late");
         assert_eq!(left(), [76, 2]);
+        // A rate has replaced the slots: the one that is settled is given back whole all the same.
+        let held = reserve(3).detach().expect("held");
+        let with = |other| {
+            let rule = per_client([Limit::fixed_window(100, 1_000 * SECOND), other]);
+            limiter.set_rules(RuleSet::new([rule]).expect("valid")).expect("accepted");
+        };
+        with(Limit::fixed_window(50, 1_000 * SECOND));
+        run(limiter.settle(held, Request::client("a").cost(5))).expect("held");
+        with(Limit::concurrent(2));
+        assert_eq!(left(), [71, 2]);
+    }
+
+    /// C8 and C10. An overflow lends units and no slot: the slots of a plan are those of its own
+    /// limit, however much the overflow has, and a request without a slot draws on neither budget.
+    pub fn c8_an_overflow_lends_no_slot(&self) {
+        let step = (0..6_u64, any::<bool>(), 0..20_u64);
+        let script = (1..4_u64, 1..20_u64, 1..40_u64, prop::collection::vec(step, 1..40), any::<bool>());
+        self.property(script, |(slots, own, lent, steps, slots_first)| {
+            // Limits of which nothing comes back while the test lasts.
+            let rate = |units| Limit::fixed_window(units, 50_000 * SECOND);
+            let mut limits = [rate(own), Limit::concurrent(slots)];
+            limits.rotate_left(usize::from(slots_first));
+            let world = self.world([
+                Rule::new("plan", limits).key(["client"]).overflow("credits"),
+                Rule::new("credits", rate(lent)).key(["client"]),
+            ]);
+            let (mut left, mut lent, mut live) = (own, lent, Vec::new());
+            for (cost, releases, wait) in steps {
+                world.clock.advance(Duration::from_secs(wait));
+                let now = world.now();
+                live.retain(|(_, expires_at)| now < *expires_at);
+                if releases && !live.is_empty() {
+                    let (id, _) = live.remove(0);
+                    prop_assert_eq!(run(world.limiter.release(id, "a")), Ok(()));
+                }
+                let slot = run(world.limiter.acquire(Request::client("a").cost(cost), TTL)).expect("valid");
+                let decision = slot.decision().clone();
+                let has_slot = live.len() < slots as usize;
+                prop_assert_eq!(
+                    decision.allowed(),
+                    has_slot && cost <= left + lent,
+                    "{} of {:?}",
+                    cost,
+                    live
+                );
+                if decision.allowed() {
+                    let from_plan = cost.min(left);
+                    (left, lent) = (left - from_plan, lent - (cost - from_plan));
+                }
+                if let Some(id) = slot.detach() {
+                    live.push((id, now.saturating_add(TTL)));
+                }
+                let free = slots - live.len() as u64;
+                let reports = decision.limits();
+                let of_slots = reports.iter().find(|report| report.limit.is_concurrent()).expect("covered");
+                prop_assert_eq!((of_slots.outcome.remaining, of_slots.overflow), (free, Overflow::None));
+                if let Some((_, first)) = live.first().filter(|_| !has_slot) {
+                    let wait = Verdict::Denied { retry_after: first.since(now) };
+                    prop_assert_eq!(of_slots.outcome.verdict, wait, "the earliest expiry");
+                }
+                let units: Vec<u64> = reports
+                    .iter()
+                    .filter(|report| !report.limit.is_concurrent())
+                    .map(|report| report.outcome.remaining)
+                    .collect();
+                prop_assert_eq!(units, [left, lent], "a denial draws on neither");
+            }
+            Ok(())
+        });
     }
 
     /// C8 and B7. Over the times that the clock showed there are never more live slots than the

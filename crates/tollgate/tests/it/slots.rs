@@ -58,6 +58,25 @@ fn c8_a_dropped_guard_releases_its_slot_and_a_detached_one_keeps_it() {
     assert_eq!(block_on(limiter.renew(id, "a", TTL)), Err(Error::NotReserved), "its name is gone");
 }
 
+/// A reservation's slot can be released before its cost is known.
+#[test]
+fn c8_releasing_the_slot_of_a_reservation_gives_back_no_units() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules = rules([Limit::concurrent(2), Limit::fixed_window(10, HOUR)]);
+    let limiter = Limiter::builder(rules).clock(clock).build().unwrap();
+    let left = || {
+        let decision = block_on(limiter.peek("a")).unwrap();
+        decision.limits().iter().map(|report| report.outcome.remaining).collect::<Vec<_>>()
+    };
+    let reserved = block_on(limiter.reserve(Request::client("a").cost(4), TTL, OnExpiry::Keep)).unwrap();
+    let id = reserved.detach().unwrap();
+    assert_eq!(left(), [1, 6]);
+    block_on(limiter.release(id, "a")).unwrap();
+    assert_eq!(left(), [2, 6], "the estimate stays charged");
+    block_on(limiter.settle(id, Request::client("a").cost(1))).unwrap();
+    assert_eq!(left(), [2, 9]);
+}
+
 #[test]
 fn c8_work_under_way_keeps_its_slot_for_longer_than_its_time_to_live() {
     let (limiter, clock) = limiter(Limit::concurrent(1));
