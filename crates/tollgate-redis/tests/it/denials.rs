@@ -183,3 +183,16 @@ fn a_denial_of_two_budgets_is_forgotten_when_either_changes() {
     world.clock.advance(Duration::from_secs(60));
     assert_eq!(world.check(3).remaining(), 2, "more credits are reported, though too few");
 }
+
+#[test]
+fn c7_a_denied_cost_is_recorded_each_time_and_never_answered_from_the_cache() {
+    let rule = || per_client(Limit::fixed_window(10, HOUR));
+    let world = World::new([rule()]);
+    assert!(!world.check(13).allowed());
+    assert!(!world.asks(|| assert!(!world.check(13).allowed())), "cached: nothing is recorded");
+    world.limiter.set_rules(RuleSet::new([rule().record_denied()]).unwrap()).unwrap();
+    for owed in [3, 10] {
+        assert_eq!(world.check(13).owed(), owed);
+    }
+    assert_eq!(world.limiter.stats().shortfall, 6, "beyond one whole limit of debt");
+}

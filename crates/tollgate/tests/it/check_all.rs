@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tollgate::{
-    Error, FailurePolicy, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule, RuleSet, SECOND,
-    Store, Timestamp, block_on,
+    Decision, Error, FailurePolicy, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, Request, Rule,
+    RuleSet, SECOND, Store, Timestamp, block_on,
 };
 use tollgate_testkit::{Fault, FaultyStore};
 
@@ -158,4 +158,25 @@ fn e5_new_keys_that_share_a_pool_are_charged_once() {
     assert_eq!(check(["c", "first", "b"]), (false, 1), "the first client's budget is spent");
     assert!(limiter.check("d").unwrap().allowed());
     assert!(!limiter.check("e").unwrap().allowed());
+}
+
+/// Each request has a budget of its own under the same rule.
+#[test]
+fn c7_of_several_requests_only_the_denied_ones_are_recorded() {
+    let rule = Rule::new("tokens", Limit::fixed_window(10, HOUR)).key(["client"]).record_denied();
+    let limiter = Limiter::builder(RuleSet::new([rule]).unwrap()).build().unwrap();
+    let owed = |client| block_on(limiter.peek(client)).unwrap().owed();
+    let left = |decision: &Decision| (decision.allowed(), decision.remaining(), decision.owed());
+    let over = limiter.check(Request::client("a").cost(13)).unwrap();
+    assert_eq!(left(&over), (false, 0, 3), "a synchronous check records too");
+    let both = [Request::client("a").cost(2), Request::client("b").cost(2)];
+    let together = block_on(limiter.check_all(&both)).unwrap();
+    let each: Vec<_> = together.each().iter().map(left).collect();
+    assert_eq!(each, [(false, 0, 5), (true, 10, 0)]);
+    let refused = block_on(limiter.refuse_all(&both)).unwrap();
+    let each: Vec<_> = refused.iter().map(left).collect();
+    assert_eq!(each, [(false, 0, 7), (true, 10, 0)]);
+    assert_eq!((owed("a"), owed("b"), limiter.stats().shortfall), (7, 0, 0));
+    assert!(!block_on(limiter.check_all(&[Request::client("a").cost(9)])).unwrap().whole().allowed());
+    assert_eq!((owed("a"), limiter.stats().shortfall), (10, 6), "beyond one whole limit of debt");
 }
