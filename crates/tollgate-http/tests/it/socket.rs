@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use tollgate::{HOUR, Limit, Limiter};
+use tollgate::{HOUR, Limit, Limiter, Rule, RuleSet};
 use tollgate_http::RateLimitLayer;
 use tower::ServiceExt as _;
 
@@ -68,6 +68,19 @@ async fn f4_of_1500_concurrent_requests_over_http2_exactly_five_get_in() {
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5);
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 1_495);
     assert_eq!(ran.load(Ordering::SeqCst), 5);
+}
+
+#[tokio::test]
+async fn f2_a_rule_that_warns_warns_from_its_share_on() {
+    let rule = Rule::new("per-client", Limit::sliding_log(3, HOUR)).key(["client"]).warn_at(60);
+    let layer = RateLimitLayer::new(Limiter::builder(RuleSet::new([rule]).unwrap()).build().unwrap());
+    let server = serve(Router::new().route("/", route(async || "hello")).layer(layer)).await;
+    for (status, warning) in
+        [(200, None), (200, Some(r#""per-client";u=66"#)), (200, Some(r#""per-client";u=100"#)), (429, None)]
+    {
+        let answer = send(server, get("/", &[])).await;
+        assert_eq!((answer.status.as_u16(), answer.header("ratelimit-warning")), (status, warning));
+    }
 }
 
 #[tokio::test]

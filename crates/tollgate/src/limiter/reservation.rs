@@ -164,7 +164,8 @@ impl<S: Store> Reservation<S> {
     /// Ends the reservation at the actual cost: the excess is given back; a cost beyond the
     /// estimate is [recorded](Limiter::record), up to the debt of each limit, and the rest is
     /// reported. It can be settled for as long again after it has expired: the units that the
-    /// expiry gave back are recorded then.
+    /// expiry gave back are recorded then. All of the cost is recorded if the store failed when the
+    /// reservation was made.
     ///
     /// # Errors
     /// [`Error::NotReserved`] if it expired longer ago or was never granted, and any failure of the
@@ -173,8 +174,7 @@ impl<S: Store> Reservation<S> {
         if cost > crate::MAX_COUNT {
             return Err(Error::InvalidCost { value: cost });
         }
-        if self.decision.degraded() || self.plan.is_empty() {
-            self.hold = None;
+        if self.plan.is_empty() {
             return Ok(Settlement { shortfall: 0 });
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };

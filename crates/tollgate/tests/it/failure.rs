@@ -127,10 +127,17 @@ fn e4_an_administrative_verb_reports_that_the_store_is_down() {
     store.set(Fault::Fail);
     assert_eq!(block_on(limiter.reset("a")), Err(Error::StoreUnavailable));
     assert_eq!(block_on(limiter.refund("a")), Err(Error::StoreUnavailable));
-    let reservation =
-        block_on(limiter.reserve(Request::client("a").cost(3), HOUR, OnExpiry::GiveBack)).unwrap();
-    assert!(reservation.decision().allowed() && reservation.decision().degraded());
-    assert!(block_on(reservation.settle(5)).is_ok(), "nothing was held, so nothing is owed");
+    let reserve = || {
+        let reserved = limiter.reserve(Request::client("a").cost(3), HOUR, OnExpiry::GiveBack);
+        let reservation = block_on(reserved).unwrap();
+        assert!(reservation.decision().allowed() && reservation.decision().degraded());
+        reservation
+    };
+    assert_eq!(block_on(reserve().settle(5)), Err(Error::StoreUnavailable), "what was used is recorded");
+    let reservation = reserve();
+    store.set(Fault::None);
+    assert!(block_on(reservation.settle(5)).is_ok());
+    assert_eq!(block_on(limiter.peek("a")).unwrap().remaining(), 5);
 }
 
 #[test]
