@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Bucket, Decision, InlineLimit, Limit, MAX_COUNT, Request};
+use tollgate::{Algorithm, Bucket, Decision, InlineLimit, Limit, MAX_COUNT, Request, Summary};
 
 use super::reply::Replies;
 use crate::inline::THROTTLE;
@@ -73,13 +73,16 @@ impl LimitArguments {
 /// seconds until a retry can succeed (-1 if allowed, or if none can), and the seconds until the
 /// limit is whole.
 pub(super) fn reply(replies: &mut Replies, decision: &Decision) {
-    let retry = decision.retry_after().filter(|_| !decision.allowed());
+    let Summary { verdict, remaining, deciding } = decision.summary();
+    let retry = verdict.retry_after().filter(|_| !decision.allowed());
+    let (limit, reset_at) = deciding
+        .map_or((u64::MAX, decision.now()), |report| (report.limit.capacity(), report.outcome.reset_at));
     replies.array(5);
     replies.integer((!decision.allowed()).into());
-    replies.count(decision.limit());
-    replies.count(decision.remaining());
+    replies.count(limit);
+    replies.count(remaining);
     replies.integer(retry.map_or(-1, seconds));
-    replies.integer(seconds(decision.reset_at().since(decision.now())));
+    replies.integer(seconds(reset_at.since(decision.now())));
 }
 
 /// Whole seconds, rounded up, so that a client that waits that long is not early.
