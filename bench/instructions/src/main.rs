@@ -13,7 +13,7 @@ use tollgate::{
     Sleep, Timestamp,
 };
 
-const CASES: [&str; 11] = [
+const CASES: [&str; 12] = [
     "admitted",
     "denied",
     "observed",
@@ -25,6 +25,7 @@ const CASES: [&str; 11] = [
     "global",
     "global and client",
     "inline",
+    "inline batch",
 ];
 const FEW: u64 = 10_048;
 const MANY: u64 = 30_016;
@@ -78,6 +79,10 @@ fn watch(case: &str, checks: u64) {
             with_rules([Rule::new("global", many), Rule::new("client", many).key(["client"])])
         }
         "inline" => with_rules([Rule::inline("inline").key(["client"])]),
+        // As a server has it: beside a rule of its own.
+        "inline batch" => {
+            with_rules([Rule::new("client", many).key(["client"]), Rule::inline("inline").key(["client"])])
+        }
         _ => limiter(many),
     };
     let key = |check: u64| 1_000_000 + check % 100;
@@ -91,6 +96,15 @@ fn watch(case: &str, checks: u64) {
         return;
     }
     let inline = limiter.inline(Limit::per_minute(100_000_000)).expect("valid");
+    if case == "inline batch" {
+        let requests = [Request::client("a-client").under("inline", &inline); 64];
+        for _ in 0..checks / 64 {
+            limiter.check_many(&requests, |decision| {
+                std::hint::black_box(&decision);
+            });
+        }
+        return;
+    }
     // A loop for each, so that choosing between them is not counted.
     match case {
         "string" => repeat(checks, |_| limiter.check("a-client-of-20-bytes")),

@@ -258,7 +258,10 @@ impl<S: Store> Shared<S> {
                 memory.take_known(std::array::from_ref(target), now, step)
             });
             let (Some(target), Some(taken)) = (target, taken) else {
-                each(request.with_request(|request| self.take(memory, target.as_slice(), &request, now)));
+                each(request.with_request(|request| match target {
+                    Some(_) => self.take(memory, target.as_slice(), &request, now),
+                    None => self.check_several(memory, &request),
+                }));
                 continue;
             };
             let targets = std::array::from_ref(target);
