@@ -148,11 +148,18 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// As [`check`](Limiter::check). A store that fails is a degraded decision.
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        let (plan, cost) = self.plan(&request)?;
-        plan.without_slots()?;
-        let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
-        self.shared.observe(&request, &decision);
-        Ok(decision)
+        if let Some(memory) = self.shared.store.decides_in() {
+            return self.shared.check_in_snapshot(memory, &request);
+        }
+        // In a box, since the future of a store is large, and callers embed this one.
+        Box::pin(async {
+            let (plan, cost) = self.plan(&request)?;
+            plan.without_slots()?;
+            let decision = self.shared.decide(Op::Take, &plan, cost, self.shared.clock.now()).await?;
+            self.shared.observe(&request, &decision);
+            Ok(decision)
+        })
+        .await
     }
 
     /// The decision that a check would make, changing nothing. The numbers are those before the

@@ -79,10 +79,22 @@ impl<S: Store> Shared<S> {
         request.with_request(|request| self.check_plain(memory, &request))
     }
 
+    /// Checks a request under the rules of the entered snapshot, if there is one.
+    pub(super) fn check_in_snapshot(
+        &self,
+        memory: &MemoryStore,
+        request: &impl AsRequest,
+    ) -> Result<Decision, Error> {
+        if self.rules.has_entered_snapshot() {
+            return request.with_request(|request| self.check_several(memory, None, &request));
+        }
+        self.check(memory, request)
+    }
+
     /// Checks a request under rules that are not one token bucket.
     #[inline(always)]
     fn check_plain(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        let Some(plain) = self.rules.plain() else { return self.check_several(memory, request) };
+        let Some(plain) = self.rules.plain() else { return self.check_several(memory, None, request) };
         // The same steps, compiled for the number of budgets and the width of their states.
         match (plain.others.len(), plain.width) {
             (0, 2) => self.check_known::<1, 2>(memory, plain, request),
@@ -91,7 +103,7 @@ impl<S: Store> Shared<S> {
             (1, 1) => self.check_known::<2, 1>(memory, plain, request),
             (1, 2) => self.check_known::<2, 2>(memory, plain, request),
             (2, 1) => self.check_known::<3, 1>(memory, plain, request),
-            _ => self.check_several(memory, request),
+            _ => self.check_several(memory, Some(plain), request),
         }
     }
 
@@ -104,7 +116,7 @@ impl<S: Store> Shared<S> {
         request: &Request<'_>,
     ) -> Result<Decision, Error> {
         let Some((cost, client)) = plain.cost_and_client(request) else {
-            return self.check_several(memory, request);
+            return self.check_several(memory, None, request);
         };
         let targets = plain.locate::<N>(memory, W, cost, client);
         let now = self.clock.now();
@@ -118,31 +130,38 @@ impl<S: Store> Shared<S> {
 
     /// Checks a request under several rules, or one that a plain rule cannot locate.
     #[inline(never)]
-    fn check_several(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+    fn check_several(
+        &self,
+        memory: &MemoryStore,
+        plain: Option<&PlainRules>,
+        request: &Request<'_>,
+    ) -> Result<Decision, Error> {
         let (loaded, mut targets) = (OnceCell::new(), Targets::new());
-        self.locate(memory, &loaded, request, &mut targets);
+        self.locate(memory, plain, &loaded, request, &mut targets);
         self.take(memory, &targets, request, self.clock.now())
     }
 
     /// Appends the budgets that a request draws on; none if the request needs the general path: too
     /// many rules cover it for one decision, one of them is a shadow rule, a state does not pack,
-    /// or the request is invalid. Rules that are not plain are `loaded` first.
+    /// or the request is invalid. Rules that are not plain, or cannot locate it, are `loaded`
+    /// first.
     #[inline]
     fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
         &'a self,
         memory: &'a MemoryStore,
+        plain: Option<&'a PlainRules>,
         loaded: &'a OnceCell<RulesGuard>,
         request: &Request<'_>,
         targets: &mut SmallVec<A>,
     ) {
         let before = targets.len();
-        let plain = self.rules.plain().and_then(|plain| {
+        let by_plain = plain.and_then(|plain| {
             let (cost, client) = plain.cost_and_client(request)?;
             let rules = std::iter::once(&plain.first).chain(&plain.others);
             targets.extend(rules.map(|rule| rule.locate(memory, rule.lookup.width(), cost, client)));
             Some(())
         });
-        if plain.is_none() {
+        if by_plain.is_none() {
             let prepared = loaded.get_or_init(|| self.rules.load());
             if locate(memory, prepared, request, |target| targets.push(target)).is_none() {
                 targets.truncate(before);
@@ -233,7 +252,7 @@ impl<S: Store> Shared<S> {
                 Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
                     self.check_batch_of_words(bucket, plain, memory, batch, &mut each);
                 }
-                _ => self.check_batch(memory, batch, &mut each),
+                plain => self.check_batch(plain, memory, batch, &mut each),
             }
         }
     }
@@ -260,7 +279,7 @@ impl<S: Store> Shared<S> {
             let (Some(target), Some(taken)) = (target, taken) else {
                 each(request.with_request(|request| match target {
                     Some(_) => self.take(memory, target.as_slice(), &request, now),
-                    None => self.check_several(memory, &request),
+                    None => self.check_several(memory, None, &request),
                 }));
                 continue;
             };
@@ -280,6 +299,7 @@ impl<S: Store> Shared<S> {
     /// Checks a batch under any rules.
     fn check_batch<R: AsRequest>(
         &self,
+        plain: Option<&PlainRules>,
         memory: &MemoryStore,
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
@@ -288,7 +308,7 @@ impl<S: Store> Shared<S> {
         let mut targets: SmallVec<[Target<'_>; BATCH]> = SmallVec::new();
         let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
         for request in batch {
-            request.with_request(|request| self.locate(memory, &loaded, &request, &mut targets));
+            request.with_request(|request| self.locate(memory, plain, &loaded, &request, &mut targets));
             ends.push(targets.len());
         }
         let (now, mut start) = (self.clock.now(), 0);

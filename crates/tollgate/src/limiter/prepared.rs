@@ -186,6 +186,11 @@ impl ActiveRules {
         active
     }
 
+    /// Whether this thread has entered a snapshot of these rules.
+    pub(super) fn has_entered_snapshot(&self) -> bool {
+        entered(self.id, |_| ()).is_some()
+    }
+
     /// The active rules, if they are plain.
     #[inline(always)]
     pub(super) fn plain(&self) -> Option<&PlainRules> {
@@ -226,7 +231,7 @@ impl ActiveRules {
 
     #[cold]
     fn read(&self, version: u64) -> CachedRules {
-        match entered(self.id) {
+        match entered(self.id, Arc::clone) {
             Some(prepared) => CachedRules { version: SNAPSHOT, prepared },
             None => CachedRules { version, prepared: self.shared().1 },
         }

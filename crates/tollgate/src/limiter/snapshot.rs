@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 
 use super::Limiter;
@@ -37,13 +36,12 @@ impl RulesSnapshot {
     /// assert_eq!(block_on(limiter.check_async("alice"))?.remaining(), 3);
     /// # Ok::<(), tollgate::Error>(())
     /// ```
-    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        poll_fn(|context| {
-            let _entered = Entered::new(self.clone());
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        let (snapshot, mut future) = (self.clone(), Box::pin(future));
+        poll_fn(move |context| {
+            let _entered = Entered::new(snapshot.clone());
             future.as_mut().poll(context)
         })
-        .await
     }
 }
 
@@ -56,12 +54,15 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The entered snapshot of a limiter, if there is one.
-pub(super) fn entered(limiter: u64) -> Option<Arc<Prepared>> {
+/// Calls `f` with the rules of the limiter's entered snapshot, if there is one.
+pub(super) fn entered<R>(limiter: u64, f: impl FnOnce(&Arc<Prepared>) -> R) -> Option<R> {
     let find = |entered: &RefCell<Vec<RulesSnapshot>>| {
         let entered = entered.borrow();
-        let snapshot = entered.iter().rev().find(|snapshot| snapshot.limiter == limiter)?;
-        Some(Arc::clone(&snapshot.prepared))
+        entered
+            .iter()
+            .rev()
+            .find(|snapshot| snapshot.limiter == limiter)
+            .map(|snapshot| f(&snapshot.prepared))
     };
     ENTERED.try_with(find).ok().flatten()
 }

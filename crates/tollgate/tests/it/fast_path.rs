@@ -1,14 +1,13 @@
 //! The fast path of the memory store decides exactly as the general path.
 //!
-//! The laws run over `check_async`, which takes the general path; this test extends them to
-//! `check`, which takes the fast path.
+//! A wrapped store does not decide in memory, so that every request takes the general path.
 
 use proptest::prelude::*;
 use tollgate::{
-    Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Override, Request, Rule, RuleSet, Timestamp,
-    block_on,
+    Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Override, Request, Rule, RuleSet, Store,
+    Timestamp, block_on,
 };
-use tollgate_testkit::{Step, any_limit, steps};
+use tollgate_testkit::{FaultyStore, Step, any_limit, steps};
 
 const CLIENTS: [&str; 3] = ["a", "a\0", "b"];
 
@@ -60,8 +59,9 @@ fn rules(limits: &[Limit], shape: u8) -> RuleSet {
     .unwrap()
 }
 
-fn apply_interlude(
-    limiter: &Limiter,
+fn apply_interlude<S: Store>(
+    limiter: &Limiter<S>,
+    memory: &MemoryStore,
     interlude: Interlude,
     client: &str,
     other: &RuleSet,
@@ -84,7 +84,7 @@ fn apply_interlude(
             }
         }
         Interlude::Change => limiter.set_rules(other.clone()).unwrap(),
-        Interlude::Reclaim => drop(limiter.store().reclaim(now)),
+        Interlude::Reclaim => drop(memory.reclaim(now)),
     }
 }
 
@@ -105,11 +105,10 @@ proptest! {
         // room, differs between stores.
         let is_full = small && shape < 2;
         let max_keys = if is_full { 2 } else { 8 };
-        let build = || {
-            let store = MemoryStore::new().seeded([1, 2]).max_keys(max_keys).sweep(MINUTE / 2, MINUTE);
-            Limiter::builder(rules(&limits, shape)).store(store).clock(clock.clone()).build().unwrap()
-        };
-        let (fast, general) = (build(), build());
+        let store = || MemoryStore::new().seeded([1, 2]).max_keys(max_keys).sweep(MINUTE / 2, MINUTE);
+        let builder = || Limiter::builder(rules(&limits, shape)).clock(clock.clone());
+        let fast = builder().store(store()).build().unwrap();
+        let general = builder().store(FaultyStore::new(store())).build().unwrap();
         let inline = [Limit::per_minute(3), Limit::fixed_window(2, MINUTE)].map(|limit| fast.inline(limit).unwrap());
         for (Step { wait, client, cost }, (interlude, odd, other)) in steps.into_iter().zip(interludes) {
             if other == 0 && !is_full {
@@ -120,10 +119,10 @@ proptest! {
                 clock.advance(wait);
             }
             let now = tollgate::Clock::now(&clock);
-            for limiter in [&fast, &general] {
-                let other = rules(if odd { &others } else { &limits }, shape);
-                apply_interlude(limiter, interlude, CLIENTS[client], &other, now, odd);
-            }
+            let other_rules = rules(if odd { &others } else { &limits }, shape);
+            apply_interlude(&fast, fast.store(), interlude, CLIENTS[client], &other_rules, now, odd);
+            let memory = general.store().inner();
+            apply_interlude(&general, memory, interlude, CLIENTS[client], &other_rules, now, odd);
             let on_path = [("client", CLIENTS[client]), ("path", "/x")];
             let request = match (shape, odd) {
                 (3, _) => Request::client(CLIENTS[client]).under("inline", &inline[usize::from(odd)]),
@@ -165,7 +164,7 @@ proptest! {
             clock.advance(batch.first().map_or(MINUTE, |step| step.wait));
             let now = tollgate::Clock::now(&clock);
             for limiter in [&batched, &single] {
-                apply_interlude(limiter, interlude, CLIENTS[0], &rules(), now, odd);
+                apply_interlude(limiter, limiter.store(), interlude, CLIENTS[0], &rules(), now, odd);
             }
             // Two invalid requests among the valid ones.
             let requests: Vec<Request<'_>> = batch
