@@ -82,26 +82,38 @@ impl Headers {
     /// Writes the fields of a decision, and `Retry-After` on a denial. Fields of an inner limiter
     /// stay: the standard fields are lists, and the others describe one limit.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        let is_list = self.style == HeaderStyle::Standard;
+        let first = if self.style == HeaderStyle::Trio { RATELIMIT_LIMIT } else { X_LIMIT };
+        let has_inner = !is_list && headers.contains_key(first);
+        self.for_each(decision, |name, value| {
+            if is_list && name != RETRY_AFTER || name == RATELIMIT_WARNING {
+                headers.append(name, value);
+            } else if !has_inner || name == RETRY_AFTER {
+                headers.insert(name, value);
+            }
+        });
+    }
+
+    /// Calls `f` with the fields of a decision, and `Retry-After` on a denial.
+    pub fn for_each(&self, decision: &Decision, mut f: impl FnMut(HeaderName, HeaderValue)) {
         match self.style {
-            HeaderStyle::Standard => self.write_standard(decision, headers),
-            HeaderStyle::Trio if headers.contains_key(RATELIMIT_LIMIT) => {}
-            HeaderStyle::X | HeaderStyle::XEpoch if headers.contains_key(X_LIMIT) => {}
-            HeaderStyle::Trio => write_trio(decision, headers),
-            HeaderStyle::X => write_x(decision, headers, |report| seconds_until_reset(decision, report)),
-            HeaderStyle::XEpoch => write_x(decision, headers, |report| {
-                report.outcome.reset_at.as_nanos().div_ceil(1_000_000_000)
-            }),
+            HeaderStyle::Standard => self.standard(decision, &mut f),
+            HeaderStyle::Trio => trio(decision, &mut f),
+            HeaderStyle::X => x(decision, |report| seconds_until_reset(decision, report), &mut f),
+            HeaderStyle::XEpoch => {
+                x(decision, |report| report.outcome.reset_at.as_nanos().div_ceil(1_000_000_000), &mut f);
+            }
             HeaderStyle::Off => {}
         }
         if self.style != HeaderStyle::Off {
-            write_warnings(decision, headers);
+            warnings(decision, &mut f);
         }
         if let Some(seconds) = retry_after(decision) {
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            f(RETRY_AFTER, HeaderValue::from(seconds));
         }
     }
 
-    fn write_standard(&self, decision: &Decision, headers: &mut HeaderMap) {
+    fn standard(&self, decision: &Decision, f: &mut impl FnMut(HeaderName, HeaderValue)) {
         let (mut policies, mut left) = (Members::default(), Members::default());
         for_each_enforcing(decision, |report| {
             let start = policies.0.len();
@@ -121,8 +133,8 @@ impl Headers {
             left.integer(b";r=", report.outcome.remaining);
             left.integer(b";t=", seconds_until_growth(decision, report));
         });
-        policies.append(RATELIMIT_POLICY, headers);
-        left.append(RATELIMIT, headers);
+        policies.finish(RATELIMIT_POLICY, f);
+        left.finish(RATELIMIT, f);
     }
 }
 
@@ -178,46 +190,46 @@ impl Members {
         self.0.push(b'"');
     }
 
-    fn append(&self, name: HeaderName, headers: &mut HeaderMap) {
+    fn finish(&self, name: HeaderName, f: &mut impl FnMut(HeaderName, HeaderValue)) {
         if !self.0.is_empty()
             && let Ok(value) = HeaderValue::from_bytes(&self.0)
         {
-            headers.append(name, value);
+            f(name, value);
         }
     }
 }
 
 /// `RateLimit-Warning: "per-client";u=83`, a list of strings as `RateLimit` is: the limits that
 /// warn ([`tollgate::Rule::warn_at`]), and the percentage of each that is in use.
-fn write_warnings(decision: &Decision, headers: &mut HeaderMap) {
+fn warnings(decision: &Decision, f: &mut impl FnMut(HeaderName, HeaderValue)) {
     let mut warnings = Members::default();
     for report in &decision.warnings() {
         warnings.member(report);
         warnings.integer(b";u=", report.warning().unwrap_or(0));
     }
-    warnings.append(RATELIMIT_WARNING, headers);
+    warnings.finish(RATELIMIT_WARNING, f);
 }
 
-fn write_trio(decision: &Decision, headers: &mut HeaderMap) {
+fn trio(decision: &Decision, f: &mut impl FnMut(HeaderName, HeaderValue)) {
     let Some(report) = decision.deciding() else { return };
     let limit = report.limit.capacity();
-    headers.insert(RATELIMIT_LIMIT, limit.into());
-    headers.insert(RATELIMIT_REMAINING, report.units_left().into());
-    headers.insert(RATELIMIT_RESET, seconds_until_reset(decision, &report).into());
+    f(RATELIMIT_LIMIT, limit.into());
+    f(RATELIMIT_REMAINING, report.units_left().into());
+    f(RATELIMIT_RESET, seconds_until_reset(decision, &report).into());
     let window = match report.limit.is_concurrent() {
         true => String::new(),
         false => format!(";w={}", seconds(window_of(&report)).max(1)),
     };
     if let Ok(policy) = HeaderValue::try_from(format!("{limit}{window}")) {
-        headers.insert(RATELIMIT_POLICY, policy);
+        f(RATELIMIT_POLICY, policy);
     }
 }
 
-fn write_x(decision: &Decision, headers: &mut HeaderMap, reset: impl Fn(&Report) -> u64) {
+fn x(decision: &Decision, reset: impl Fn(&Report) -> u64, f: &mut impl FnMut(HeaderName, HeaderValue)) {
     let Some(report) = decision.deciding() else { return };
-    headers.insert(X_LIMIT, report.limit.capacity().into());
-    headers.insert(X_REMAINING, report.units_left().into());
-    headers.insert(X_RESET, reset(&report).into());
+    f(X_LIMIT, report.limit.capacity().into());
+    f(X_REMAINING, report.units_left().into());
+    f(X_RESET, reset(&report).into());
 }
 
 /// The header fields of a decision, in the standard style.

@@ -170,11 +170,8 @@ impl App {
     ///
     /// # Errors
     /// As [`Limiter::check_async`].
-    pub(crate) async fn check(&self, request: impl AsRequest + Copy) -> Result<Decision, Error> {
-        match self.check_in_memory(request) {
-            Some(decision) => decision,
-            None => self.timed(self.limiter.check_async(request)).await,
-        }
+    pub(crate) async fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
+        self.timed(self.limiter.check_async(request)).await
     }
 
     /// Decides several requests in order and passes each decision to `each`. A store that has to be
@@ -194,7 +191,7 @@ impl App {
         join_all(checks).await.into_iter().for_each(each);
     }
 
-    /// Measures any other operation of the limiter.
+    /// Measures an operation of the limiter.
     pub(crate) async fn timed<T>(&self, operation: impl Future<Output = T>) -> T {
         let began = STOPWATCH.now();
         let result = operation.await;

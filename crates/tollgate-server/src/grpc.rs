@@ -27,6 +27,7 @@ use crate::app::{App, PROTOCOL};
 use crate::connection::{Connection, Ending, Phase};
 
 mod bounded;
+mod codec;
 mod descriptors;
 mod health;
 mod pb;
@@ -107,6 +108,7 @@ impl Grpc {
         });
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
+            .auto_date_header(false)
             .keep_alive_interval(Some(self.timeout.max(SECOND)))
             .keep_alive_timeout(PING)
             .max_concurrent_streams(STREAMS_MAX)

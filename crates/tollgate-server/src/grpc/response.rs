@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderMap;
 use tollgate::{Algorithm, CalendarUnit, DAY, Decision, HOUR, Limit, MINUTE, Report, SECOND};
 use tollgate_http::{Headers, policy_name};
 
@@ -27,14 +26,13 @@ impl<'a> ResponseBuilder<'a> {
 
     /// Adds a decision's header fields.
     pub(super) fn headers(&mut self, decision: &Decision) {
-        let mut fields = HeaderMap::new();
-        self.headers.write(decision, &mut fields);
-        let field = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| HeaderValue {
-            key: name.as_str().into(),
-            value: value.to_str().unwrap_or_default().into(),
-            raw_value: Vec::new(),
-        };
-        self.response.response_headers_to_add.extend(fields.iter().map(field));
+        self.headers.for_each(decision, |name, value| {
+            self.response.response_headers_to_add.push(HeaderValue {
+                key: name.as_str().into(),
+                value: value.to_str().unwrap_or_default().into(),
+                raw_value: Vec::new(),
+            });
+        });
     }
 
     /// Adds the status of the next descriptor. One over its limit makes the response over limit.

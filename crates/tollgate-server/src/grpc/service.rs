@@ -43,7 +43,7 @@ impl RateLimits {
         for refund in descriptors.iter().filter_map(ResolvedDescriptor::refund) {
             if settings.grpc_refunds {
                 // A failed refund shows in the numbers of the response.
-                let _ = self.app.timed(self.app.limiter.refund(refund)).await;
+                let _ = self.app.timed(Box::pin(self.app.limiter.refund(refund))).await;
             }
         }
         let mut response = ResponseBuilder::new(&settings.headers, descriptors.len());
@@ -65,15 +65,15 @@ impl RateLimits {
             // One descriptor is denied already, so none is charged. No header fields: there is no
             // time to retry at.
             several if denied_already => {
-                self.app.timed(self.app.limiter.refuse_all(several)).await.map_err(refused)?
+                self.app.timed(Box::pin(self.app.limiter.refuse_all(several))).await.map_err(refused)?
             }
             [only] => {
-                let decision = self.app.timed(self.app.limiter.check_async(*only)).await.map_err(refused)?;
+                let decision = self.app.check(*only).await.map_err(refused)?;
                 response.headers(&decision);
                 vec![decision]
             }
             several => {
-                let together = self.app.timed(self.app.limiter.check_all(several)).await;
+                let together = self.app.timed(Box::pin(self.app.limiter.check_all(several))).await;
                 let together = together.map_err(refused)?;
                 response.headers(together.whole());
                 together.into_each()
@@ -118,7 +118,9 @@ impl RateLimits {
         let mut decisions = Vec::with_capacity(descriptors.len());
         for descriptor in descriptors {
             decisions.push(match descriptor.request().filter(|_| descriptor.is_check_only()) {
-                Some(request) => Some(self.app.timed(self.app.limiter.peek(request)).await.map_err(refused)?),
+                Some(request) => {
+                    Some(self.app.timed(Box::pin(self.app.limiter.peek(request))).await.map_err(refused)?)
+                }
                 None => None,
             });
         }

@@ -49,7 +49,9 @@ fn the_generated_files_are_those_of_the_protos() {
     let set = our_descriptors();
     compare("src/grpc/rls.bin", &set.encode_to_vec());
     let generated = directory("grpc-generated");
-    tonic_prost_build::configure().build_client(false).out_dir(&generated).compile_fds(set).unwrap();
+    let build =
+        tonic_prost_build::configure().build_client(false).codec_path("crate::grpc::codec::SmallCodec");
+    build.out_dir(&generated).compile_fds(set).unwrap();
     for file in fs::read_dir(&generated).unwrap() {
         let file = file.unwrap();
         let name = file.file_name().into_string().unwrap();
