@@ -82,9 +82,12 @@ impl Headers {
     /// Writes the fields of a decision, and `Retry-After` on a denial. Fields of an inner limiter
     /// stay: the standard fields are lists, and the others describe one limit.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        let has_inner = match self.style {
+            HeaderStyle::Trio => headers.contains_key(RATELIMIT_LIMIT),
+            HeaderStyle::X | HeaderStyle::XEpoch => headers.contains_key(X_LIMIT),
+            HeaderStyle::Standard | HeaderStyle::Off => false,
+        };
         let is_list = self.style == HeaderStyle::Standard;
-        let first = if self.style == HeaderStyle::Trio { RATELIMIT_LIMIT } else { X_LIMIT };
-        let has_inner = !is_list && headers.contains_key(first);
         self.for_each(decision, |name, value| {
             if is_list && name != RETRY_AFTER || name == RATELIMIT_WARNING {
                 headers.append(name, value);

@@ -93,6 +93,13 @@ fn seconds(span: Duration) -> i64 {
 
 /// A decimal integer as redis-cell parses it: `+5` and `05` are 5.
 pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
+    // Nearly all are a few digits, which cannot overflow.
+    if (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit) {
+        let digit = |byte: &u8| i64::from(byte.wrapping_sub(b'0'));
+        return Ok(text
+            .iter()
+            .fold(0, |number: i64, byte| number.wrapping_mul(10).wrapping_add(digit(byte))));
+    }
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| "value is not an integer or out of range".into())
 }
@@ -103,7 +110,7 @@ mod tests {
 
     #[test]
     fn integers_are_parsed_as_redis_cell_parses_them() {
-        for number in [0, 1, -1, 42, i64::MAX, i64::MIN] {
+        for number in [0, 1, -1, 42, 10_i64.pow(18) - 1, 10_i64.pow(18), i64::MAX, i64::MIN] {
             assert_eq!(integer(number.to_string().as_bytes()), Ok(number));
         }
         for (text, number) in [("+5", 5), ("05", 5), ("-0", 0), ("+007", 7), ("0000000000000000000001", 1)] {

@@ -248,8 +248,13 @@ impl<S: Store> Shared<S> {
         mut each: impl FnMut(Result<Decision, Error>),
     ) {
         for batch in requests.chunks(BATCH) {
+            let is_plain = |plain: &PlainRules| {
+                let first = batch.first();
+                first.is_some_and(|first| first.with_request(|first| plain.cost_and_client(&first).is_some()))
+            };
             match self.rules.plain() {
-                Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
+                // Requests of a batch are usually alike: the first tells whether they are plain.
+                Some(plain @ PlainRules { bucket: Some(bucket), .. }) if is_plain(plain) => {
                     self.check_batch_of_words(bucket, plain, memory, batch, &mut each);
                 }
                 plain => self.check_batch(plain, memory, batch, &mut each),

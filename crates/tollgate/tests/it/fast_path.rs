@@ -166,12 +166,13 @@ proptest! {
             for limiter in [&batched, &single] {
                 apply_interlude(limiter, limiter.store(), interlude, CLIENTS[0], &rules(), now, odd);
             }
-            // Two invalid requests among the valid ones.
-            let requests: Vec<Request<'_>> = batch
+            // Two invalid requests among the valid ones, last or first.
+            let mut requests: Vec<Request<'_>> = batch
                 .iter()
                 .map(|step| Request::client(CLIENTS[step.client]).cost(step.cost))
                 .chain([Request::client(""), Request::client("a").cost(u64::MAX)])
                 .collect();
+            requests.rotate_right(if odd { 2 } else { 0 });
             let mut answers = Vec::new();
             batched.check_many(&requests, |answer| answers.push(answer));
             let expected: Vec<_> = requests.iter().map(|request| single.check(*request)).collect();
