@@ -149,7 +149,7 @@ impl<S: Store> Limiter<S> {
     /// As [`check`](Limiter::check). A store that fails is a degraded decision.
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
         if let Some(memory) = self.shared.store.decides_in() {
-            return self.shared.check_in_snapshot(memory, &request);
+            return request.with_request(|request| self.shared.check_in_snapshot(memory, &request));
         }
         // In a box, since the future of a store is large, and callers embed this one.
         Box::pin(async {

@@ -83,12 +83,12 @@ impl<S: Store> Shared<S> {
     pub(super) fn check_in_snapshot(
         &self,
         memory: &MemoryStore,
-        request: &impl AsRequest,
+        request: &Request<'_>,
     ) -> Result<Decision, Error> {
-        if self.rules.has_entered_snapshot() {
-            return request.with_request(|request| self.check_several(memory, None, &request));
+        match self.rules.has_entered_snapshot() {
+            true => self.check_several(memory, None, request),
+            false => self.check(memory, request),
         }
-        self.check(memory, request)
     }
 
     /// Checks a request under rules that are not one token bucket.
