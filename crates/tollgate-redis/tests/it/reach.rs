@@ -110,8 +110,8 @@ fn databases_and_prefixes_are_independent() {
 
 #[test]
 fn a_store_connects_over_a_unix_socket() {
-    let socket = std::env::temp_dir().join(format!("tollgate-{}.sock", crate::common::unique()));
-    let _redis = Redis::start(&["--unixsocket", socket.to_str().unwrap()]);
+    let redis = Redis::start(&["--unixsocket", "redis.sock"]);
+    let socket = redis.directory.join("redis.sock");
     assert!(check(&open(&format!("unix://{}", socket.display())), "a").allowed());
 }
 
