@@ -9,12 +9,14 @@ use std::time::Duration;
 use crate::common::Redis;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tollgate::{Limits, MemoryStore, Meter, OnExpiry, Override, Request, Rule, RuleSet, SECOND, Timestamp};
+use tollgate::{Limits, MemoryStore, Meter, Override, Request, Rule, RuleSet, SECOND, Timestamp};
 use tollgate_testkit::{World, run};
 
+mod client;
 mod schedules;
 mod twin;
 
+use client::Client;
 use schedules::{Step, any_cost, any_rules, any_span, any_step, inline_limits, wide_limit};
 use twin::{COMPARED, Twin, has_whole_micros, is_near, rounded_outcome};
 
@@ -55,9 +57,8 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
         world.limiter.set_rules(with_more(&rules)).unwrap();
         let limiter = &world.limiter;
         let inline = inline_limits().map(|limit| limiter.inline(limit).unwrap());
-        let (mut newest, mut seen) = (world.now(), BTreeSet::new());
-        let mut changed = false;
-        let (mut reserved, mut held, mut nothing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut client = Client::new(limiter, &inline);
+        let (mut newest, mut seen, mut changed) = (world.now(), BTreeSet::new(), false);
         for (step, wait, waits) in steps {
             if waits {
                 world.clock.advance(wait);
@@ -71,57 +72,7 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                 world.clock.set(*newer);
             }
             seen.insert(world.now());
-            let request = |cost: u64| Request::client("a").cost(cost);
             match step {
-                Step::Check(cost) => drop(run(limiter.check_async(request(cost)))),
-                Step::Refuse(cost) => drop(run(limiter.refuse_all(&[request(cost)]))),
-                Step::Peek(cost) => drop(run(limiter.peek(request(cost)))),
-                Step::Refund(cost) => drop(run(limiter.refund(request(cost)))),
-                Step::Penalise(cost) => drop(run(limiter.penalise(request(cost)))),
-                Step::Record(cost) => drop(run(limiter.record(request(cost)))),
-                Step::Block(span) if waits => drop(run(limiter.block("a", world.now().saturating_add(span)))),
-                Step::Block(span) => drop(run(limiter.block("a", span))),
-                Step::Reset => drop(run(limiter.reset("a"))),
-                Step::Reserve(cost, ttl, on_expiry) => {
-                    if let Ok(reservation) = run(limiter.reserve(request(cost), ttl, on_expiry)) {
-                        reserved.push(reservation);
-                    }
-                }
-                Step::Acquire(cost, ttl) => {
-                    held.extend(run(limiter.acquire(request(cost), ttl)).unwrap().detach());
-                }
-                Step::Release => {
-                    if !held.is_empty() {
-                        let _ = run(limiter.release(held.remove(0), "a"));
-                    }
-                }
-                Step::Renew(ttl) => {
-                    if let Some(slot) = held.first() {
-                        let _ = run(limiter.renew(*slot, "a", ttl));
-                    }
-                    if let Some(reservation) = reserved.first() {
-                        let _ = run(reservation.renew(ttl));
-                    }
-                }
-                Step::Settle(cost) => {
-                    if !reserved.is_empty() {
-                        let _ = run(reserved.remove(0).settle(cost));
-                    }
-                }
-                Step::ReserveNothing(ttl) => {
-                    let reserved = run(limiter.reserve(request(0), ttl, OnExpiry::Keep)).unwrap();
-                    nothing.extend(reserved.detach());
-                }
-                Step::SettleNothing(cost, index) => {
-                    if let Some(hold) = nothing.iter().rev().nth(index) {
-                        let _ = run(limiter.settle(*hold, request(cost)));
-                    }
-                }
-                Step::RenewNothing(ttl, index) => {
-                    if let Some(hold) = nothing.iter().rev().nth(index) {
-                        let _ = run(limiter.renew(*hold, request(1), ttl));
-                    }
-                }
                 Step::Change => {
                     changed = !changed;
                     limiter.set_rules(with_more(if changed { &other } else { &rules })).unwrap();
@@ -129,30 +80,17 @@ fn b10_every_verb_on_every_limit_answers_as_the_memory_store_does() {
                 Step::Back(span) => {
                     // Redis forgets each limit of a key by itself when it is idle.
                     let mut all = rules.iter().chain(&other);
-                    if !all.all(|rule| rule.limits().len() == 1 && rule.limits().iter().all(has_whole_micros))
+                    if all.all(|rule| rule.limits().len() == 1 && rule.limits().iter().all(has_whole_micros))
                     {
-                        continue;
+                        // No further back than idle keys are kept.
+                        let earliest = newest.saturating_sub(Duration::from_secs(240));
+                        world.clock.set(world.now().saturating_sub(span).max(earliest));
+                        went_back.store(true, Ordering::Relaxed);
                     }
-                    // No further back than idle keys are kept.
-                    let earliest = newest.saturating_sub(Duration::from_secs(240));
-                    world.clock.set(world.now().saturating_sub(span).max(earliest));
-                    went_back.store(true, Ordering::Relaxed);
                 }
-                Step::Overridden(cost) => {
-                    let attributes = [("client", "a"), ("path", "/x")];
-                    let _ = run(limiter.check_async(Request::new(&attributes).cost(cost)));
-                }
-                Step::Credits(cost) => drop(run(limiter.check_async(request(cost).only("credits")))),
-                Step::BlockCredits(span) => {
-                    drop(run(limiter.block(Request::client("a").only("credits"), span)))
-                }
-                Step::Inline(cost, index) => {
-                    let _ = run(limiter.check_async(request(cost).under("inline", &inline[index])));
-                }
+                Step::Block(span) if waits => drop(run(limiter.block("a", world.now().saturating_add(span)))),
+                step => client.take(step),
             }
-        }
-        for reservation in reserved {
-            reservation.detach();
         }
         Ok(())
     });

@@ -282,7 +282,7 @@ impl Table {
     /// The divisor of a growth step: the table grows by a whole while it is small and growth is
     /// frequent, and by a smaller part once unused memory matters.
     const fn growth(&self) -> usize {
-        match (self.slots < 2048, self.stride < HEADER + 3) {
+        match (self.slots < 4096, self.stride < HEADER + 3) {
             (true, _) => 1,
             (false, true) => 4,
             (false, false) => 6,
