@@ -202,6 +202,7 @@ impl RuleSet {
     }
 
     /// The index of the rule with this name.
+    #[inline]
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
         let position = self.by_name.binary_search_by_key(&name, |(known, _)| known).ok()?;
         self.by_name.get(position).map(|(_, index)| *index)
