@@ -182,13 +182,24 @@ impl Frame {
 /// incomplete.
 fn length(bytes: &[u8], start: usize, invalid: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
     let line = bytes.get(start..).unwrap_or_default();
+    let digit = |byte: u8| i64::from(byte.wrapping_sub(b'0'));
+    // Nearly all lengths have one digit or two.
+    match line {
+        [ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            return Ok(Some((digit(*ones), start.saturating_add(3))));
+        }
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            let number = digit(*tens).saturating_mul(10).saturating_add(digit(*ones));
+            return Ok(Some((number, start.saturating_add(4))));
+        }
+        _ => {}
+    }
     let mut number: i64 = 0;
     for (index, byte) in line.iter().take(LENGTH_LINE_MAX).enumerate() {
         match byte {
             b'0'..=b'9' => {
-                let digit = i64::from(byte.wrapping_sub(b'0'));
-                number =
-                    number.checked_mul(10).and_then(|number| number.checked_add(digit)).ok_or(invalid)?;
+                let more = number.checked_mul(10).and_then(|number| number.checked_add(digit(*byte)));
+                number = more.ok_or(invalid)?;
             }
             // A minus sign: any negative length means null.
             b'-' if index == 0 => number = 0,
