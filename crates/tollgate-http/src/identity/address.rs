@@ -142,17 +142,24 @@ impl ClientAddress {
     }
 }
 
-/// Calls `f` with the text of an address. Formats as `to_string` does, in a third of the time and
+/// Calls `f` with the text of an address. Formats as `to_string` does, in a fraction of the time and
 /// without an allocation.
 fn with_text<R>(address: Ipv4Addr, f: impl FnOnce(&str) -> R) -> R {
-    let (mut text, mut end) = ([b'.'; 15], 0);
+    let (mut text, mut end) = ([b'.'; 16], 0);
     for octet in address.octets() {
-        let (mut buffer, start) = (itoa::Buffer::new(), if end == 0 { 0 } else { end + 1 });
-        let digits = buffer.format(octet).as_bytes();
-        end = start + digits.len();
-        text[start..end].copy_from_slice(digits);
+        if octet >= 100 {
+            text[end % 16] = b'0' + octet / 100;
+            end += 1;
+        }
+        if octet >= 10 {
+            text[end % 16] = b'0' + octet / 10 % 10;
+            end += 1;
+        }
+        text[end % 16] = b'0' + octet % 10;
+        // The dot is there.
+        end += 2;
     }
-    f(std::str::from_utf8(&text[..end]).unwrap_or_default())
+    f(std::str::from_utf8(&text[..end - 1]).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -160,6 +167,14 @@ mod tests {
     use super::*;
     use crate::{Identity, PeerAddr};
     use http::Request;
+
+    #[test]
+    fn an_address_is_formatted_as_the_standard_library_does() {
+        for octet in 0..=u8::MAX {
+            let address = Ipv4Addr::new(octet, u8::MAX - octet, 10, octet);
+            with_text(address, |text| assert_eq!(text, address.to_string()));
+        }
+    }
 
     fn client(identity: &Identity, peer: &str, headers: &[(&str, &str)]) -> String {
         let mut request = Request::builder().uri("/");
