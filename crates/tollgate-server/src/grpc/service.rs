@@ -34,6 +34,9 @@ impl RateLimits {
     /// Where `grpc_refunds` is off, a refund is an error, which Envoy admits unless its
     /// `failure_mode_deny` is set. So the error comes last: the other descriptors are decided and
     /// charged first, and a denial among them is the response.
+    ///
+    /// The futures of all operations but a check are boxed: they are rare, and every call copies
+    /// this one's.
     async fn decide(
         &self,
         settings: &Settings,
