@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
 use tollgate::{DAY, Limit, Limiter, MemoryStore, Request, Rule, RuleSet, SECOND, block_on};
+use tollgate_testkit::Random;
 
 use crate::file::PageFile;
 use crate::storage::Storage;
@@ -148,16 +149,6 @@ impl StorageBackend for Disk {
         }
         image.bytes[offset..offset + data.len()].copy_from_slice(data);
         Ok(())
-    }
-}
-
-/// A seeded random number generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
     }
 }
 

@@ -21,6 +21,7 @@ use tollgate::{
     Timestamp,
 };
 
+use crate::Random;
 use crate::world::{START, World, run, runtime};
 
 /// The variable that makes a process one that is killed: its round, its number and the target.
@@ -126,16 +127,6 @@ fn killed(mut child: Child, lines: u64) -> Vec<String> {
     log.extend(output);
     child.wait().expect("it was killed");
     log
-}
-
-/// Knuth's generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
 }
 
 fn stream_until_killed<S: Store>(world: &World<S>, round: u64, process: u64) {

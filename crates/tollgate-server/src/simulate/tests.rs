@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, ManualClock, Request, Timestamp};
 use tollgate_http::millis_ceil;
+use tollgate_testkit::Random;
 use tollgate_testkit::oracle::{Oracle, Verb};
 
 use super::candidate::{Candidate, Configured};
@@ -67,11 +68,8 @@ struct Call {
 }
 
 fn calls(requests: usize) -> Vec<Call> {
-    let mut dice = 7_u64;
-    let mut below = |sides: u64| {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (dice >> 33) % sides
-    };
+    let mut random = Random(7);
+    let mut below = |bound| random.below(bound);
     let mut millis = 1_800_000_000_000;
     let mut call = |_| {
         millis += [0, 0, 0, 1, 1, 2, 3, 7][usize::try_from(below(8)).unwrap()];

@@ -21,11 +21,12 @@ use tollgate::{
 use tollgate_http::{Numbers, rate_limit_headers};
 use tollgate_server::config::{Config, Origin};
 use tollgate_server::{App, Listeners};
+use tollgate_testkit::Random;
 use tonic::transport::Channel;
 
 mod script;
 
-use script::{Dice, RULES, Script, Step, script};
+use script::{RULES, Script, Step, script};
 
 /// The part of an outcome that every transport reports. `fields` are the header fields for a client
 /// of HTTP or Envoy.
@@ -289,16 +290,16 @@ fn b10_cl_throttle_equals_the_librarys_bucket_in_seconds_rounded_up() {
     let rule = Rule::inline("throttled").key(["client"]);
     let own = clock();
     let library = Limiter::builder(RuleSet::new([rule]).unwrap()).clock(own.clone()).build().unwrap();
-    let mut dice = Dice(7);
+    let mut random = Random(7);
     let (mut limited, mut never) = (0, 0);
     for _ in 0..3_000 {
         let span =
-            Duration::from_nanos([0, 1, 250_000_000, 999_999_999, 3_000_000_000][dice.below(5) as usize]);
+            Duration::from_nanos([0, 1, 250_000_000, 999_999_999, 3_000_000_000][random.below(5) as usize]);
         own.advance(span);
         server.clock.advance(span);
         // The limit changes now and then, under the same key.
-        let (key, quantity) = (format!("k{}", dice.below(5)), [1, 1, 0, 2, 9][dice.below(5) as usize]);
-        let (burst, count, period) = [(3, 1, 2), (3, 1, 2), (7, 3, 1), (0, 2, 60)][dice.below(4) as usize];
+        let (key, quantity) = (format!("k{}", random.below(5)), [1, 1, 0, 2, 9][random.below(5) as usize]);
+        let (burst, count, period) = [(3, 1, 2), (3, 1, 2), (7, 3, 1), (0, 2, 60)][random.below(4) as usize];
         let answer: [i64; 5] = redis::cmd("CL.THROTTLE")
             .arg(&key)
             .arg(burst)

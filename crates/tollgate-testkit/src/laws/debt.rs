@@ -7,7 +7,7 @@ use tollgate::{Decision, Limit, MINUTE, OnExpiry, Report, Request, Reservation, 
 
 use super::{Laws, counts_denied, per_client};
 use crate::world::{CLIENTS, World, run, runtime};
-use crate::{any_limit, steps};
+use crate::{Random, any_limit, steps};
 
 /// The streams of the law below: 10 threads open 100 each, over 10 budgets.
 const THREADS: usize = 10;
@@ -185,12 +185,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
 fn streams<S: Store>(world: &World<S>, seed: u64) -> Spent {
     // For the stores whose reservations are dropped.
     let _context = runtime().enter();
-    let (mut open, mut spent, mut random) = (Vec::new(), Spent::default(), seed);
-    let mut below = move |most: u64| {
-        // Knuth's generator: the schedule is the same on every run.
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % most
-    };
+    let (mut open, mut spent, mut random) = (Vec::new(), Spent::default(), Random(seed));
+    let mut below = |bound| random.below(bound);
     for stream in 0..STREAMS {
         let (budget, estimate) = (stream % BUDGETS.len(), 1 + below(60));
         let on_expiry = if below(2) == 0 { OnExpiry::Keep } else { OnExpiry::GiveBack };

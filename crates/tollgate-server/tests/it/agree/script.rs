@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tollgate_testkit::Random;
+
 /// Every algorithm, layers, two limits at once, a cost, a match, an overflow and a shadow rule.
 pub(super) const RULES: &str = r#"
     [[rule]]
@@ -56,30 +58,20 @@ impl Step {
     }
 }
 
-/// Deterministic pseudo-random numbers.
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    pub(super) fn below(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
 pub(super) fn script(seed: u64) -> Script {
-    let mut dice = Dice(seed);
-    let step = |dice: &mut Dice| {
-        let client = (dice.below(12) > 0).then(|| format!("c{}", dice.below(4)));
-        let path = [None, None, Some("/login/now"), Some("/else")][usize::try_from(dice.below(4)).unwrap()];
+    let mut random = Random(seed);
+    let step = |random: &mut Random| {
+        let client = (random.below(12) > 0).then(|| format!("c{}", random.below(4)));
+        let path = [None, None, Some("/login/now"), Some("/else")][usize::try_from(random.below(4)).unwrap()];
         // A command without any attribute is an error.
         let path = path.or(client.is_none().then_some("/else"));
-        Step { client, path, cost: [1, 1, 1, 0, 2, 7][usize::try_from(dice.below(6)).unwrap()] }
+        Step { client, path, cost: [1, 1, 1, 0, 2, 7][usize::try_from(random.below(6)).unwrap()] }
     };
     let spans = [0, 1, 1_000_000, 99_999_999, 100_000_000, 333_333_333, 1_000_000_000, 20_000_000_000];
-    let group = |dice: &mut Dice| {
-        let span = Duration::from_nanos(spans[usize::try_from(dice.below(8)).unwrap()]);
-        let steps = (0..1 + dice.below(6)).map(|_| step(dice)).collect();
+    let group = |random: &mut Random| {
+        let span = Duration::from_nanos(spans[usize::try_from(random.below(8)).unwrap()]);
+        let steps = (0..1 + random.below(6)).map(|_| step(random)).collect();
         (span, steps)
     };
-    (0..60).map(|_| group(&mut dice)).collect()
+    (0..60).map(|_| group(&mut random)).collect()
 }
