@@ -55,16 +55,16 @@ pub(crate) enum Degraded {
 impl Decision {
     /// The decision on budgets that left these packed states.
     #[inline(always)]
-    pub(crate) fn of_budgets<'a, const W: usize>(
+    pub(crate) fn of_budgets<const N: usize, const W: usize>(
         now: Timestamp,
         cost: u64,
         allowed: bool,
-        mut budgets: impl ExactSizeIterator<Item = (Tag, &'a [u64; W])>,
+        tags: [Tag; N],
+        states: &[[u64; W]; N],
     ) -> Self {
-        let only = if W == 1 && budgets.len() == 1 { budgets.next() } else { None };
-        let detail = match only {
-            Some((tag, state)) => Detail::Word(tag, state[0]),
-            None => Detail::States(States::new(budgets)),
+        let detail = match (tags.as_slice(), states.as_flattened()) {
+            ([tag], [word]) => Detail::Word(*tag, *word),
+            _ => Detail::States(States::new(tags, states)),
         };
         Self { now, cost, allowed, degraded: Degraded::No, detail }
     }

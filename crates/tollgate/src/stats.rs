@@ -3,6 +3,7 @@
 //! Each thread counts in its own stripe of cache lines, so counting takes no lock and threads do
 //! not contend for a line. Reading sums the stripes.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -158,6 +159,8 @@ impl ThreadStripe {
 
 impl Drop for ThreadStripe {
     fn drop(&mut self) {
+        // Whatever the thread still counts goes into the shared stripe.
+        STRIPE.set(SHARED);
         if self.0.0 != SHARED {
             // The lock orders this thread's counts before those of the next owner.
             FREE.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.0.0);
@@ -165,11 +168,30 @@ impl Drop for ThreadStripe {
     }
 }
 
+/// No stripe yet.
+const UNKNOWN: usize = STRIPES;
+
+thread_local! {
+    /// The index of this thread's stripe. Without a destructor, so that reading it is one load.
+    static STRIPE: Cell<usize> = const { Cell::new(UNKNOWN) };
+    static OWNED: ThreadStripe = ThreadStripe::take();
+}
+
 /// The index of this thread's stripe: its own while it lives, or the shared one.
 #[inline(always)]
 pub(crate) fn stripe_index() -> StripeIndex {
-    thread_local!(static STRIPE: ThreadStripe = ThreadStripe::take());
-    STRIPE.try_with(|stripe| stripe.0).unwrap_or(StripeIndex(SHARED))
+    match STRIPE.get() {
+        UNKNOWN => take_stripe(),
+        index => StripeIndex(index),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn take_stripe() -> StripeIndex {
+    let index = OWNED.try_with(|stripe| stripe.0).unwrap_or(StripeIndex(SHARED));
+    STRIPE.set(index.0);
+    index
 }
 
 /// Adds to a counter. In an unshared stripe this takes no locked instruction, which would cost more

@@ -33,14 +33,12 @@ pub(crate) struct StatesBuilder {
 impl States {
     /// The packed states of these budgets, of `W` words each.
     #[inline(always)]
-    pub(crate) fn new<'a, const W: usize>(budgets: impl Iterator<Item = (Tag, &'a [u64; W])>) -> Self {
-        let mut states = Self { tags: [None; TAGS_MAX], words: [0; WORDS_MAX] };
-        let slots = states.tags.iter_mut().zip(states.words.chunks_exact_mut(W));
-        for ((tag, words), (new_tag, state)) in slots.zip(budgets) {
-            *tag = Some(new_tag);
-            words.copy_from_slice(state);
+    pub(crate) fn new<const N: usize, const W: usize>(tags: [Tag; N], states: &[[u64; W]; N]) -> Self {
+        let words = states.as_flattened();
+        Self {
+            tags: std::array::from_fn(|index| tags.get(index).copied()),
+            words: std::array::from_fn(|index| words.get(index).copied().unwrap_or(0)),
         }
-        states
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::plain::{PlainRules, is_valid};
+use super::plain::{PlainRules, is_valid, plain_cost};
 use super::prepared::{Prepared, RulesGuard};
 use crate::algorithm::token_bucket::Word;
 use crate::decision::{States, TAGS_MAX, WORDS_MAX};
@@ -62,21 +62,12 @@ impl<S> fmt::Debug for InMemory<'_, S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        if let Some(plain @ PlainRules { bucket: Some(bucket), .. }) = self.rules.plain()
-            && let Some(target) = request.with_request(|request| plain.locate_first(memory, &request))
-        {
-            // Read the clock while the state is being fetched.
-            let now = self.clock.now();
-            let step = |_, word: &mut _, now| target.step_bucket(bucket, word, now);
-            return match self.take_known(memory, std::array::from_ref(&target), now, step) {
-                // A decision that nothing borrows is built where the caller wants it.
-                Some(taken) if self.observer.is_none() => Ok(decision(std::array::from_ref(&target), &taken)),
-                // Copied, so that the target itself stays in registers.
-                Some(taken) => Ok(self.observed(request, &[target], &taken)),
-                None => request.with_request(|request| self.take(memory, &[target], &request, now)),
-            };
+        match self.rules.plain() {
+            Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
+                self.check_known::<1, 1>(memory, plain, Some(bucket), request)
+            }
+            plain => self.check_plain(memory, plain, request),
         }
-        request.with_request(|request| self.check_plain(memory, &request))
     }
 
     /// Checks a request under the rules of the entered snapshot, if there is one.
@@ -92,39 +83,48 @@ impl<S: Store> Shared<S> {
     }
 
     /// Checks a request under rules that are not one token bucket.
-    #[inline(always)]
-    fn check_plain(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        let Some(plain) = self.rules.plain() else { return self.check_several(memory, None, request) };
+    #[inline(never)]
+    fn check_plain(
+        &self,
+        memory: &MemoryStore,
+        plain: Option<&PlainRules>,
+        request: &impl AsRequest,
+    ) -> Result<Decision, Error> {
+        let several = || request.with_request(|request| self.check_several(memory, plain, &request));
+        let Some(rules) = plain else { return several() };
         // The same steps, compiled for the number of budgets and the width of their states.
-        match (plain.others.len(), plain.width) {
-            (0, 2) => self.check_known::<1, 2>(memory, plain, request),
-            (0, 3) => self.check_known::<1, 3>(memory, plain, request),
-            (0, 4) => self.check_known::<1, 4>(memory, plain, request),
-            (1, 1) => self.check_known::<2, 1>(memory, plain, request),
-            (1, 2) => self.check_known::<2, 2>(memory, plain, request),
-            (2, 1) => self.check_known::<3, 1>(memory, plain, request),
-            _ => self.check_several(memory, Some(plain), request),
+        match (rules.others.len(), rules.width) {
+            (0, 2) => self.check_known::<1, 2>(memory, rules, None, request),
+            (0, 3) => self.check_known::<1, 3>(memory, rules, None, request),
+            (0, 4) => self.check_known::<1, 4>(memory, rules, None, request),
+            (1, 1) => self.check_known::<2, 1>(memory, rules, None, request),
+            (1, 2) => self.check_known::<2, 2>(memory, rules, None, request),
+            (2, 1) => self.check_known::<3, 1>(memory, rules, None, request),
+            _ => several(),
         }
     }
 
-    /// Checks a request on `N` budgets whose states have `W` words.
-    #[inline(never)]
+    /// Checks a request on `N` budgets whose states have `W` words; `bucket` is the only limit, if
+    /// there is only one and it is a token bucket.
+    #[inline(always)]
     fn check_known<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
         plain: &PlainRules,
-        request: &Request<'_>,
+        bucket: Option<&Word>,
+        request: &impl AsRequest,
     ) -> Result<Decision, Error> {
-        let Some((cost, client)) = plain.cost_and_client(request) else {
-            return self.check_several(memory, None, request);
+        let Some(targets) = request.with_request(|request| plain.locate::<N>(memory, W, &request)) else {
+            return request.with_request(|request| self.check_several(memory, None, &request));
         };
-        let targets = plain.locate::<N>(memory, W, cost, client);
+        // Read the clock while the states are being fetched.
         let now = self.clock.now();
-        let step = |index: usize, words: &mut [u64; W], now| targets.get(index)?.step(words, now);
-        match self.take_known(memory, &targets, now, step) {
+        match self.take_known::<N, W>(memory, &targets, bucket, now) {
+            // A decision that nothing borrows is built where the caller wants it. Elsewhere the
+            // targets are copied, so that they themselves stay in registers.
             Some(taken) if self.observer.is_none() => Ok(decision(&targets, &taken)),
-            Some(taken) => Ok(self.observed(request, &targets, &taken)),
-            None => self.take(memory, &targets, request, now),
+            Some(taken) => Ok(self.observed(request, &{ targets }, &{ taken })),
+            None => request.with_request(|request| self.take(memory, &{ targets }, &request, now)),
         }
     }
 
@@ -156,12 +156,15 @@ impl<S: Store> Shared<S> {
     ) {
         let before = targets.len();
         let by_plain = plain.and_then(|plain| {
-            let (cost, client) = plain.cost_and_client(request)?;
-            let rules = std::iter::once(&plain.first).chain(&plain.others);
-            targets.extend(rules.map(|rule| rule.locate(memory, rule.lookup.width(), cost, client)));
-            Some(())
+            let cost = plain_cost(request)?;
+            let mut rules = std::iter::once(&plain.first).chain(&plain.others);
+            rules.try_for_each(|rule| {
+                targets.push(rule.locate(memory, rule.lookup.width(), cost, request)?);
+                Some(())
+            })
         });
         if by_plain.is_none() {
+            targets.truncate(before);
             let prepared = loaded.get_or_init(|| self.rules.load());
             if locate(memory, prepared, request, |target| targets.push(target)).is_none() {
                 targets.truncate(before);
@@ -175,10 +178,10 @@ impl<S: Store> Shared<S> {
         &self,
         memory: &MemoryStore,
         targets: &[Target<'_>; N],
+        bucket: Option<&Word>,
         now: Timestamp,
-        step: impl Fn(usize, &mut [u64; W], u64) -> Option<bool>,
     ) -> Option<Taken<N, W>> {
-        let (taken, stripe) = (memory.take_known(targets, now, step)?, stripe_index());
+        let (taken, stripe) = (memory.take_known(targets, bucket, now)?, stripe_index());
         for (index, target) in targets.iter().enumerate() {
             target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
         }
@@ -250,7 +253,9 @@ impl<S: Store> Shared<S> {
         for batch in requests.chunks(BATCH) {
             let is_plain = |plain: &PlainRules| {
                 let first = batch.first();
-                first.is_some_and(|first| first.with_request(|first| plain.cost_and_client(&first).is_some()))
+                first.is_some_and(|first| {
+                    first.with_request(|first| plain.locate::<1>(memory, 1, &first).is_some())
+                })
             };
             match self.rules.plain() {
                 // Requests of a batch are usually alike: the first tells whether they are plain.
@@ -272,28 +277,25 @@ impl<S: Store> Shared<S> {
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
         let mut located = [None; BATCH];
-        for (request, target) in batch.iter().zip(&mut located) {
-            *target = request.with_request(|request| plain.locate_first(memory, &request));
+        for (request, targets) in batch.iter().zip(&mut located) {
+            *targets = request.with_request(|request| plain.locate::<1>(memory, 1, &request));
         }
         let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
-        for (request, target) in batch.iter().zip(&located) {
-            let taken = target.as_ref().and_then(|target| {
-                let step = |_, word: &mut _, now| target.step_bucket(bucket, word, now);
-                memory.take_known(std::array::from_ref(target), now, step)
-            });
-            let (Some(target), Some(taken)) = (target, taken) else {
-                each(request.with_request(|request| match target {
-                    Some(_) => self.take(memory, target.as_slice(), &request, now),
+        for (request, targets) in batch.iter().zip(&located) {
+            let taken =
+                targets.as_ref().and_then(|targets| memory.take_known::<1, 1>(targets, Some(bucket), now));
+            let (Some(targets), Some(taken)) = (targets, taken) else {
+                each(request.with_request(|request| match targets {
+                    Some(targets) => self.take(memory, targets, &request, now),
                     None => self.check_several(memory, None, &request),
                 }));
                 continue;
             };
-            let targets = std::array::from_ref(target);
             let counter = &mut decided[usize::from(taken.denied == 0)];
             *counter = counter.wrapping_add(1);
             match self.observer {
                 None => each(Ok(decision(targets, &taken))),
-                Some(_) => each(Ok(self.observed(request, targets, &taken))),
+                Some(_) => each(Ok(self.observed(request, targets, &{ taken }))),
             }
         }
         let stripe = stripe_index();
@@ -328,9 +330,9 @@ impl<S: Store> Shared<S> {
 /// The decision on a request that left these states.
 #[inline(always)]
 fn decision<const N: usize, const W: usize>(targets: &[Target<'_>; N], taken: &Taken<N, W>) -> Decision {
-    let cost = targets.first().map_or(0, Target::cost);
-    let budgets = targets.iter().map(Target::tag).zip(&taken.left);
-    Decision::of_budgets(taken.now, cost, taken.denied == 0, budgets)
+    let (cost, tags) =
+        (targets.first().map_or(0, Target::cost), std::array::from_fn(|index| targets[index].tag()));
+    Decision::of_budgets(taken.now, cost, taken.denied == 0, tags, &taken.left)
 }
 
 /// Locates the budgets that a request draws on. `None` if the request needs the general path: too

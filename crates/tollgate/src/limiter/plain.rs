@@ -12,8 +12,6 @@ use crate::{MemoryStore, Request};
 pub(super) struct PlainRules {
     /// The limit, if there is one rule with one limit, a token bucket with a one-word state.
     pub(super) bucket: Option<Word>,
-    /// Whether a rule counts by client.
-    pub(super) by_client: bool,
     /// Words of the state of each rule's budget; 0 if they differ.
     pub(super) width: usize,
     pub(super) first: PlainRule,
@@ -34,62 +32,47 @@ pub(super) struct PlainRule {
 }
 
 impl PlainRules {
-    /// Locates the budget of a request under the first rule, whose state has one word. `None` if
-    /// the request needs the general path.
-    #[inline(always)]
-    pub(super) fn locate_first<'a>(
-        &'a self,
-        memory: &'a MemoryStore,
-        request: &Request<'_>,
-    ) -> Option<Target<'a>> {
-        let (cost, client) = self.cost_and_client(request)?;
-        Some(self.first.locate(memory, 1, cost, client))
-    }
-
     /// Locates the budgets of a request under these `N` rules, whose states have `width` words.
+    /// `None` if the request needs the general path.
     #[inline(always)]
     pub(super) fn locate<'a, const N: usize>(
         &'a self,
         memory: &'a MemoryStore,
         width: usize,
-        cost: u64,
-        client: Option<Client<'_>>,
-    ) -> [Target<'a>; N] {
-        let mut targets = [self.first.locate(memory, width, cost, client); N];
+        request: &Request<'_>,
+    ) -> Option<[Target<'a>; N]> {
+        let cost = plain_cost(request)?;
+        let mut targets = [self.first.locate(memory, width, cost, request)?; N];
         for (target, rule) in targets.iter_mut().skip(1).zip(&self.others) {
-            *target = rule.locate(memory, width, cost, client);
+            *target = rule.locate(memory, width, cost, request)?;
         }
-        targets
-    }
-
-    /// The cost of a request, and its client if a rule counts by it. `None` if the request needs
-    /// the general path.
-    #[inline(always)]
-    pub(super) fn cost_and_client<'a>(&self, request: &Request<'a>) -> Option<(u64, Option<Client<'a>>)> {
-        let (cost, true) = (request.valid_cost()?, request.is_unscoped()) else { return None };
-        if !self.by_client {
-            return Some((cost, None));
-        }
-        match request.only_client() {
-            Some(client) if is_valid(&client) => Some((cost, Some(client))),
-            _ => None,
-        }
+        Some(targets)
     }
 }
 
 impl PlainRule {
-    /// Locates the budget of a client, whose state has `width` words.
+    /// Locates the budget of a request, whose state has `width` words. `None` if the request needs
+    /// the general path.
     #[inline(always)]
     pub(super) fn locate<'a>(
         &'a self,
         memory: &'a MemoryStore,
         width: usize,
         cost: u64,
-        client: Option<Client<'_>>,
-    ) -> Target<'a> {
-        let client = if self.by_client { client } else { None };
-        memory.target_packed(&self.lookup, client, width, cost)
+        request: &Request<'_>,
+    ) -> Option<Target<'a>> {
+        if !self.by_client {
+            return Some(memory.target_packed(&self.lookup, None, width, cost));
+        }
+        let client = request.only_client().filter(is_valid)?;
+        Some(memory.target_packed(&self.lookup, Some(client), width, cost))
     }
+}
+
+/// The cost of a request, if it is valid and plain rules apply to the request.
+#[inline(always)]
+pub(super) fn plain_cost(request: &Request<'_>) -> Option<u64> {
+    request.valid_cost().filter(|_| request.is_unscoped())
 }
 
 #[inline]

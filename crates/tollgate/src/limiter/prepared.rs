@@ -86,10 +86,9 @@ impl Prepared {
         });
         let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
         let bucket = first.lookup.bucket().filter(|_| others.is_empty());
-        let by_client = first.by_client || others.iter().any(|rule| rule.by_client);
         let width = first.lookup.width();
         let width = if others.iter().all(|rule| rule.lookup.width() == width) { width } else { 0 };
-        Some(PlainRules { bucket, by_client, width, first, others })
+        Some(PlainRules { bucket, width, first, others })
     }
 
     /// The rule that covers a request, and the budget that the request draws on.

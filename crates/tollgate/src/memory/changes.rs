@@ -18,70 +18,63 @@ use std::collections::HashSet;
 
 use super::ALL_SHARDS;
 use super::hash::Id;
-use super::shard::Shard;
+use super::shard::{Shard, Views};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The changed pages of a shard. Every request reads this.
+/// What has changed in a shard.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// One bit per page.
     pages: u128,
-    /// Whether changes are tracked.
-    pub(super) tracked: bool,
+    unpacked: HashSet<Id>,
 }
 
 impl Shard {
     /// Turns tracking on or off, and discards the changes noted so far.
     pub(super) fn track_changes(&mut self, tracked: bool) {
-        self.changes = Changes { pages: 0, tracked };
-        self.changed_unpacked.clear();
+        self.changes = tracked.then(Box::default);
     }
 
     /// Takes the changed pages and the changed unpacked keys, and leaves none.
     pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
-        let pages = std::mem::take(&mut self.changes.pages);
-        (
-            (0..u128::BITS).filter(move |page| pages >> page & 1 == 1),
-            std::mem::take(&mut self.changed_unpacked),
-        )
+        let Changes { pages, unpacked } = self.changes.as_deref_mut().map(std::mem::take).unwrap_or_default();
+        ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), unpacked)
     }
 
     /// Marks the page of a key as changed.
     #[inline]
     pub(super) fn note(&mut self, home: u64) {
-        if self.changes.tracked {
-            self.note_pages(page_bit(home));
-        }
-    }
-
-    pub(super) fn note_pages(&mut self, pages: u128) {
-        if self.changes.tracked && pages != 0 {
-            self.raise_flag();
-            self.changes.pages |= pages;
+        if let Some(changes) = &mut self.changes {
+            changes.raise_flag(&self.views, self.index);
+            changes.pages |= 1 << page_of(home);
         }
     }
 
     /// Marks an unpacked key as changed.
     pub(super) fn note_unpacked(&mut self, id: Id) {
-        if self.changes.tracked {
-            self.raise_flag();
-            self.changed_unpacked.insert(id);
+        if let Some(changes) = &mut self.changes {
+            changes.raise_flag(&self.views, self.index);
+            changes.unpacked.insert(id);
         }
     }
 
     /// Marks everything as changed.
     pub(super) fn note_all(&mut self) {
-        self.note_pages(u128::MAX);
-        if self.changes.tracked {
+        if let Some(changes) = &mut self.changes {
+            changes.raise_flag(&self.views, self.index);
+            changes.pages = u128::MAX;
             // Removed keys are marked already.
-            self.changed_unpacked.extend(self.unpacked.keys());
+            changes.unpacked.extend(self.unpacked.keys());
         }
     }
+}
 
+impl Changes {
+    /// Raises the shard's flag, unless it must be up already.
     #[inline]
-    fn raise_flag(&self) {
-        if self.changes.pages == 0 {
-            self.views.flags.raise(self.index);
+    fn raise_flag(&self, views: &Views, shard: usize) {
+        if self.pages == 0 {
+            views.flags.raise(shard);
         }
     }
 }
@@ -113,9 +106,4 @@ impl Flags {
 #[inline]
 pub(super) const fn page_of(home: u64) -> u64 {
     home >> 25 & 127
-}
-
-#[inline]
-pub(super) const fn page_bit(home: u64) -> u128 {
-    1 << page_of(home)
 }

@@ -80,15 +80,15 @@ impl<'a, const N: usize> LockedShards<'a, N> {
     #[inline(always)]
     pub(super) fn lock(targets: &[Target<'a>; N]) -> Self {
         let mut order: [usize; N] = std::array::from_fn(|index| index);
-        order.sort_by_key(|index| targets[*index].slot.shard);
+        order.sort_by_key(|index| std::ptr::from_ref(targets[*index].shard));
         let mut locked = Self { guards: [const { None }; N], positions: [0; N] };
         let mut last = None;
         for index in order {
-            let shard = targets[index].slot.shard;
+            let shard = targets[index].shard;
             let position = match last {
-                Some((last, position)) if last == shard => position,
+                Some((last, position)) if std::ptr::eq(last, shard) => position,
                 _ => {
-                    locked.guards[index] = Some(targets[index].shard.0.lock());
+                    locked.guards[index] = Some(shard.0.lock());
                     index
                 }
             };

@@ -49,8 +49,9 @@ pub(super) struct Slot {
 pub(crate) struct Target<'a> {
     pub(super) lookup: &'a Lookup,
     pub(super) shard: &'a Padded,
-    pub(super) slot: Slot,
-    pub(super) cost: u64,
+    pub(super) id: Id,
+    pub(super) home: u64,
+    cost: u64,
     pub(super) charge: u64,
 }
 
@@ -97,7 +98,7 @@ impl MemoryStore {
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
             Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
         };
-        Some(self.aim(lookup, slot, lookup.width, cost))
+        Some(self.aim(lookup, slot, lookup.width, cost, true))
     }
 
     /// Locates the packed state of a client, of `width` words, and prefetches it; without a client,
@@ -110,21 +111,32 @@ impl MemoryStore {
         width: usize,
         cost: u64,
     ) -> Target<'a> {
-        let Some(client) = client else {
-            let (slot, charge) = (lookup.global, cost.saturating_mul(lookup.unit_cost));
-            return Target { lookup, shard: &self.shards[slot.shard], slot, cost, charge };
-        };
-        let slot = self.slot(self.secrets.identify_client(&lookup.prefix, client));
-        self.aim(lookup, slot, width, cost)
+        match client {
+            Some(client) => {
+                let slot = self.slot(self.secrets.identify_client(&lookup.prefix, client));
+                self.aim(lookup, slot, width, cost, true)
+            }
+            None => self.aim(lookup, lookup.global, width, cost, false),
+        }
     }
 
-    /// Prefetches a slot and its shard's lock.
+    /// The state in a slot; `prefetches` it and its shard's lock.
     #[inline(always)]
-    fn aim<'a>(&'a self, lookup: &'a Lookup, slot: Slot, width: usize, cost: u64) -> Target<'a> {
+    fn aim<'a>(
+        &'a self,
+        lookup: &'a Lookup,
+        slot: Slot,
+        width: usize,
+        cost: u64,
+        prefetches: bool,
+    ) -> Target<'a> {
         let shard = &self.shards[slot.shard];
-        prefetch(std::ptr::from_ref(shard).addr());
-        self.views.prefetch(width, slot.shard, slot.home);
-        Target { lookup, shard, slot, cost, charge: cost.saturating_mul(lookup.unit_cost) }
+        if prefetches {
+            prefetch(std::ptr::from_ref(shard).addr());
+            self.views.prefetch(width, slot.shard, slot.home);
+        }
+        let (Slot { id, home, .. }, charge) = (slot, cost.saturating_mul(lookup.unit_cost));
+        Target { lookup, shard, id, home, cost, charge }
     }
 
     #[inline]
@@ -163,28 +175,19 @@ impl Target<'_> {
         &self.lookup.tally
     }
 
-    /// Takes from a copy of the budget's state: see [`packed::take`].
+    /// Takes from a copy of the budget's state: see [`packed::take`]. `bucket` is the only limit, if
+    /// there is only one and it is a token bucket.
     #[inline(always)]
-    pub(crate) fn step<const W: usize>(&self, words: &mut [u64; W], now: u64) -> Option<bool> {
-        packed::take(&self.lookup.steps, words, now, self.charge)
+    pub(super) fn step(&self, bucket: Option<&Word>, words: &mut [u64], now: u64) -> Option<bool> {
+        match bucket {
+            Some(bucket) => packed::take_bucket(bucket, words.first_mut()?, now, self.charge),
+            None => packed::take(&self.lookup.steps, words, now, self.charge),
+        }
     }
 
     /// Whether the request changes the budget's state if it is denied.
     pub(super) fn counts_denied(&self) -> bool {
         self.charge > 0 && self.lookup.tag.counts_denied
-    }
-
-    /// Takes from a copy of the state of the budget's only limit, a token bucket.
-    #[inline(always)]
-    pub(crate) const fn step_bucket(&self, bucket: &Word, [word]: &mut [u64; 1], now: u64) -> Option<bool> {
-        match bucket.take(*word, now, self.charge) {
-            Some(Some(left)) => {
-                *word = left;
-                Some(true)
-            }
-            Some(None) => Some(false),
-            None => None,
-        }
     }
 
     pub(crate) const fn cost(&self) -> u64 {
@@ -196,8 +199,8 @@ impl Target<'_> {
     }
 
     /// Whether the budget is global. A global budget needs no room.
-    pub(super) const fn is_global(&self) -> bool {
-        self.slot.shard >= SHARDS
+    pub(super) fn is_global(&self) -> bool {
+        self.id == self.lookup.global.id
     }
 }
 

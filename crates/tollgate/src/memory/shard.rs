@@ -9,14 +9,14 @@
     reason = "indexes and counts within one allocation, far below the width of their integers"
 )]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::changes::{Changes, Flags};
 use super::hash::{Id, Secrets};
-use super::lookup::{Lookup, Slot};
+use super::lookup::Target;
 use super::table::{SlotIndex, StateOffset, Table, TableView};
 use super::{ALL_SHARDS, SHARDS};
 use crate::algorithm::LATE;
@@ -30,7 +30,8 @@ pub(super) const WIDEST: usize = 8;
 /// The cells of one budget, one per limit.
 pub(super) type Cells = SmallVec<[Cell; 2]>;
 
-/// A shard. The fields that every request reads come first, on the lock's cache line.
+/// A shard. The fields that every request reads come first, on the lock's cache line: with one-word
+/// states, a request reads no other.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shard {
@@ -38,18 +39,16 @@ pub(super) struct Shard {
     pub(super) latest: Timestamp,
     /// When the next sweep is due: the epoch while one is under way.
     pub(super) sweep_due: Timestamp,
+    /// What has changed, if changes are tracked.
+    pub(super) changes: Option<Box<Changes>>,
+    /// Tables by width, from 1.
+    tables: [Table; WIDEST],
     /// No key turns idle before this time: until then a search finds nothing. Taking from a key
     /// only delays the time at which it turns idle, so only a new key lowers this.
     pub(super) next_idle: u64,
-    /// The changed pages, if changes are tracked.
-    pub(super) changes: Changes,
-    /// Tables by width, from 1.
-    tables: [Table; WIDEST],
     /// Whether the clock has gone back since the last search for idle keys.
     pub(super) went_back: bool,
     pub(super) unpacked: HashMap<Id, Unpacked>,
-    /// The unpacked keys that have changed.
-    pub(super) changed_unpacked: HashSet<Id>,
     /// The width and the slot that a sweep under way has reached.
     pub(super) sweep_at: Option<(usize, SlotIndex)>,
     /// The slot at which the next new key searches for idle ones.
@@ -71,8 +70,8 @@ pub(super) struct Unpacked {
 /// What all shards publish outside their locks.
 #[derive(Debug)]
 pub(super) struct Views {
-    /// The tables' views, by shard and width.
-    tables: Box<[[TableView; WIDEST]; ALL_SHARDS]>,
+    /// The tables' views, by width and shard: those of one width are close together.
+    tables: Box<[[TableView; ALL_SHARDS]; WIDEST]>,
     /// The shards that have changed.
     pub(super) flags: Flags,
 }
@@ -80,7 +79,7 @@ pub(super) struct Views {
 impl Views {
     pub(super) fn new() -> Self {
         Self {
-            tables: Box::new([const { [const { TableView::new() }; WIDEST] }; ALL_SHARDS]),
+            tables: Box::new([const { [const { TableView::new() }; ALL_SHARDS] }; WIDEST]),
             flags: Flags::default(),
         }
     }
@@ -88,14 +87,14 @@ impl Views {
     /// Prefetches the slot of a state of this width.
     #[inline(always)]
     pub(super) fn prefetch(&self, width: usize, shard: usize, home: u64) {
-        if let Some(tables) = self.tables.get(shard) {
-            tables[width.wrapping_sub(1) % WIDEST].prefetch(width, home);
+        if let Some(view) = self.tables[width.wrapping_sub(1) % WIDEST].get(shard) {
+            view.prefetch(width, home);
         }
     }
 
     fn publish(&self, width: usize, shard: usize, table: &Table) {
-        if let Some(tables) = self.tables.get(shard) {
-            tables[width.wrapping_sub(1) % WIDEST].publish(table.view());
+        if let Some(view) = self.tables[width.wrapping_sub(1) % WIDEST].get(shard) {
+            view.publish(table.view());
         }
     }
 }
@@ -112,13 +111,12 @@ impl Shard {
     pub(super) fn new(index: usize, secrets: Arc<Secrets>, views: Arc<Views>) -> Self {
         Self {
             latest: Timestamp::EPOCH,
-            next_idle: u64::MAX,
             sweep_due: Timestamp::EPOCH,
-            changes: Changes::default(),
+            changes: None,
             tables: std::array::from_fn(|index| Table::new(index + 1)),
+            next_idle: u64::MAX,
             went_back: false,
             unpacked: HashMap::new(),
-            changed_unpacked: HashSet::new(),
             sweep_at: None,
             cursor: 0,
             stagger: index * 256 / SHARDS % 256,
@@ -155,18 +153,14 @@ impl Shard {
 
     /// Where the state is that this budget's tag wrote, in the table of its width.
     #[inline(always)]
-    pub(super) fn offset_of(&self, lookup: &Lookup, slot: &Slot) -> Option<StateOffset> {
-        self.table(lookup.width).written_by(slot.id, slot.home, lookup.number)
+    pub(super) fn offset_of(&self, target: &Target<'_>) -> Option<StateOffset> {
+        self.table(target.lookup.width).written_by(target.id, target.home, target.lookup.number)
     }
 
     /// The state that this budget's tag wrote, in the table of width `W`, and where it is.
     #[inline(always)]
-    pub(super) fn state_of<const W: usize>(
-        &self,
-        lookup: &Lookup,
-        slot: &Slot,
-    ) -> Option<(StateOffset, &[u64; W])> {
-        self.tables.get(W - 1)?.state_written_by(slot.id, slot.home, lookup.number)
+    pub(super) fn state_of<const W: usize>(&self, target: &Target<'_>) -> Option<(StateOffset, &[u64; W])> {
+        self.tables.get(W - 1)?.state_written_by(target.id, target.home, target.lookup.number)
     }
 
     /// The state at an offset in the table of width `W`.

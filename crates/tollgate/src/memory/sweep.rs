@@ -5,7 +5,6 @@
     reason = "indexes and counts within one allocation, far below the width of their integers"
 )]
 
-use super::changes::page_bit;
 use super::room::Freed;
 use super::shard::{Shard, WIDEST, pack};
 use super::table::SlotIndex;
@@ -183,7 +182,7 @@ impl Shard {
     fn remove(&mut self, width: usize, index: SlotIndex) {
         let secrets = std::sync::Arc::clone(&self.secrets);
         let home = secrets.home(self.table(width).id(index));
-        self.note_pages(page_bit(home));
+        self.note(home);
         self.table_mut(width).remove(index, &secrets);
     }
 }

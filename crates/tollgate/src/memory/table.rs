@@ -31,11 +31,12 @@ const NUMBER: u64 = 0xffff_ffff;
 
 /// A table whose slots hold a fixed number of state words.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Table {
+    words: Box<[u64]>,
+    slots: usize,
     /// Words per slot.
     stride: usize,
-    words: Vec<u64>,
-    slots: usize,
     used: usize,
 }
 
@@ -47,8 +48,8 @@ pub(super) type StateOffset = usize;
 
 impl Table {
     /// An empty table for states of `width` words.
-    pub(super) const fn new(width: usize) -> Self {
-        Self { stride: HEADER + width, words: Vec::new(), slots: 0, used: 0 }
+    pub(super) fn new(width: usize) -> Self {
+        Self { words: Box::default(), slots: 0, stride: HEADER + width, used: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -135,7 +136,7 @@ impl Table {
     /// The state at an offset in a table of width `W`.
     #[inline(always)]
     pub(super) fn state_at<const W: usize>(&mut self, at: StateOffset) -> Option<&mut [u64; W]> {
-        self.words.get_mut(at..)?.first_chunk_mut()
+        self.words.get_mut(at..at + W)?.first_chunk_mut()
     }
 
     /// The number of the tag that wrote a slot; 0 if the slot is empty.
@@ -173,11 +174,11 @@ impl Table {
         (0..self.slots).filter(|index| self.number(*index) != 0)
     }
 
-    /// Whether one more key would make the table grow.
+    /// Whether one more key would make the table grow: three quarters of its slots are used. Fuller
+    /// tables have longer probes, and so more cache misses.
     #[inline]
     pub(super) const fn is_filled(&self) -> bool {
-        let (most, of) = self.max_load();
-        (self.used + 1) * of > self.slots * most
+        (self.used + 1) * 4 > self.slots * 3
     }
 
     /// Adds a zeroed slot for a new identity. `stagger`, of 256, offsets this shard's sizes from
@@ -222,7 +223,7 @@ impl Table {
     }
 
     fn resize(&mut self, slots: usize, secrets: &Secrets) {
-        let old = std::mem::replace(&mut self.words, vec![0; slots * self.stride]);
+        let old = std::mem::replace(&mut self.words, vec![0; slots * self.stride].into_boxed_slice());
         self.slots = slots;
         for slot in old.chunks_exact(self.stride) {
             let [high, low, state @ ..] = slot else { continue };
@@ -272,21 +273,10 @@ impl Table {
         if to >= from { to - from } else { to + self.slots - from }
     }
 
-    /// The highest load factor, as a fraction. Wide slots cost more memory, and their probes are
-    /// longer anyway.
-    #[inline]
-    const fn max_load(&self) -> (usize, usize) {
-        if self.stride < HEADER + 3 { (3, 4) } else { (9, 10) }
-    }
-
     /// The divisor of a growth step: the table grows by a whole while it is small and growth is
-    /// frequent, and by a smaller part once unused memory matters.
+    /// frequent, and by a quarter once unused memory matters.
     const fn growth(&self) -> usize {
-        match (self.slots < 4096, self.stride < HEADER + 3) {
-            (true, _) => 1,
-            (false, true) => 4,
-            (false, false) => 6,
-        }
+        if self.slots < 4096 { 1 } else { 4 }
     }
 }
 
@@ -317,7 +307,7 @@ impl TableView {
     }
 
     /// Prefetches the slot of a state of `width` words.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch(&self, width: usize, home: u64) {
         let index = first_probe(home, self.slots.load(Ordering::Relaxed));
         let offset = index * (HEADER + width) * size_of::<u64>();

@@ -17,6 +17,7 @@ use super::lookup::Target;
 use super::room::Freed;
 use super::shard::{Location, Shard};
 use super::table::StateOffset;
+use crate::algorithm::token_bucket::Word;
 use crate::decision::{StatesBuilder, TAGS_MAX};
 use crate::meter::packed;
 use crate::{Limit, Timestamp};
@@ -29,18 +30,18 @@ const SWEEP_PER_NEW_KEY: usize = 16;
 
 impl MemoryStore {
     /// Takes the cost from all budgets of a request if every one has enough, where all states exist
-    /// and have `W` words. `step` takes from a copy of a state, as [`packed::take`] does. `None`
-    /// leaves the request to [`take`](Self::take): nothing has been done.
+    /// and have `W` words. `bucket` is the only limit, if there is only one and it is a token
+    /// bucket. `None` leaves the request to [`take`](Self::take): nothing has been done.
     #[inline(always)]
     pub(crate) fn take_known<const N: usize, const W: usize>(
         &self,
         targets: &[Target<'_>; N],
+        bucket: Option<&Word>,
         now: Timestamp,
-        step: impl Fn(usize, &mut [u64; W], u64) -> Option<bool>,
     ) -> Option<Taken<N, W>> {
         match targets.as_slice() {
-            [target] => self.take_locked(target.shard.0.lock(), targets, now, step),
-            _ => self.take_locked(LockedShards::lock(targets), targets, now, step),
+            [target] => self.take_locked(target.shard.0.lock(), targets, bucket, now),
+            _ => self.take_locked(LockedShards::lock(targets), targets, bucket, now),
         }
     }
 
@@ -49,16 +50,16 @@ impl MemoryStore {
         &self,
         mut locked: impl Locked,
         targets: &[Target<'_>; N],
+        bucket: Option<&Word>,
         now: Timestamp,
-        step: impl Fn(usize, &mut [u64; W], u64) -> Option<bool>,
     ) -> Option<Taken<N, W>> {
         let now = locked.observe_clocks(self, now);
         let (mut offsets, mut before, mut left) = ([0; N], [[0; W]; N], [[0; W]; N]);
         let mut denied = 0;
         for (index, target) in targets.iter().enumerate() {
-            let (offset, state) = locked.of(index)?.state_of(target.lookup, &target.slot)?;
+            let (offset, state) = locked.of(index)?.state_of(target)?;
             (offsets[index], before[index], left[index]) = (offset, *state, *state);
-            denied |= u32::from(!step(index, &mut left[index], now.as_nanos())?) << index;
+            denied |= u32::from(!target.step(bucket, &mut left[index], now.as_nanos())?) << index;
         }
         if denied != 0 && targets.iter().any(Target::counts_denied) {
             return None;
@@ -70,7 +71,7 @@ impl MemoryStore {
         for (index, target) in targets.iter().enumerate() {
             let shard = locked.of(index)?;
             *shard.state_at(offsets[index])? = left[index];
-            shard.note(target.slot.home);
+            shard.note(target.home);
         }
         Some(Taken { now, denied, left })
     }
@@ -109,7 +110,7 @@ impl MemoryStore {
         let (mut denied, mut bit, mut takes) = (0, 1, true);
         for (index, (target, slot)) in targets.iter().zip(&mut slots).enumerate() {
             let (lookup, shard) = (target.lookup, locked.of(index)?);
-            *slot = shard.offset_of(lookup, &target.slot);
+            *slot = shard.offset_of(target);
             let draft = left.push(lookup.tag, lookup.width)?;
             match *slot {
                 Some(at) => copy(draft, shard.table(lookup.width).words_at(at)?),
@@ -119,7 +120,7 @@ impl MemoryStore {
             takes &= target.charge > 0;
             let fits = match inline {
                 None => packed::take(&lookup.steps, draft, now.as_nanos(), target.charge)?,
-                Some(limit) => packed::take_other(limit, &mut &mut *draft, now.as_nanos(), target.charge)?,
+                Some(limit) => packed::take_other(limit, draft, now.as_nanos(), target.charge)?.0,
             };
             denied |= if fits { 0 } else { bit };
             bit <<= 1;
@@ -144,7 +145,7 @@ impl MemoryStore {
                     if has_new {
                         shard.next_idle = packed::idle_at(&lookup.tag.limits, draft).min(shard.next_idle);
                     }
-                    shard.note(target.slot.home);
+                    shard.note(target.home);
                 }
                 Some(state) => copy(draft, state),
                 None => draft.fill(0),
@@ -158,7 +159,7 @@ impl MemoryStore {
     /// the version 1 format.
     #[cold]
     fn has_other_state(&self, shard: &Shard, target: &Target<'_>) -> bool {
-        self.has_legacy() || shard.find(target.slot.id, Some(target.lookup.width)) != Location::Absent
+        self.has_legacy() || shard.find(target.id, Some(target.lookup.width)) != Location::Absent
     }
 
     /// Adds slots for the new keys of a request that takes. `None` if there is no room; a request
@@ -191,7 +192,7 @@ impl MemoryStore {
             }
             // A new slot may have moved others.
             for (index, (target, slot)) in targets.iter().zip(slots).enumerate() {
-                *slot = locked.of(index)?.offset_of(target.lookup, &target.slot);
+                *slot = locked.of(index)?.offset_of(target);
             }
         }
         Some(())
@@ -218,7 +219,7 @@ impl MemoryStore {
             shard.reclaim_some(width, SWEEP_PER_NEW_KEY, since, &mut freed);
             self.room.reclaim(&freed);
         }
-        shard.insert(target.slot.id, target.lookup.tag);
+        shard.insert(target.id, target.lookup.tag);
     }
 
     #[cold]

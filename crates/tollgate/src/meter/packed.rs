@@ -2,6 +2,7 @@
 
 use super::{AlgorithmState, Meter};
 use crate::Limit;
+use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::token_bucket::Word;
 use crate::algorithm::{Arithmetic, sliding_log};
 use crate::limit::Kind;
@@ -27,10 +28,7 @@ macro_rules! packed {
 impl Meter {
     /// Words of the packed state; `None` if the state does not pack.
     pub(crate) fn words(limit: &Limit) -> Option<usize> {
-        const fn words<A: Arithmetic>(_: &A) -> usize {
-            A::WORDS
-        }
-        let words = packed!(limit, |algorithm| words(algorithm));
+        let words = packed!(limit, |algorithm| words_of(algorithm));
         Some(words).filter(|words| *words > 0)
     }
 
@@ -90,6 +88,11 @@ impl Meter {
     }
 }
 
+/// Words of a packed state.
+const fn words_of<A: Arithmetic>(_: &A) -> usize {
+    A::WORDS
+}
+
 /// When no unit of a budget's packed states is in use any more.
 pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
     fn idle_at<A: Arithmetic>(algorithm: &A, words: &[u64]) -> u64 {
@@ -122,46 +125,53 @@ impl Step {
 /// left, `None` if one is ahead of `now`. Either way some states may already be changed: call it on
 /// a copy.
 #[inline(always)]
-pub(crate) fn take(steps: &[Step], mut words: &mut [u64], now: u64, cost: u64) -> Option<bool> {
-    let mut fits = true;
+pub(crate) fn take(steps: &[Step], words: &mut [u64], now: u64, cost: u64) -> Option<bool> {
+    let (mut at, mut fits) = (0_usize, true);
     for step in steps {
-        fits &= match step {
-            Step::Bucket(bucket) => {
-                let (word, rest) = words.split_first_mut()?;
-                words = rest;
-                match bucket.take(*word, now, cost)? {
-                    Some(left) => {
-                        *word = left;
-                        true
-                    }
-                    None => false,
-                }
+        let (fits_this, width) = match step {
+            Step::Bucket(bucket) => (take_bucket(bucket, words.get_mut(at)?, now, cost)?, 1),
+            Step::Other(Limit(Kind::FixedWindow(window))) => {
+                (take_first(window, words.get_mut(at..)?, now, cost)?, FixedWindow::WORDS)
             }
-            Step::Other(Limit(Kind::FixedWindow(window))) => take_next(window, &mut words, now, cost)?,
-            Step::Other(limit) => take_other(limit, &mut words, now, cost)?,
+            Step::Other(limit) => take_other(limit, words.get_mut(at..)?, now, cost)?,
         };
+        fits &= fits_this;
+        at = at.wrapping_add(width);
     }
     Some(fits)
 }
 
-/// Takes `cost` from the first packed state in `words`, and advances `words` past it.
+/// Takes `cost` from the state of a token bucket: see [`take`].
+#[inline(always)]
+pub(crate) const fn take_bucket(bucket: &Word, word: &mut u64, now: u64, cost: u64) -> Option<bool> {
+    match bucket.take(*word, now, cost) {
+        Some(Some(left)) => {
+            *word = left;
+            Some(true)
+        }
+        Some(None) => Some(false),
+        None => None,
+    }
+}
+
+/// Takes `cost` from the first packed state in `words`. Returns whether it fits, and the words of
+/// the state.
 #[inline(never)]
-pub(crate) fn take_other(limit: &Limit, words: &mut &mut [u64], now: u64, cost: u64) -> Option<bool> {
-    packed!(limit, |algorithm| take_next(algorithm, words, now, cost))
+pub(crate) fn take_other(limit: &Limit, words: &mut [u64], now: u64, cost: u64) -> Option<(bool, usize)> {
+    packed!(limit, |algorithm| Some((take_first(algorithm, words, now, cost)?, words_of(algorithm))))
 }
 
 #[inline(always)]
-fn take_next<A: Arithmetic>(algorithm: &A, words: &mut &mut [u64], now: u64, cost: u64) -> Option<bool> {
-    let (first, rest) = std::mem::take(words).split_at_mut_checked(A::WORDS)?;
-    *words = rest;
-    let mut state = A::load(first);
+fn take_first<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64) -> Option<bool> {
+    let words = words.get_mut(..A::WORDS)?;
+    let mut state = A::load(words);
     if algorithm.written_at(&state) > now {
         return None;
     }
     let fits = algorithm.fits(&state, now, cost);
     if fits {
         algorithm.take(&mut state, now, cost);
-        A::save(&state, first);
+        A::save(&state, words);
     }
     Some(fits)
 }
