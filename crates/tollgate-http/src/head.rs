@@ -37,19 +37,20 @@ pub struct PeerAddr(pub SocketAddr);
 impl<'a> Head<'a> {
     /// The address of the peer, if an extension has it.
     #[must_use]
+    #[inline]
     pub fn peer(&self) -> Option<IpAddr> {
-        let noted = self.extensions.get::<PeerAddr>().map(|peer| peer.0);
+        if let Some(PeerAddr(peer)) = self.extensions.get() {
+            return Some(peer.ip());
+        }
         #[cfg(feature = "axum")]
-        let noted = noted.or_else(|| {
-            let info = self.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>();
-            info.map(|info| info.0)
-        });
+        if let Some(axum::extract::ConnectInfo::<SocketAddr>(peer)) = self.extensions.get() {
+            return Some(peer.ip());
+        }
         #[cfg(feature = "grpc")]
-        let noted = noted.or_else(|| {
-            let info = self.extensions.get::<tonic::transport::server::TcpConnectInfo>();
-            info.and_then(|info| info.remote_addr())
-        });
-        noted.map(|peer| peer.ip())
+        if let Some(info) = self.extensions.get::<tonic::transport::server::TcpConnectInfo>() {
+            return info.remote_addr().map(|peer| peer.ip());
+        }
+        None
     }
 
     /// The normalised host: in lower case, without port and final dot. `Host` takes precedence over

@@ -164,10 +164,10 @@ impl Identity {
 
     /// Calls `f` with the name of a request's client, which need not be allocated for that. `None`
     /// if the request does not have this identity.
-    pub(crate) fn with_name<R>(&self, head: Head<'_>, f: impl FnOnce(&str) -> R) -> Option<R> {
+    pub(crate) fn with_name<R>(&self, head: &Head<'_>, f: impl FnOnce(&str) -> R) -> Option<R> {
         match &self.0 {
             Source::Address(address) => address.with_name(head, f),
-            source => source.identify(head).map(|name| f(&name)),
+            source => source.identify(*head).map(|name| f(&name)),
         }
     }
 }
@@ -179,7 +179,7 @@ impl Source {
 
     fn name<'a>(&self, head: Head<'a>) -> Option<Cow<'a, str>> {
         match self {
-            Self::Address(address) => address.with_name(head, str::to_owned).map(Cow::Owned),
+            Self::Address(address) => address.with_name(&head, str::to_owned).map(Cow::Owned),
             Self::Header(name) => only_value(head, name).map(Cow::Borrowed),
             Self::Bearer => bearer(head).map(Cow::Owned),
             Self::Path => Some(Cow::Borrowed(head.uri.path())),

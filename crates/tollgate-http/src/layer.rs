@@ -212,14 +212,19 @@ impl<S, T> Layer<T> for RateLimitLayer<S> {
 
 impl<S: Store> Gate<S> {
     /// The decision on a request, if the store decides in memory.
-    pub(crate) fn check_in_memory(&self, head: Head<'_>) -> Option<Result<Decision, Error>> {
+    pub(crate) fn check_in_memory(&self, head: &Head<'_>) -> Option<Result<Decision, Error>> {
         let limiter = self.limiter.in_memory()?;
         if !limiter.counts_clients_alike() {
-            return Some(limiter.check(&self.request(head)));
+            return Some(limiter.check(&self.request(*head)));
         }
-        let check = |client: &str| limiter.check(Request::client(client).cost(self.cost_of(head)));
-        let decided = self.identity.with_name(head, check);
-        Some(decided.unwrap_or_else(|| check(self.unidentified_client())))
+        let check = |client: &str| limiter.check(Request::client(client).cost(self.cost_of(*head)));
+        // A decision is large: it is not moved through the results of others.
+        let mut decided = None;
+        self.identity.with_name(head, |client| decided = Some(check(client)));
+        if decided.is_none() {
+            decided = Some(check(self.unidentified_client()));
+        }
+        decided
     }
 
     /// The request to the limiter.

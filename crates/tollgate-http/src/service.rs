@@ -47,7 +47,7 @@ where
         let gate = &self.gate;
         if gate.by_response.is_none() {
             let head = Head::from(&request);
-            match gate.check_in_memory(head) {
+            match gate.check_in_memory(&head) {
                 // A decision is large: it is moved once.
                 Some(Ok(decision)) if decision.allowed() => {
                     return ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision);

@@ -78,12 +78,17 @@ impl Default for ClientAddress {
 impl ClientAddress {
     /// Calls `f` with the client's address, as text. Most clients have IPv4, whose text is not
     /// allocated.
-    pub(super) fn with_name<R>(&self, head: Head<'_>, f: impl FnOnce(&str) -> R) -> Option<R> {
-        let peer = head.peer()?.to_canonical();
+    pub(super) fn with_name<R>(&self, head: &Head<'_>, f: impl FnOnce(&str) -> R) -> Option<R> {
+        let peer = match head.peer()? {
+            IpAddr::V4(address) if matches!(self.proxies.trust, Trust::Nobody) => {
+                return Some(with_text(address, f));
+            }
+            peer => peer.to_canonical(),
+        };
         let client = match &self.proxies.trust {
             Trust::Nobody => peer,
-            Trust::Networks(networks) => self.behind_networks(head, peer, networks),
-            Trust::Hops(count) => self.behind_hops(head, peer, *count),
+            Trust::Networks(networks) => self.behind_networks(*head, peer, networks),
+            Trust::Hops(count) => self.behind_hops(*head, peer, *count),
         };
         Some(match client {
             IpAddr::V4(address) => with_text(address, f),
@@ -142,25 +147,35 @@ impl ClientAddress {
     }
 }
 
-/// Calls `f` with the text of an address. Formats as `to_string` does, in a third of the time and
-/// without an allocation.
+/// Calls `f` with the text of an address. Formats as `to_string` does, without an allocation, and
+/// without branches and short stores, which stall a processor.
 fn with_text<R>(address: Ipv4Addr, f: impl FnOnce(&str) -> R) -> R {
-    let (mut text, mut end) = ([b'.'; 16], 0);
+    let (mut text, mut length) = (0_u128, 0);
     for octet in address.octets() {
-        if octet >= 100 {
-            text[end % 16] = b'0' + octet / 100;
-            end += 1;
-        }
-        if octet >= 10 {
-            text[end % 16] = b'0' + octet / 10 % 10;
-            end += 1;
-        }
-        text[end % 16] = b'0' + octet % 10;
-        // The dot is there.
-        end += 2;
+        let (digits, digits_length) = OCTETS[usize::from(octet)];
+        text |= u128::from(digits) << (8 * length);
+        length += digits_length;
     }
-    f(std::str::from_utf8(&text[..end - 1]).unwrap_or_default())
+    let text = text.to_le_bytes();
+    f(std::str::from_utf8(&text[..length - 1]).unwrap_or_default())
 }
+
+/// Each octet as text with a dot, in little-endian bytes, and the length of that.
+const OCTETS: [(u32, usize); 256] = {
+    let (mut octets, mut octet) = ([(0, 0); 256], 0_u8);
+    loop {
+        let (hundreds, tens, ones) = (b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10);
+        octets[octet as usize] = match octet {
+            100.. => (u32::from_le_bytes([hundreds, tens, ones, b'.']), 4),
+            10.. => (u32::from_le_bytes([tens, ones, b'.', 0]), 3),
+            _ => (u32::from_le_bytes([ones, b'.', 0, 0]), 2),
+        };
+        match octet.checked_add(1) {
+            Some(next) => octet = next,
+            None => break octets,
+        }
+    }
+};
 
 #[cfg(test)]
 mod tests {
