@@ -168,6 +168,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(counter::nanos())
     }

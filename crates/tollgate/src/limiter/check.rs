@@ -63,6 +63,15 @@ impl<S: Store> Shared<S> {
     #[inline(always)]
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
         match self.rules.plain() {
+            Some(PlainRules { bucket: Some(bucket), first, .. }) if !first.by_client => {
+                // A global state is cached: a processor does the rest while it reads the clock.
+                let (now, cost) = (self.clock.now(), request.with_request(|request| plain_cost(&request)));
+                let Some(cost) = cost else {
+                    return request.with_request(|request| self.check_several(memory, None, &request));
+                };
+                let target = memory.target_packed(&first.lookup, None, 1, cost);
+                self.decide_known::<1, 1>(memory, [target], Some(bucket), request, now)
+            }
             Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
                 self.check_known::<1, 1>(memory, plain, Some(bucket), request)
             }
@@ -117,8 +126,20 @@ impl<S: Store> Shared<S> {
         let Some(targets) = request.with_request(|request| plain.locate::<N>(memory, W, &request)) else {
             return request.with_request(|request| self.check_several(memory, None, &request));
         };
-        // Read the clock while the states are being fetched.
-        let now = self.clock.now();
+        // The clock is read while the states are being fetched.
+        self.decide_known::<N, W>(memory, targets, bucket, request, self.clock.now())
+    }
+
+    /// Decides a request on `N` located budgets whose states have `W` words.
+    #[inline(always)]
+    fn decide_known<const N: usize, const W: usize>(
+        &self,
+        memory: &MemoryStore,
+        targets: [Target<'_>; N],
+        bucket: Option<&Word>,
+        request: &impl AsRequest,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
         match self.take_known::<N, W>(memory, &targets, bucket, now) {
             // A decision that nothing borrows is built where the caller wants it. Elsewhere the
             // targets are copied, so that they themselves stay in registers.
@@ -182,10 +203,17 @@ impl<S: Store> Shared<S> {
         now: Timestamp,
     ) -> Option<Taken<N, W>> {
         let (taken, stripe) = (memory.take_known(targets, bucket, now)?, stripe_index());
-        for (index, target) in targets.iter().enumerate() {
-            target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
+        // Two branches: a counter chosen by the verdict would wait for the state and the clock, and
+        // the next reading of the clock for the counter.
+        if taken.denied == 0 {
+            targets.iter().for_each(|target| target.tally().count_at(stripe, true));
+            self.total.count_at(stripe, true);
+        } else {
+            for (index, target) in targets.iter().enumerate() {
+                target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
+            }
+            self.total.count_at(stripe, false);
         }
-        self.total.count_at(stripe, taken.denied == 0);
         Some(taken)
     }
 

@@ -6,7 +6,7 @@
 //! only. Then the operating system's clock corrects it.
 //!
 //! The corrected time never goes back, and is never ahead of the operating system's monotonic
-//! clock: the counter is assumed to run slower than any error of its rate allows, so every
+//! clock: a count is slowed by four parts in a thousand, more than any error of its rate, so every
 //! correction is an addition. The time is late by a microsecond. If the process was interrupted
 //! during a correction, it is late by up to four thousandths of that interruption, for a quarter of
 //! a millisecond.
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use super::nanos_of;
+use crate::algorithm::{narrow, product};
 
 /// Nanoseconds for which a count is trusted after a correction.
 const TRUSTED_NANOS: u64 = 250_000;
@@ -30,6 +31,9 @@ const MAX_AHEAD_NANOS: u64 = 100_000;
 
 /// A count that is never reached.
 const NEVER: u64 = 1 << 63;
+
+/// Binary logarithm of the cycles by which the rate is measured.
+const SCALE_LOG2: u32 = 56;
 
 /// Nanoseconds since the epoch: the wall clock at the first call, plus the monotonic time since.
 #[inline]
@@ -41,6 +45,8 @@ pub(super) fn nanos() -> u64 {
 
 struct Counter {
     clock: quanta::Clock,
+    /// Slowed nanoseconds of `1 << SCALE_LOG2` cycles.
+    scale: u64,
     /// A reading of the monotonic clock, and the nanoseconds since the epoch at that moment.
     anchor: (Instant, u64),
     corrected: Corrected,
@@ -51,16 +57,19 @@ impl Counter {
     fn new() -> Self {
         // Calibration takes a while, so it comes before the anchor is read.
         let clock = quanta::Clock::new();
+        let scale = slowed(clock.delta_as_nanos(0, 1 << SCALE_LOG2));
         let anchor = (Instant::now(), SystemTime::now());
         let since_epoch = anchor.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let counter =
-            Self { clock, anchor: (anchor.0, nanos_of(since_epoch)), corrected: Corrected::default() };
+        let anchor = (anchor.0, nanos_of(since_epoch));
+        let counter = Self { clock, scale, anchor, corrected: Corrected::default() };
         counter.corrected.correct(counter.real(), counter.count());
         counter
     }
 
+    /// The counter, in slowed nanoseconds.
+    #[inline]
     fn count(&self) -> u64 {
-        self.clock.delta_as_nanos(0, self.clock.raw())
+        narrow(product(self.clock.raw(), self.scale) >> SCALE_LOG2)
     }
 
     fn real(&self) -> u64 {
@@ -68,7 +77,7 @@ impl Counter {
     }
 }
 
-/// The correction from a count to the time.
+/// The correction from a slowed count to the time.
 #[derive(Debug, Default)]
 struct Corrected {
     late_by: AtomicU64,
@@ -84,7 +93,7 @@ impl Corrected {
     fn time_at(&self, count: u64, truth: impl FnOnce() -> (u64, u64)) -> u64 {
         // A count below the last correction wraps around: the counter has restarted.
         if count.wrapping_sub(self.corrected_at.load(Ordering::Acquire)) <= TRUSTED_NANOS {
-            return slowed(count).saturating_add(self.late_by.load(Ordering::Relaxed));
+            return count.saturating_add(self.late_by.load(Ordering::Relaxed));
         }
         self.correct_and_read(count, truth())
     }
@@ -97,28 +106,27 @@ impl Corrected {
         }
         let late_by = self.late_by.load(Ordering::Relaxed);
         // A thread interrupted in between returns a later time, never an earlier one.
-        if slowed(count).saturating_add(late_by) > real.saturating_add(MAX_AHEAD_NANOS) {
+        if count.saturating_add(late_by) > real.saturating_add(MAX_AHEAD_NANOS) {
             let trusted = self.corrected_at.swap(NEVER, Ordering::Relaxed).saturating_add(TRUSTED_NANOS);
-            let max_returned =
-                slowed(trusted).saturating_add(late_by).min(real.saturating_add(MAX_AHEAD_NANOS));
+            let max_returned = trusted.saturating_add(late_by).min(real.saturating_add(MAX_AHEAD_NANOS));
             self.max_returned.fetch_max(max_returned, Ordering::Relaxed);
             return real.max(max_returned);
         }
         // A counter that jumped just now is detected by the next correction.
-        if slowed(later).saturating_add(late_by) <= real.saturating_add(MAX_AHEAD_NANOS) {
+        if later.saturating_add(late_by) <= real.saturating_add(MAX_AHEAD_NANOS) {
             self.correct(real, later);
         }
-        slowed(count).saturating_add(self.late_by.load(Ordering::Relaxed)).min(real)
+        count.saturating_add(self.late_by.load(Ordering::Relaxed)).min(real)
     }
 
     fn correct(&self, real: u64, count: u64) {
-        self.late_by.fetch_max(real.saturating_sub(slowed(count)), Ordering::Relaxed);
+        self.late_by.fetch_max(real.saturating_sub(count), Ordering::Relaxed);
         // A thread that sees this store sees the one above.
         self.corrected_at.store(count, Ordering::Release);
     }
 }
 
-/// A count, slowed by four parts in a thousand.
+/// Nanoseconds, slowed by four parts in a thousand.
 const fn slowed(count: u64) -> u64 {
     count.saturating_sub(count >> 8)
 }
@@ -137,7 +145,7 @@ mod tests {
         ) {
             let count_at = |real: u64| {
                 let count = i128::from(real) * i128::from(1_000_000 + wrong_by_ppm) / 1_000_000;
-                u64::try_from(count).unwrap()
+                slowed(u64::try_from(count).unwrap())
             };
             let corrected = Corrected::default();
             let (mut real, mut last) = (0, 0);
@@ -172,7 +180,7 @@ mod tests {
         corrected.correct(1 << 60, 0);
         let mut last = 0;
         for real in (HOUR..HOUR + 1_000_000_000).step_by(100_000) {
-            let count = if real < HOUR + 500_000_000 { real } else { broken(real) };
+            let count = slowed(if real < HOUR + 500_000_000 { real } else { broken(real) });
             let epoch = (1 << 60) + real;
             let time = corrected.time_at(count, || (epoch, count));
             assert!(time >= last, "{time} after {last}");
