@@ -1,8 +1,8 @@
 //! The heaviest and the most-denied clients, in bounded memory however many clients there are.
 //!
-//! Each table keeps at most 256 counts. A full table subtracts the median from all counts and drops
+//! Each table keeps at most 224 counts. A full table subtracts the median from all counts and drops
 //! those that reach zero (Anderson et al., 2017). So a count is never too high, and too low by at
-//! most the sum subtracted, which is reported with it. A client with more than a 128th of its
+//! most the sum subtracted, which is reported with it. A client with more than a 112th of its
 //! shard's traffic is never missing.
 
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::{CLIENT, Decision, HOUR, MAX_VALUE_BYTES, Request, Timestamp};
 
-/// The most counts of a table.
-const COUNTS_MAX: usize = 256;
+/// The most counts of a table: as many as a map of 256 places holds.
+const COUNTS_MAX: usize = 224;
 
 /// The number of tables, so that threads seldom contend.
 const SHARDS: usize = 8;
