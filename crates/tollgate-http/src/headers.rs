@@ -2,11 +2,12 @@
 //!
 //! Only this module rounds to seconds, and only up: no promised time is early.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
-use tollgate::{Decision, MAX_COUNT, Overflow, Report};
+use tollgate::{Decision, MAX_COUNT, Overflow, Report, RuleName};
 
 /// The field with what remains of each limit ([`HeaderStyle::Standard`]).
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -117,27 +118,68 @@ impl Headers {
     }
 
     fn standard(&self, decision: &Decision, f: &mut impl FnMut(HeaderName, HeaderValue)) {
-        let (mut policies, mut left) = (Members::default(), Members::default());
+        let (mut policies, mut left) = (Policies::new(), Members::default());
         for_each_enforcing(decision, |report| {
-            let start = policies.0.len();
-            policies.member(report);
-            // The members of both fields begin alike.
-            left.0.extend_from_slice(policies.0.get(start..).unwrap_or_default());
-            policies.integer(b";q=", report.limit.capacity());
-            // Slots come back when they are released, not after a window.
-            let is_slots = report.limit.is_concurrent();
-            if !is_slots {
-                policies.integer(b";w=", seconds(window_of(report)).max(1));
-            }
-            if let Some(unit) = if is_slots { Some(SLOTS) } else { self.unit.as_deref() } {
-                policies.0.extend_from_slice(b";qu=");
-                policies.string(unit);
-            }
+            policies.push(Policy::of(report));
+            left.member(report.rule, report.index);
             left.integer(b";r=", report.outcome.remaining);
             left.integer(b";t=", seconds_until_growth(decision, report));
         });
-        policies.finish(RATELIMIT_POLICY, f);
-        left.finish(RATELIMIT, f);
+        if let Some(value) = self.policies(&policies) {
+            f(RATELIMIT_POLICY, value);
+        }
+        if let Some(value) = left.finish() {
+            f(RATELIMIT, value);
+        }
+    }
+
+    /// The value of `RateLimit-Policy`. Most responses of a thread have the same: the last is kept.
+    fn policies(&self, policies: &Policies) -> Option<HeaderValue> {
+        type Last = (Policies, Option<String>, Option<HeaderValue>);
+        thread_local!(static LAST: RefCell<Last> = RefCell::default());
+        let kept = LAST.try_with(|last| {
+            let mut last = last.borrow_mut();
+            if last.0 != *policies || last.1 != self.unit {
+                *last = (policies.clone(), self.unit.clone(), self.format_policies(policies));
+            }
+            last.2.clone()
+        });
+        kept.unwrap_or_else(|_| self.format_policies(policies))
+    }
+
+    fn format_policies(&self, policies: &[Policy]) -> Option<HeaderValue> {
+        let mut members = Members::default();
+        for policy in policies {
+            members.member(policy.rule, policy.index);
+            members.integer(b";q=", policy.capacity);
+            if let Some(window) = policy.window {
+                members.integer(b";w=", window);
+            }
+            if let Some(unit) = if policy.window.is_none() { Some(SLOTS) } else { self.unit.as_deref() } {
+                members.0.extend_from_slice(b";qu=");
+                members.string(unit);
+            }
+        }
+        members.finish()
+    }
+}
+
+/// A member of `RateLimit-Policy`: a limit that enforces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Policy {
+    rule: RuleName,
+    index: u16,
+    capacity: u64,
+    /// Whole seconds. `None` for slots, which come back when they are released.
+    window: Option<u64>,
+}
+
+type Policies = SmallVec<[Policy; 4]>;
+
+impl Policy {
+    fn of(report: &Report) -> Self {
+        let window = (!report.limit.is_concurrent()).then(|| seconds(window_of(report)).max(1));
+        Self { rule: report.rule, index: report.index, capacity: report.limit.capacity(), window }
     }
 }
 
@@ -150,15 +192,15 @@ struct Members(SmallVec<[u8; 128]>);
 
 impl Members {
     /// Begins a member: the name of a limit.
-    fn member(&mut self, report: &Report) {
+    fn member(&mut self, rule: RuleName, index: u16) {
         if !self.0.is_empty() {
             self.0.extend_from_slice(b", ");
         }
-        self.string(&report.rule);
-        if report.index > 0 {
+        self.string(&rule);
+        if index > 0 {
             self.0.pop();
             self.0.push(b'.');
-            self.number(u64::from(report.index) + 1);
+            self.number(u64::from(index) + 1);
             self.0.push(b'"');
         }
     }
@@ -193,12 +235,9 @@ impl Members {
         self.0.push(b'"');
     }
 
-    fn finish(&self, name: HeaderName, f: &mut impl FnMut(HeaderName, HeaderValue)) {
-        if !self.0.is_empty()
-            && let Ok(value) = HeaderValue::from_bytes(&self.0)
-        {
-            f(name, value);
-        }
+    /// The value, if there is a member.
+    fn finish(&self) -> Option<HeaderValue> {
+        if self.0.is_empty() { None } else { HeaderValue::from_bytes(&self.0).ok() }
     }
 }
 
@@ -207,10 +246,12 @@ impl Members {
 fn warnings(decision: &Decision, f: &mut impl FnMut(HeaderName, HeaderValue)) {
     let mut warnings = Members::default();
     for report in &decision.warnings() {
-        warnings.member(report);
+        warnings.member(report.rule, report.index);
         warnings.integer(b";u=", report.warning().unwrap_or(0));
     }
-    warnings.finish(RATELIMIT_WARNING, f);
+    if let Some(value) = warnings.finish() {
+        f(RATELIMIT_WARNING, value);
+    }
 }
 
 fn trio(decision: &Decision, f: &mut impl FnMut(HeaderName, HeaderValue)) {

@@ -110,6 +110,28 @@ fn f2_units_are_named_if_they_are_not_requests() {
     assert_eq!(headers[RATELIMIT_POLICY], r#""upload";q=1000;w=3600;qu="content-bytes""#);
 }
 
+/// A thread keeps the last value: every one after another follows the limits of its own decision.
+#[test]
+fn f2_policies_that_take_turns_are_not_mixed_up() {
+    let window = |count, period| Limit::fixed_window(count, period);
+    let rule = |name, limits: &[Limit]| limiter([Rule::new(name, limits.to_vec()).key(["client"])]).0;
+    let minute = [window(10, MINUTE)];
+    let limiters = [
+        (rule("a", &minute), None, r#""a";q=10;w=60"#),
+        (rule("a", &minute), Some("tokens"), r#""a";q=10;w=60;qu="tokens""#),
+        (rule("b", &minute), None, r#""b";q=10;w=60"#),
+        (rule("a", &[window(11, MINUTE)]), None, r#""a";q=11;w=60"#),
+        (rule("a", &[window(10, HOUR)]), None, r#""a";q=10;w=3600"#),
+        (rule("a", &[window(10, MINUTE), window(10, MINUTE)]), None, r#""a";q=10;w=60, "a.2";q=10;w=60"#),
+    ];
+    for (limiter, unit, expected) in limiters.iter().chain(&limiters).chain(limiters.iter().rev()) {
+        let headers = unit.map_or(Headers::default(), |unit| Headers::default().unit(unit));
+        let mut written = HeaderMap::new();
+        headers.write(&limiter.check("client").unwrap(), &mut written);
+        assert_eq!(written[RATELIMIT_POLICY], expected);
+    }
+}
+
 #[test]
 fn f2_two_limiters_one_inside_the_other_both_have_their_say() {
     let inner = limiter([Rule::new("login", Limit::per_hour(1))]).0;
