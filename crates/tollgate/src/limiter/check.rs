@@ -64,11 +64,11 @@ impl<S: Store> Shared<S> {
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
         match self.rules.plain() {
             Some(PlainRules { bucket: Some(bucket), first, .. }) if !first.by_client => {
-                // A global state is cached: a processor does the rest while it reads the clock.
-                let (now, cost) = (self.clock.now(), request.with_request(|request| plain_cost(&request)));
-                let Some(cost) = cost else {
+                let Some(cost) = request.with_request(|request| plain_cost(&request)) else {
                     return request.with_request(|request| self.check_several(memory, None, &request));
                 };
+                // A global state is cached: a processor does the rest while it reads the clock.
+                let now = self.clock.now();
                 let target = memory.target_packed(&first.lookup, None, 1, cost);
                 self.decide_known::<1, 1>(memory, [target], Some(bucket), request, now)
             }
