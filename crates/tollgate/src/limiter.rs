@@ -11,6 +11,7 @@ use crate::time::AnyClock;
 use crate::{AsRequest, Decision, Error, InlineLimit, Limit, MemoryStore, Request, RuleSet, format_duration};
 
 mod apply;
+mod batch;
 mod builder;
 mod check;
 mod check_all;

@@ -16,10 +16,6 @@ use crate::stats::stripe_index;
 use crate::store::{Op, Store};
 use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
 
-/// Requests of a batch that are located before the first is decided: enough to keep as many cache
-/// misses in flight as a processor can, few enough that no prefetched line is evicted again.
-const BATCH: usize = 64;
-
 type Targets<'a> = SmallVec<[Target<'a>; TAGS_MAX]>;
 
 /// The synchronous checks of a limiter whose store decides in memory. Made by
@@ -151,7 +147,7 @@ impl<S: Store> Shared<S> {
 
     /// Checks a request under several rules, or one that a plain rule cannot locate.
     #[inline(never)]
-    fn check_several(
+    pub(super) fn check_several(
         &self,
         memory: &MemoryStore,
         plain: Option<&PlainRules>,
@@ -167,7 +163,7 @@ impl<S: Store> Shared<S> {
     /// or the request is invalid. Rules that are not plain, or cannot locate it, are `loaded`
     /// first.
     #[inline]
-    fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
+    pub(super) fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
         &'a self,
         memory: &'a MemoryStore,
         plain: Option<&'a PlainRules>,
@@ -218,7 +214,7 @@ impl<S: Store> Shared<S> {
     }
 
     #[inline(never)]
-    fn observed<const N: usize, const W: usize>(
+    pub(super) fn observed<const N: usize, const W: usize>(
         &self,
         request: &impl AsRequest,
         targets: &[Target<'_>; N],
@@ -231,7 +227,7 @@ impl<S: Store> Shared<S> {
 
     /// Takes from the located budgets.
     #[inline(never)]
-    fn take(
+    pub(super) fn take(
         &self,
         memory: &MemoryStore,
         targets: &[Target<'_>],
@@ -271,93 +267,14 @@ impl<S: Store> Shared<S> {
         self.notify(request, &decision);
         Ok(decision)
     }
-
-    pub(super) fn check_many<R: AsRequest>(
-        &self,
-        memory: &MemoryStore,
-        requests: &[R],
-        mut each: impl FnMut(Result<Decision, Error>),
-    ) {
-        for batch in requests.chunks(BATCH) {
-            let is_plain = |plain: &PlainRules| {
-                let first = batch.first();
-                first.is_some_and(|first| {
-                    first.with_request(|first| plain.locate::<1>(memory, 1, &first).is_some())
-                })
-            };
-            match self.rules.plain() {
-                // Requests of a batch are usually alike: the first tells whether they are plain.
-                Some(plain @ PlainRules { bucket: Some(bucket), .. }) if is_plain(plain) => {
-                    self.check_batch_of_words(bucket, plain, memory, batch, &mut each);
-                }
-                plain => self.check_batch(plain, memory, batch, &mut each),
-            }
-        }
-    }
-
-    /// Checks a batch under the only rule, with one token bucket.
-    fn check_batch_of_words<R: AsRequest>(
-        &self,
-        bucket: &Word,
-        plain: &PlainRules,
-        memory: &MemoryStore,
-        batch: &[R],
-        each: &mut impl FnMut(Result<Decision, Error>),
-    ) {
-        let mut located = [None; BATCH];
-        for (request, targets) in batch.iter().zip(&mut located) {
-            *targets = request.with_request(|request| plain.locate::<1>(memory, 1, &request));
-        }
-        let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
-        for (request, targets) in batch.iter().zip(&located) {
-            let taken =
-                targets.as_ref().and_then(|targets| memory.take_known::<1, 1>(targets, Some(bucket), now));
-            let (Some(targets), Some(taken)) = (targets, taken) else {
-                each(request.with_request(|request| match targets {
-                    Some(targets) => self.take(memory, targets, &request, now),
-                    None => self.check_several(memory, None, &request),
-                }));
-                continue;
-            };
-            let counter = &mut decided[usize::from(taken.denied == 0)];
-            *counter = counter.wrapping_add(1);
-            match self.observer {
-                None => each(Ok(decision(targets, &taken))),
-                Some(_) => each(Ok(self.observed(request, targets, &{ taken }))),
-            }
-        }
-        let stripe = stripe_index();
-        plain.first.lookup.tally().count_many_at(stripe, decided);
-        self.total.count_many_at(stripe, decided);
-    }
-
-    /// Checks a batch under any rules.
-    fn check_batch<R: AsRequest>(
-        &self,
-        plain: Option<&PlainRules>,
-        memory: &MemoryStore,
-        batch: &[R],
-        each: &mut impl FnMut(Result<Decision, Error>),
-    ) {
-        let loaded = OnceCell::new();
-        let mut targets: SmallVec<[Target<'_>; BATCH]> = SmallVec::new();
-        let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
-        for request in batch {
-            request.with_request(|request| self.locate(memory, plain, &loaded, &request, &mut targets));
-            ends.push(targets.len());
-        }
-        let (now, mut start) = (self.clock.now(), 0);
-        for (request, end) in batch.iter().zip(ends) {
-            let of_request = targets.get(start..end).unwrap_or_default();
-            start = end;
-            each(request.with_request(|request| self.take(memory, of_request, &request, now)));
-        }
-    }
 }
 
 /// The decision on a request that left these states.
 #[inline(always)]
-fn decision<const N: usize, const W: usize>(targets: &[Target<'_>; N], taken: &Taken<N, W>) -> Decision {
+pub(super) fn decision<const N: usize, const W: usize>(
+    targets: &[Target<'_>; N],
+    taken: &Taken<N, W>,
+) -> Decision {
     let (cost, tags) =
         (targets.first().map_or(0, Target::cost), std::array::from_fn(|index| targets[index].tag()));
     Decision::of_budgets(taken.now, cost, taken.denied == 0, tags, &taken.left)

@@ -1,0 +1,103 @@
+//! Checks of many requests: locate them all, read the clock once, then decide one after the other.
+//! Their cache misses overlap.
+
+use std::cell::OnceCell;
+
+use smallvec::SmallVec;
+
+use super::Shared;
+use super::check::decision;
+use super::plain::PlainRules;
+use crate::algorithm::token_bucket::Word;
+use crate::memory::Target;
+use crate::stats::stripe_index;
+use crate::store::Store;
+use crate::{AsRequest, Decision, Error, MemoryStore};
+
+/// Requests of a batch that are located before the first is decided: enough to keep as many cache
+/// misses in flight as a processor can, few enough that no prefetched line is evicted again.
+const BATCH: usize = 64;
+
+impl<S: Store> Shared<S> {
+    pub(super) fn check_many<R: AsRequest>(
+        &self,
+        memory: &MemoryStore,
+        requests: &[R],
+        mut each: impl FnMut(Result<Decision, Error>),
+    ) {
+        for batch in requests.chunks(BATCH) {
+            let is_plain = |plain: &PlainRules| {
+                let first = batch.first();
+                first.is_some_and(|first| {
+                    first.with_request(|first| plain.locate::<1>(memory, 1, &first).is_some())
+                })
+            };
+            match self.rules.plain() {
+                // Requests of a batch are usually alike: the first tells whether they are plain.
+                Some(plain @ PlainRules { bucket: Some(bucket), .. }) if is_plain(plain) => {
+                    self.check_batch_of_words(bucket, plain, memory, batch, &mut each);
+                }
+                plain => self.check_batch(plain, memory, batch, &mut each),
+            }
+        }
+    }
+
+    /// Checks a batch under the only rule, with one token bucket.
+    fn check_batch_of_words<R: AsRequest>(
+        &self,
+        bucket: &Word,
+        plain: &PlainRules,
+        memory: &MemoryStore,
+        batch: &[R],
+        each: &mut impl FnMut(Result<Decision, Error>),
+    ) {
+        let mut located = [None; BATCH];
+        for (request, targets) in batch.iter().zip(&mut located) {
+            *targets = request.with_request(|request| plain.locate::<1>(memory, 1, &request));
+        }
+        let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
+        for (request, targets) in batch.iter().zip(&located) {
+            let taken =
+                targets.as_ref().and_then(|targets| memory.take_known::<1, 1>(targets, Some(bucket), now));
+            let (Some(targets), Some(taken)) = (targets, taken) else {
+                each(request.with_request(|request| match targets {
+                    Some(targets) => self.take(memory, targets, &request, now),
+                    None => self.check_several(memory, None, &request),
+                }));
+                continue;
+            };
+            let counter = &mut decided[usize::from(taken.denied == 0)];
+            *counter = counter.wrapping_add(1);
+            match self.observer {
+                None => each(Ok(decision(targets, &taken))),
+                Some(_) => each(Ok(self.observed(request, targets, &{ taken }))),
+            }
+        }
+        let stripe = stripe_index();
+        plain.first.lookup.tally().count_many_at(stripe, decided);
+        self.total.count_many_at(stripe, decided);
+    }
+
+    /// Checks a batch under any rules.
+    fn check_batch<R: AsRequest>(
+        &self,
+        plain: Option<&PlainRules>,
+        memory: &MemoryStore,
+        batch: &[R],
+        each: &mut impl FnMut(Result<Decision, Error>),
+    ) {
+        let loaded = OnceCell::new();
+        let mut targets: SmallVec<[Target<'_>; BATCH]> = SmallVec::new();
+        let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
+        for request in batch {
+            request.with_request(|request| self.locate(memory, plain, &loaded, &request, &mut targets));
+            ends.push(targets.len());
+        }
+        let (now, mut start) = (self.clock.now(), 0);
+        for (request, end) in batch.iter().zip(ends) {
+            let of_request = targets.get(start..end).unwrap_or_default();
+            start = end;
+            each(request.with_request(|request| self.take(memory, of_request, &request, now)));
+        }
+    }
+}
