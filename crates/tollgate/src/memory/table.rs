@@ -7,7 +7,7 @@
 //! The 16-byte header names the key's identity and the tag that wrote the state, which follows in
 //! the same cache line or the next. A slot whose tag number is 0 is empty. Removal shifts back the
 //! slots that probed past the hole, so a table does not degrade. Its size need not be a power of
-//! two: a small table doubles, a large one grows by a quarter or less, at different load factors in
+//! two: a small table doubles, a large one grows by a quarter, at different numbers of keys in
 //! different shards, so that all shards together waste little memory at any time.
 
 #![expect(
