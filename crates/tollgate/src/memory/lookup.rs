@@ -175,8 +175,8 @@ impl Target<'_> {
         &self.lookup.tally
     }
 
-    /// Takes from a copy of the budget's state: see [`packed::take`]. `bucket` is the only limit, if
-    /// there is only one and it is a token bucket.
+    /// Takes from a copy of the budget's state: see [`packed::take`]. `bucket` is the only limit,
+    /// if there is only one and it is a token bucket.
     #[inline(always)]
     pub(super) fn step(&self, bucket: Option<&Word>, words: &mut [u64], now: u64) -> Option<bool> {
         match bucket {
