@@ -218,10 +218,13 @@ impl Table {
         let (_, median, _) = counts.select_nth_unstable(middle);
         let median = *median;
         self.subtracted = self.subtracted.saturating_add(median);
-        self.counts.retain(|_, count| {
+        // Taken out and put back: a map from which keys are removed grows although it has room.
+        let lowered = self.counts.drain().map(|(hash, mut count)| {
             count.units = count.units.saturating_sub(median);
-            count.units > 0
+            (hash, count)
         });
+        let kept: Vec<_> = lowered.filter(|(_, count)| count.units > 0).collect();
+        self.counts.extend(kept);
     }
 }
 
@@ -275,6 +278,9 @@ mod tests {
         assert_eq!(heaviest[0].client, "heavy");
         assert!(heaviest[0].at_least <= 5_000 && heaviest[0].at_most >= 5_000, "{heaviest:?}");
         assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * COUNTS_MAX);
+        for shard in &top.admitted {
+            assert_eq!(shard.lock().unwrap().current.counts.capacity(), COUNTS_MAX, "the map has not grown");
+        }
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn with_text<R>(address: Ipv4Addr, f: impl FnOnce(&str) -> R) -> R {
 }
 
 /// Each octet as text with a dot, in little-endian bytes, and the length of that.
-const OCTETS: [(u32, usize); 256] = {
+static OCTETS: [(u32, usize); 256] = {
     let (mut octets, mut octet) = ([(0, 0); 256], 0_u8);
     loop {
         let (hundreds, tens, ones) = (b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10);

@@ -28,9 +28,7 @@ impl<S: Store> Shared<S> {
         for batch in requests.chunks(BATCH) {
             let is_plain = |plain: &PlainRules| {
                 let first = batch.first();
-                first.is_some_and(|first| {
-                    first.with_request(|first| plain.locate::<1>(memory, 1, &first).is_some())
-                })
+                first.is_some_and(|first| first.with_request(|first| plain.first.covers(&first)))
             };
             match self.rules.plain() {
                 // Requests of a batch are usually alike: the first tells whether they are plain.

@@ -1,5 +1,5 @@
 //! Checks on a memory store, which answers synchronously: find the rules that cover the request,
-//! locate the states of their budgets, read the clock, and take.
+//! locate the states of their budgets, read the clock (first, under one global bucket), and take.
 
 use std::cell::OnceCell;
 use std::fmt;

@@ -51,6 +51,12 @@ impl PlainRules {
 }
 
 impl PlainRule {
+    /// Whether the budget of a request can be located: see [`locate`](Self::locate).
+    pub(super) fn covers(&self, request: &Request<'_>) -> bool {
+        let has_client = || request.only_client().is_some_and(|client| is_valid(&client));
+        plain_cost(request).is_some() && (!self.by_client || has_client())
+    }
+
     /// Locates the budget of a request, whose state has `width` words. `None` if the request needs
     /// the general path.
     #[inline(always)]

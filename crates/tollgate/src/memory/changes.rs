@@ -2,8 +2,8 @@
 //!
 //! A shard has 128 pages. The page of a key is given by the bits of its home that also give its
 //! first probe, so a page is a contiguous range of each table. A changed page is one bit, set under
-//! the lock that is held anyway: that is the whole cost of tracking for a request. Unpacked keys
-//! are tracked one by one.
+//! the lock that is held anyway: tracking costs a request one more cache line. Unpacked keys are
+//! tracked one by one.
 //!
 //! A flag per shard, outside the locks, says which shards to visit. A flag is raised before the
 //! lock under which the change was made is released, and lowered before the lock under which the
@@ -21,8 +21,9 @@ use super::hash::Id;
 use super::shard::{Shard, Views};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What has changed in a shard.
+/// What has changed in a shard, on a cache line of its own.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Changes {
     /// One bit per page.
     pages: u128,

@@ -31,7 +31,7 @@ pub(super) const WIDEST: usize = 8;
 pub(super) type Cells = SmallVec<[Cell; 2]>;
 
 /// A shard. The fields that every request reads come first, on the lock's cache line: with one-word
-/// states, a request reads no other.
+/// states and without change tracking, a request reads no other.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shard {

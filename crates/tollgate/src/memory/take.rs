@@ -3,7 +3,8 @@
 //! First *locate*: hash the budgets' keys and prefetch their slots. Reading the clock, or locating
 //! the other requests of a batch, then hides the memory latency. Then *lock* the shards, *admit* if
 //! every state has enough left, *write*, and *answer* with the new states. A global budget is
-//! handled like any other; its shard just has few others.
+//! handled like any other; its shard just has few others, and its slot is cached without a
+//! prefetch.
 //!
 //! Budgets whose states exist and have the same width are decided on arrays
 //! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or

@@ -33,7 +33,7 @@ const MAX_AHEAD_NANOS: u64 = 100_000;
 const NEVER: u64 = 1 << 63;
 
 /// Binary logarithm of the cycles by which the rate is measured.
-const SCALE_LOG2: u32 = 56;
+const SCALE_LOG2: u32 = 48;
 
 /// Nanoseconds since the epoch: the wall clock at the first call, plus the monotonic time since.
 #[inline]
