@@ -210,8 +210,11 @@ local function prepare(i)
     expire(cell, now)
   end
   -- An idle cell may have expired already. So that both cases behave the same, it takes the limit
-  -- of the charge.
-  if op == 'reset' or is_idle(cell, now) then
+  -- of the charge. A bucket with a reserve stays as it is when units are recorded: after a clock
+  -- that goes back, they look like a debt, and only the reserve's own state tells what it gave.
+  local is_plain = not cell.holds[1] and cell.blocked <= now
+  local stays = op == 'record' and is_plain and cell.limit == limit and sub(limit, 1, 1) == 'r'
+  if op == 'reset' or (is_idle(cell, now) and not stays) then
     local fresh = new_cell(cell.key, limit)
     fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
     cells[i] = fresh

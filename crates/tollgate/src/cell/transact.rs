@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::{Block, Cell, Hold};
+use crate::limit::Kind;
 use crate::meter::{MeterView, RawOutcome, Skew};
 use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Overflow, Part};
 use crate::{Limit, Timestamp, Verdict};
@@ -311,9 +312,13 @@ fn act_on_all(
 /// A cell as an operation that keeps its limit sees it.
 fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
     // An idle cell may already have been forgotten, which must not be observable: it takes the
-    // charge's limit.
+    // charge's limit. A bucket with a reserve stays as it is when units are recorded: after a clock
+    // that goes back, they look like a debt, and only the reserve's own state tells what it gave.
+    let is_reserve = matches!(charge.limit.0, Kind::Reserve(_));
+    let stays = || is_reserve && kept.is_plain(now) && kept.limit() == *charge.limit;
     let mut cell = match op {
         Op::Reset => Cell::new(*charge.limit),
+        Op::Record if stays() => kept.clone(),
         _ if kept.is_idle(now) => Cell::new(*charge.limit),
         _ => kept.clone(),
     };
