@@ -40,6 +40,7 @@ fn main() {
     match arguments.as_slice() {
         [] => everything(),
         ["memory", contender, keys] => memory::report(contender, keys.parse().expect("a number of keys")),
+        ["latency"] => println!("{}", latency::table()),
         ["chart"] => write("docs/bench.svg", &chart::draw(&Table::read(&part(&results(), TIMES)))),
         ["only", wanted] => println!("{}", times(wanted).markdown()),
         #[cfg(feature = "server")]
@@ -59,7 +60,7 @@ fn main() {
         #[cfg(feature = "server")]
         ["bare-grpc", address] => grpc::serve_bare(address),
         _ => eprintln!(
-            "usage: tollgate-bench [chart | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
+            "usage: tollgate-bench [chart | latency | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
         ),
     }
 }

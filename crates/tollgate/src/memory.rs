@@ -34,6 +34,7 @@ mod shard;
 mod sweep;
 mod table;
 mod take;
+mod words;
 
 use hash::Secrets;
 pub(crate) use lookup::{Lookup, Subject, Target};

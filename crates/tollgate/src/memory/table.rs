@@ -7,7 +7,7 @@
 //! The 16-byte header names the key's identity and the tag that wrote the state, which follows in
 //! the same cache line or the next. A slot whose tag number is 0 is empty. Removal shifts back the
 //! slots that probed past the hole, so a table does not degrade. Its size need not be a power of
-//! two: a small table doubles, a large one grows by a quarter, at different numbers of keys in
+//! two: a small table doubles, a large one grows by a third, at different numbers of keys in
 //! different shards, so that all shards together waste little memory at any time.
 
 #![expect(
@@ -16,6 +16,7 @@
 )]
 
 use super::hash::{Id, Secrets};
+use super::words::Words;
 // Not `shuttle`'s: views are only hints, and exploring them would crowd out interleavings that
 // matter.
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +34,7 @@ const NUMBER: u64 = 0xffff_ffff;
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Table {
-    words: Box<[u64]>,
+    words: Words,
     slots: usize,
     /// Words per slot.
     stride: usize,
@@ -49,7 +50,7 @@ pub(super) type StateOffset = usize;
 impl Table {
     /// An empty table for states of `width` words.
     pub(super) fn new(width: usize) -> Self {
-        Self { words: Box::default(), slots: 0, stride: HEADER + width, used: 0 }
+        Self { words: Words::zeroed(0), slots: 0, stride: HEADER + width, used: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -143,7 +144,7 @@ impl Table {
     #[inline]
     pub(super) fn number(&self, index: SlotIndex) -> u32 {
         let low = self.words.get(index * self.stride + 1).copied().unwrap_or(0);
-        u32::try_from(low & NUMBER).unwrap_or(0)
+        low_half(low)
     }
 
     #[inline]
@@ -158,7 +159,7 @@ impl Table {
 
     pub(super) fn id(&self, index: SlotIndex) -> Id {
         match self.words.get(index * self.stride..) {
-            Some([high, low, ..]) => Id { high: *high, low: u32::try_from(low >> 32).unwrap_or(0) },
+            Some([high, low, ..]) => Id { high: *high, low: low_half(low >> 32) },
             _ => Id { high: 0, low: 0 },
         }
     }
@@ -174,11 +175,11 @@ impl Table {
         (0..self.slots).filter(|index| self.number(*index) != 0)
     }
 
-    /// Whether one more key would make the table grow: three quarters of its slots are used. Fuller
+    /// Whether one more key would make the table grow: four fifths of its slots are used. Fuller
     /// tables have longer probes, and so more cache misses.
     #[inline]
     pub(super) const fn is_filled(&self) -> bool {
-        (self.used + 1) * 4 > self.slots * 3
+        (self.used + 1) * 5 > self.slots * 4
     }
 
     /// Adds a zeroed slot for a new identity. `stagger`, of 256, offsets this shard's sizes from
@@ -223,25 +224,34 @@ impl Table {
     }
 
     fn resize(&mut self, slots: usize, secrets: &Secrets) {
-        let old = std::mem::replace(&mut self.words, vec![0; slots * self.stride].into_boxed_slice());
+        let old = std::mem::replace(&mut self.words, Words::zeroed(slots * self.stride));
         self.slots = slots;
-        for slot in old.chunks_exact(self.stride) {
-            let [high, low, state @ ..] = slot else { continue };
-            let number = u32::try_from(low & NUMBER).unwrap_or(0);
-            if number != 0 {
-                let id = Id { high: *high, low: u32::try_from(low >> 32).unwrap_or(0) };
-                let index = self.insert_header(id, number, secrets);
-                self.state_mut(index).copy_from_slice(state);
-            }
+        // Slots are in the order of their homes, but for collisions: the new table is written from
+        // its start to its end.
+        for slot in
+            old.chunks_exact(self.stride).filter(|slot| slot.get(1).is_some_and(|low| low & NUMBER != 0))
+        {
+            let [high, low, ..] = slot else { continue };
+            let index = self.first_empty(secrets.home(Id { high: *high, low: low_half(*low >> 32) }));
+            let empty = self.words.get_mut(index * self.stride..).unwrap_or_default();
+            // Not `copy_from_slice`, which calls a function for these few words.
+            empty.iter_mut().zip(slot).for_each(|(to, from)| *to = *from);
         }
+    }
+
+    /// The first empty slot from the first probe on.
+    #[inline]
+    fn first_empty(&self, home: u64) -> SlotIndex {
+        let mut index = first_probe(home, self.slots);
+        while self.number(index) != 0 {
+            index = self.after(index);
+        }
+        index
     }
 
     /// Writes the header of a new slot into the first empty slot from its first probe on.
     fn insert_header(&mut self, id: Id, number: u32, secrets: &Secrets) -> SlotIndex {
-        let mut index = first_probe(secrets.home(id), self.slots);
-        while self.number(index) != 0 {
-            index = self.after(index);
-        }
+        let index = self.first_empty(secrets.home(id));
         let slot = self.words.get_mut(index * self.stride..).and_then(|slot| slot.first_chunk_mut());
         if let Some(slot) = slot {
             *slot = header(id, number);
@@ -274,9 +284,9 @@ impl Table {
     }
 
     /// The divisor of a growth step: the table grows by a whole while it is small and growth is
-    /// frequent, and by a quarter once unused memory matters.
+    /// frequent, and by a third once unused memory matters.
     const fn growth(&self) -> usize {
-        if self.slots < 4096 { 1 } else { 4 }
+        if self.slots < 4096 { 1 } else { 3 }
     }
 }
 
@@ -284,6 +294,11 @@ impl Table {
 #[inline]
 fn header(id: Id, number: u32) -> [u64; HEADER] {
     [id.high, (u64::from(id.low) << 32) | u64::from(number)]
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "the lower half is wanted")]
+const fn low_half(word: u64) -> u32 {
+    word as u32
 }
 
 /// The first slot that is probed: the lower half of the home, scaled to the table.
