@@ -6,7 +6,7 @@
 //! shard's traffic is never missing.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::{CLIENT, Decision, HOUR, MAX_VALUE_BYTES, Request, Timestamp};
 
-/// The most counts of a table: as many as a map of 256 places holds.
+/// The most counts of a table: few enough that a position and "none" fit a byte.
 const COUNTS_MAX: usize = 224;
+
+/// Entries of a table's index.
+const INDEX_ENTRIES: usize = 512;
 
 /// The number of tables, so that threads seldom contend.
 const SHARDS: usize = 8;
@@ -56,8 +59,10 @@ struct Recent {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Keyed by a secret-keyed hash, computed once. Two names with the same hash are not expected.
-    counts: HashMap<u64, Count, BuildHasherDefault<IdentityHasher>>,
+    counts: Vec<Count>,
+    /// Finds a count by its hash, with linear probing: its position from 1 on, or 0 for an empty
+    /// entry. A map would move every count when half of them are dropped.
+    index: Vec<u8>,
     /// The sum subtracted from every count.
     subtracted: u64,
 }
@@ -67,6 +72,9 @@ type Counted<'a> = (&'a [u8], Option<&'static str>);
 
 #[derive(Debug)]
 struct Count {
+    /// The secret-keyed hash of the name and the rule. Two of them with the same hash are not
+    /// expected.
+    hash: u64,
     /// Inline if short: a flood of names must not load the allocator.
     name: SmallVec<[u8; 40]>,
     rule: Option<&'static str>,
@@ -80,22 +88,6 @@ impl Count {
     fn denied(&mut self, at: Timestamp) {
         self.recent.truncate(RECENT - 1);
         self.recent.insert(0, at);
-    }
-}
-
-/// A hasher for keys that are hashes already.
-#[derive(Clone, Copy, Debug, Default)]
-struct IdentityHasher(u64);
-
-impl Hasher for IdentityHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 
@@ -128,7 +120,7 @@ impl Top {
             None => self.hasher.hash_one(name),
             Some(rule) => self.hasher.hash_one((name, rule)),
         };
-        // The highest bits: the table's map uses the lowest.
+        // The highest bits: the table's index uses the lowest.
         let shard = usize::try_from(hash >> (u64::BITS - SHARDS.ilog2())).unwrap_or(0);
         if let (Some(recent), 1..) = (shards.get(shard), units) {
             let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +177,7 @@ impl Recent {
         let uncertainty = self.current.subtracted.saturating_add(self.previous.subtracted);
         let mut counts: HashMap<Counted<'_>, (u64, SmallVec<_>)> = HashMap::new();
         // The current table first: its denials are newer.
-        for count in self.current.counts.values().chain(self.previous.counts.values()) {
+        for count in self.current.counts.iter().chain(&self.previous.counts) {
             let (sum, recent) = counts.entry((&count.name, count.rule)).or_default();
             *sum = sum.saturating_add(count.units);
             recent.extend(count.recent.iter().copied().take(RECENT.saturating_sub(recent.len())));
@@ -203,29 +195,62 @@ impl Recent {
 
 impl Table {
     fn add(&mut self, hash: u64, (name, rule): (&str, Option<&'static str>), units: u64) -> &mut Count {
-        if self.counts.len() >= COUNTS_MAX && !self.counts.contains_key(&hash) {
-            self.halve();
-        }
-        let new = || Count { name: name.as_bytes().into(), rule, units: 0, recent: SmallVec::new() };
-        let count = self.counts.entry(hash).or_insert_with(new);
+        let position = match self.find(hash) {
+            Some(position) => position,
+            None => {
+                if self.counts.len() >= COUNTS_MAX {
+                    self.halve();
+                }
+                let name = name.as_bytes().into();
+                self.counts.push(Count { hash, name, rule, units: 0, recent: SmallVec::new() });
+                let position = self.counts.len() - 1;
+                self.enter(hash, position);
+                position
+            }
+        };
+        let count = &mut self.counts[position];
         count.units = count.units.saturating_add(units);
         count
     }
 
+    fn find(&self, hash: u64) -> Option<usize> {
+        let entries = probes(hash).map_while(|entry| self.index.get(entry).copied());
+        let mut positions = entries.map_while(|entry| usize::from(entry).checked_sub(1));
+        positions.find(|position| self.counts.get(*position).is_some_and(|count| count.hash == hash))
+    }
+
+    /// Enters the position of a count into the index.
+    fn enter(&mut self, hash: u64, position: usize) {
+        self.index.resize(INDEX_ENTRIES, 0);
+        let empty = probes(hash).find(|entry| self.index[*entry] == 0);
+        if let Some(entry) = empty {
+            self.index[entry] = u8::try_from(position + 1).unwrap_or(0);
+        }
+    }
+
+    /// Subtracts the median from all counts, and drops those that reach zero.
     fn halve(&mut self) {
-        let mut counts: Vec<u64> = self.counts.values().map(|count| count.units).collect();
-        let middle = counts.len() / 2;
-        let (_, median, _) = counts.select_nth_unstable(middle);
+        let mut units: SmallVec<[u64; COUNTS_MAX]> = self.counts.iter().map(|count| count.units).collect();
+        let middle = units.len() / 2;
+        let (_, median, _) = units.select_nth_unstable(middle);
         let median = *median;
         self.subtracted = self.subtracted.saturating_add(median);
-        // Taken out and put back: a map from which keys are removed grows although it has room.
-        let lowered = self.counts.drain().map(|(hash, mut count)| {
+        self.counts.retain_mut(|count| {
             count.units = count.units.saturating_sub(median);
-            (hash, count)
+            count.units > 0
         });
-        let kept: Vec<_> = lowered.filter(|(_, count)| count.units > 0).collect();
-        self.counts.extend(kept);
+        self.index.clear();
+        for position in 0..self.counts.len() {
+            self.enter(self.counts[position].hash, position);
+        }
     }
+}
+
+/// The entries of an index in which the position of a count may be: all of them, from its own on.
+fn probes(hash: u64) -> impl Iterator<Item = usize> {
+    let [low, high, ..] = hash.to_le_bytes();
+    let first = usize::from(u16::from_le_bytes([low, high])) % INDEX_ENTRIES;
+    (first..INDEX_ENTRIES).chain(0..first)
 }
 
 #[cfg(test)]
@@ -279,7 +304,7 @@ mod tests {
         assert!(heaviest[0].at_least <= 5_000 && heaviest[0].at_most >= 5_000, "{heaviest:?}");
         assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * COUNTS_MAX);
         for shard in &top.admitted {
-            assert_eq!(shard.lock().unwrap().current.counts.capacity(), COUNTS_MAX, "the map has not grown");
+            assert!(shard.lock().unwrap().current.counts.capacity() <= COUNTS_MAX + 32, "bounded");
         }
     }
 

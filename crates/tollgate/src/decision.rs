@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::rule::Tag;
 use crate::store::{Cause, Overflow};
-use crate::{Meter, RuleName, Timestamp, Verdict};
+use crate::{RuleName, Timestamp, Verdict};
 
 mod report;
 mod states;
@@ -178,13 +178,10 @@ impl Decision {
         match &self.detail {
             Detail::Reports(reported) => f(&reported.1),
             Detail::Word(tag, word) => match tag.limits.first() {
-                Some(limit) => {
-                    let meter = Meter::load(*limit, &[*word]);
-                    f(&[report(tag, &meter, self.now, self.cost, self.allowed)])
-                }
+                Some(limit) => f(&[report(tag, limit, &[*word], self.now, self.cost, self.allowed)]),
                 None => f(&[]),
             },
-            Detail::States(states) => f(&states.reports(self.now, self.cost, self.allowed)),
+            Detail::States(states) => states.with_reports(self.now, self.cost, self.allowed, f),
         }
     }
 

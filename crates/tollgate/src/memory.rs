@@ -37,7 +37,7 @@ mod take;
 mod words;
 
 use hash::Secrets;
-pub(crate) use lookup::{Lookup, Subject, Target};
+pub(crate) use lookup::{Decider, Lookup, Subject, Target};
 pub use pages::Loader;
 pub use room::OnFull;
 use room::Room;

@@ -94,11 +94,14 @@ fn seconds(span: Duration) -> i64 {
 /// A decimal integer as redis-cell parses it: `+5` and `05` are 5.
 pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
     // Nearly all are a few digits, which cannot overflow.
-    if (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit) {
-        let digit = |byte: &u8| i64::from(byte.wrapping_sub(b'0'));
-        return Ok(text
-            .iter()
-            .fold(0, |number: i64, byte| number.wrapping_mul(10).wrapping_add(digit(byte))));
+    if (1..=18).contains(&text.len()) {
+        let digits = text.iter().try_fold(0_i64, |number, byte| {
+            let digit = i64::from(byte.wrapping_sub(b'0'));
+            (digit < 10).then(|| number.wrapping_mul(10).wrapping_add(digit))
+        });
+        if let Some(number) = digits {
+            return Ok(number);
+        }
     }
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| "value is not an integer or out of range".into())

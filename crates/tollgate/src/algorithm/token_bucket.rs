@@ -43,6 +43,12 @@ pub(crate) struct State<R> {
     rest: R,
 }
 
+impl State<()> {
+    pub(super) const fn whole(full_at: u64) -> Self {
+        Self { full_at, rest: () }
+    }
+}
+
 impl State<u64> {
     pub(super) const fn new(full_at: u64, rest: u64) -> Self {
         Self { full_at, rest }

@@ -7,6 +7,7 @@ use crate::algorithm::inline::{InlineBucket, InlineWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::key::Budget;
 use crate::limit::Kind;
+use crate::meter::packed;
 use crate::rule::Tag;
 use crate::store::{Cause, Overflow};
 use crate::{Limit, Meter, Timestamp};
@@ -41,44 +42,67 @@ impl States {
         }
     }
 
+    /// The state of an inline token bucket.
+    #[inline(always)]
+    pub(crate) const fn inline(tag: Tag, [full_at, rest, of]: [u64; 3], inline: &InlineBucket) -> Self {
+        let (token, parts) = inline.bucket.token();
+        let words = [full_at, rest, of, inline.bucket.capacity, token, parts, 0, 0];
+        Self { tags: [Some(tag), None, None, None], words }
+    }
+
     #[inline(always)]
     pub(crate) const fn builder() -> StatesBuilder {
         let states = Self { tags: [None; TAGS_MAX], words: [0; WORDS_MAX] };
         StatesBuilder { states, budgets: 0, end: 0 }
     }
 
-    /// The reports of all limits on a request of this cost.
-    pub(super) fn reports(&self, now: Timestamp, cost: u64, allowed: bool) -> Reports {
+    /// Calls `f` with the reports of all limits on a request of this cost.
+    pub(super) fn with_reports<R>(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        allowed: bool,
+        f: impl FnOnce(&[Report]) -> R,
+    ) -> R {
         let (mut reports, mut words) = (Reports::new(), self.words.as_slice());
         for tag in self.tags.iter().flatten() {
-            let inline = read_inline(*tag, words);
-            let (budget, limits) = match &inline {
-                Some((budget, limit)) => (*budget, std::slice::from_ref(limit)),
-                None => (tag.budget, tag.limits.as_slice()),
-            };
-            for (index, limit) in (0..).zip(limits) {
-                let (state, rest) = words.split_at(Meter::words(limit).unwrap_or(0).min(words.len()));
-                words = rest;
-                let meter = Meter::load(*limit, state);
-                reports.push(Report { budget, index, ..report(tag, &meter, now, cost, allowed) });
+            if let Some((budget, limit)) = read_inline(*tag, words) {
+                let report = Report { budget, ..report(tag, &limit, words, now, cost, allowed) };
+                if matches!(self.tags, [_, None, ..]) {
+                    return f(&[report]);
+                }
+                reports.push(report);
+                words = words.get(words_of(budget, 0)..).unwrap_or_default();
+                continue;
+            }
+            for (index, limit) in (0..).zip(tag.limits.as_slice()) {
+                reports.push(Report { index, ..report(tag, limit, words, now, cost, allowed) });
+                words = words.get(Meter::words(limit).unwrap_or(0)..).unwrap_or_default();
             }
         }
-        reports
+        f(&reports)
     }
 }
 
-/// The report of a budget's first limit on a request of this cost, which left this state.
-pub(super) fn report(tag: &Tag, meter: &Meter, now: Timestamp, cost: u64, allowed: bool) -> Report {
+/// The report of a limit on a request of this cost, which left the state at the start of `words`.
+pub(super) fn report(
+    tag: &Tag,
+    limit: &Limit,
+    words: &[u64],
+    now: Timestamp,
+    cost: u64,
+    allowed: bool,
+) -> Report {
     let charge = cost.saturating_mul(tag.unit_cost);
     Report {
         rule: tag.rule,
         budget: tag.budget,
         index: 0,
-        limit: meter.limit().plain(),
+        limit: limit.plain(),
         unit_cost: tag.unit_cost,
         shadow: false,
         warn_at: None,
-        outcome: meter.outcome(now, charge, allowed || meter.fits(now, charge)),
+        outcome: packed::outcome(limit, words, now, charge, allowed),
         cause: Cause::Limit,
         overflow: Overflow::None,
     }

@@ -9,7 +9,7 @@ use super::Shared;
 use super::check::decision;
 use super::plain::PlainRules;
 use crate::algorithm::token_bucket::Word;
-use crate::memory::Target;
+use crate::memory::{Decider, Target};
 use crate::stats::stripe_index;
 use crate::store::Store;
 use crate::{AsRequest, Decision, Error, MemoryStore};
@@ -55,12 +55,13 @@ impl<S: Store> Shared<S> {
         }
         let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
         for (request, targets) in batch.iter().zip(&located) {
-            let taken =
-                targets.as_ref().and_then(|targets| memory.take_known::<1, 1>(targets, Some(bucket), now));
+            let taken = targets
+                .as_ref()
+                .and_then(|targets| memory.take_known::<1, 1>(targets, Decider::Bucket(bucket), now));
             let (Some(targets), Some(taken)) = (targets, taken) else {
                 each(request.with_request(|request| match targets {
                     Some(targets) => self.take(memory, targets, &request, now),
-                    None => self.check_several(memory, None, &request),
+                    None => self.check_several(memory, Some(plain), &request),
                 }));
                 continue;
             };

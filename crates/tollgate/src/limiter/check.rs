@@ -7,14 +7,14 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::plain::{PlainRules, is_valid, plain_cost};
+use super::plain::{PlainRules, is_valid, locate_inline, plain_cost};
 use super::prepared::{Prepared, RulesGuard};
-use crate::algorithm::token_bucket::Word;
 use crate::decision::{States, TAGS_MAX, WORDS_MAX};
-use crate::memory::{Subject, Taken, Target};
+use crate::limit::Kind;
+use crate::memory::{Decider, Subject, Taken, Target};
 use crate::stats::stripe_index;
 use crate::store::{Op, Store};
-use crate::{AsRequest, Decision, Error, MemoryStore, Request, Rule, Timestamp};
+use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, Rule, Timestamp};
 
 type Targets<'a> = SmallVec<[Target<'a>; TAGS_MAX]>;
 
@@ -59,17 +59,17 @@ impl<S: Store> Shared<S> {
     #[inline(always)]
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
         match self.rules.plain() {
-            Some(PlainRules { bucket: Some(bucket), first, .. }) if !first.by_client => {
+            Some(plain @ PlainRules { bucket: Some(bucket), first, .. }) if !first.by_client => {
                 let Some(cost) = request.with_request(|request| plain_cost(&request)) else {
-                    return request.with_request(|request| self.check_several(memory, None, &request));
+                    return request.with_request(|request| self.check_several(memory, Some(plain), &request));
                 };
                 // A global state is cached: a processor does the rest while it reads the clock.
                 let now = self.clock.now();
                 let target = memory.target_packed(&first.lookup, None, 1, cost);
-                self.decide_known::<1, 1>(memory, [target], Some(bucket), request, now)
+                self.decide_known::<1, 1>(memory, [target], Decider::Bucket(bucket), request, now)
             }
             Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
-                self.check_known::<1, 1>(memory, plain, Some(bucket), request)
+                self.check_known::<1, 1>(memory, plain, Decider::Bucket(bucket), request)
             }
             plain => self.check_plain(memory, plain, request),
         }
@@ -99,31 +99,30 @@ impl<S: Store> Shared<S> {
         let Some(rules) = plain else { return several() };
         // The same steps, compiled for the number of budgets and the width of their states.
         match (rules.others.len(), rules.width) {
-            (0, 2) => self.check_known::<1, 2>(memory, rules, None, request),
-            (0, 3) => self.check_known::<1, 3>(memory, rules, None, request),
-            (0, 4) => self.check_known::<1, 4>(memory, rules, None, request),
-            (1, 1) => self.check_known::<2, 1>(memory, rules, None, request),
-            (1, 2) => self.check_known::<2, 2>(memory, rules, None, request),
-            (2, 1) => self.check_known::<3, 1>(memory, rules, None, request),
+            (0, 2) => self.check_known::<1, 2>(memory, rules, Decider::Steps, request),
+            (0, 3) => self.check_known::<1, 3>(memory, rules, Decider::Steps, request),
+            (0, 4) => self.check_known::<1, 4>(memory, rules, Decider::Steps, request),
+            (1, 1) => self.check_known::<2, 1>(memory, rules, Decider::Steps, request),
+            (1, 2) => self.check_known::<2, 2>(memory, rules, Decider::Steps, request),
+            (2, 1) => self.check_known::<3, 1>(memory, rules, Decider::Steps, request),
             _ => several(),
         }
     }
 
-    /// Checks a request on `N` budgets whose states have `W` words; `bucket` is the only limit, if
-    /// there is only one and it is a token bucket.
+    /// Checks a request on `N` budgets whose states have `W` words.
     #[inline(always)]
     fn check_known<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
         plain: &PlainRules,
-        bucket: Option<&Word>,
+        decider: Decider<'_>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
         let Some(targets) = request.with_request(|request| plain.locate::<N>(memory, W, &request)) else {
-            return request.with_request(|request| self.check_several(memory, None, &request));
+            return request.with_request(|request| self.check_several(memory, Some(plain), &request));
         };
         // The clock is read while the states are being fetched.
-        self.decide_known::<N, W>(memory, targets, bucket, request, self.clock.now())
+        self.decide_known::<N, W>(memory, targets, decider, request, self.clock.now())
     }
 
     /// Decides a request on `N` located budgets whose states have `W` words.
@@ -132,11 +131,11 @@ impl<S: Store> Shared<S> {
         &self,
         memory: &MemoryStore,
         targets: [Target<'_>; N],
-        bucket: Option<&Word>,
+        decider: Decider<'_>,
         request: &impl AsRequest,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        match self.take_known::<N, W>(memory, &targets, bucket, now) {
+        match self.take_known::<N, W>(memory, &targets, decider, now) {
             // A decision that nothing borrows is built where the caller wants it. Elsewhere the
             // targets are copied, so that they themselves stay in registers.
             Some(taken) if self.observer.is_none() => Ok(decision(&targets, &taken)),
@@ -173,6 +172,10 @@ impl<S: Store> Shared<S> {
     ) {
         let before = targets.len();
         let by_plain = plain.and_then(|plain| {
+            if let Some((rule, limit)) = request.named_limit() {
+                targets.push(locate_inline(memory, plain.inline(rule, limit)?, limit, request)?);
+                return Some(());
+            }
             let cost = plain_cost(request)?;
             let mut rules = std::iter::once(&plain.first).chain(&plain.others);
             rules.try_for_each(|rule| {
@@ -195,10 +198,10 @@ impl<S: Store> Shared<S> {
         &self,
         memory: &MemoryStore,
         targets: &[Target<'_>; N],
-        bucket: Option<&Word>,
+        decider: Decider<'_>,
         now: Timestamp,
     ) -> Option<Taken<N, W>> {
-        let (taken, stripe) = (memory.take_known(targets, bucket, now)?, stripe_index());
+        let (taken, stripe) = (memory.take_known(targets, decider, now)?, stripe_index());
         // Two branches: a counter chosen by the verdict would wait for the state and the clock, and
         // the next reading of the clock for the counter.
         if taken.denied == 0 {
@@ -234,6 +237,13 @@ impl<S: Store> Shared<S> {
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Decision, Error> {
+        if let ([target], Some(Limit(Kind::InlineBucket(bucket)))) = (targets, request.inline_limit())
+            && let Some(taken) = self.take_known::<1, 3>(memory, &[*target], Decider::Inline(bucket), now)
+        {
+            let [[full_at, rest, parts]] = taken.left;
+            let states = States::inline(target.tag(), [full_at, rest, parts], bucket);
+            return Ok(self.answer(request, taken.now, taken.denied == 0, states));
+        }
         let mut left = States::builder();
         let Some(verdicts) = memory.take(targets, request.inline_limit(), now, &mut left) else {
             return self.check_slow(memory, request, now);
@@ -243,11 +253,17 @@ impl<S: Store> Shared<S> {
             target.tally().count_at(stripe, verdicts.denied >> index & 1 == 0);
         }
         self.total.count_at(stripe, allowed);
-        let decision = Decision::of_states(verdicts.now, request.units(), allowed, left.finish());
+        Ok(self.answer(request, verdicts.now, allowed, left.finish()))
+    }
+
+    /// The decision that left these states, observed.
+    #[inline(always)]
+    fn answer(&self, request: &Request<'_>, now: Timestamp, allowed: bool, left: States) -> Decision {
+        let decision = Decision::of_states(now, request.units(), allowed, left);
         if self.observer.is_some() {
             self.notify(request, &decision);
         }
-        Ok(decision)
+        decision
     }
 
     /// Checks any request, through the general path of the store.

@@ -2,9 +2,10 @@
 
 use crate::algorithm::token_bucket::Word;
 use crate::key::checked_value;
-use crate::memory::{Lookup, Target};
+use crate::limit::Kind;
+use crate::memory::{Lookup, Subject, Target};
 use crate::request::{CLIENT, Client};
-use crate::{MemoryStore, Request};
+use crate::{Limit, MemoryStore, Request, RuleName};
 
 /// The rules of a set in which every rule applies to every client's requests alike: no search is
 /// needed.
@@ -16,11 +17,32 @@ pub(super) struct PlainRules {
     pub(super) width: usize,
     pub(super) first: PlainRule,
     pub(super) others: Box<[PlainRule]>,
+    /// The inline rules that count by client, which requests name.
+    pub(super) inline: Box<[PlainInline]>,
+}
+
+/// An inline rule that counts by client.
+#[derive(Debug, PartialEq)]
+pub(super) struct PlainInline {
+    pub(super) name: RuleName,
+    /// The lookup of token buckets, and that of windows.
+    pub(super) lookups: [Lookup; 2],
 }
 
 impl PlainRules {
     pub(super) fn same(&self, other: &Self) -> bool {
-        self.first == other.first && self.others == other.others
+        self.first == other.first && self.others == other.others && self.inline == other.inline
+    }
+
+    /// The lookup of requests that name an inline rule and have this limit.
+    #[inline]
+    pub(super) fn inline(&self, rule: &str, limit: &Limit) -> Option<&Lookup> {
+        let [bucket, window] = &self.inline.iter().find(|inline| *inline.name == *rule)?.lookups;
+        match limit.0 {
+            Kind::InlineBucket(_) => Some(bucket),
+            Kind::InlineWindow(_) => Some(window),
+            _ => None,
+        }
     }
 }
 
@@ -73,6 +95,19 @@ impl PlainRule {
         let client = request.only_client().filter(is_valid)?;
         Some(memory.target_packed(&self.lookup, Some(client), width, cost))
     }
+}
+
+/// Locates the budget of a request with an inline limit, under a rule that counts by client. `None`
+/// if the request needs the general path.
+#[inline]
+pub(super) fn locate_inline<'a>(
+    memory: &'a MemoryStore,
+    lookup: &'a Lookup,
+    limit: &Limit,
+    request: &Request<'_>,
+) -> Option<Target<'a>> {
+    let client = request.only_client().filter(is_valid)?;
+    memory.target(lookup, Subject::Client(client), Some(limit), request.valid_cost()?)
 }
 
 /// The cost of a request, if it is valid and plain rules apply to the request.

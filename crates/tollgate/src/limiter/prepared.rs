@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::plain::{PlainRule, PlainRules};
+use super::plain::{PlainInline, PlainRule, PlainRules};
 use super::snapshot::entered;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
@@ -88,7 +88,19 @@ impl Prepared {
         let bucket = first.lookup.bucket().filter(|_| others.is_empty());
         let width = first.lookup.width();
         let width = if others.iter().all(|rule| rule.lookup.width() == width) { width } else { 0 };
-        Some(PlainRules { bucket, width, first, others })
+        Some(PlainRules { bucket, width, first, others, inline: self.plain_inline() })
+    }
+
+    /// The inline rules that count by client.
+    fn plain_inline(&self) -> Box<[PlainInline]> {
+        let inline = self.rules.rules().iter().zip(&self.prepared_rules).filter_map(|(rule, prepared)| {
+            let lookup = |budget: &PreparedBudget| budget.lookup.clone();
+            let buckets = prepared.budgets.first().and_then(lookup)?;
+            let windows = prepared.inline.as_ref().and_then(|(windows, _)| lookup(windows))?;
+            let is_plain = self.rules.is_unconditional(rule) && rule.is_by_client();
+            is_plain.then(|| PlainInline { name: rule.name(), lookups: [buckets, windows] })
+        });
+        inline.collect()
     }
 
     /// The rule that covers a request, and the budget that the request draws on.

@@ -8,6 +8,7 @@ use super::shard::WIDEST;
 use super::table::prefetch;
 use super::{GLOBALS, MemoryStore, Padded, SHARDS};
 use crate::Limit;
+use crate::algorithm::inline::InlineBucket;
 use crate::algorithm::token_bucket::Word;
 use crate::decision::words_of;
 use crate::key::{Key, digest};
@@ -53,6 +54,17 @@ pub(crate) struct Target<'a> {
     pub(super) home: u64,
     cost: u64,
     pub(super) charge: u64,
+}
+
+/// The limits that decide on located budgets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Decider<'a> {
+    /// The only limit of the only rule: a token bucket with a one-word state.
+    Bucket(&'a Word),
+    /// The limits of each budget's rule.
+    Steps,
+    /// A token bucket that came with the request.
+    Inline(&'a InlineBucket),
 }
 
 /// The subject of a budget.
@@ -175,13 +187,13 @@ impl Target<'_> {
         &self.lookup.tally
     }
 
-    /// Takes from a copy of the budget's state: see [`packed::take`]. `bucket` is the only limit,
-    /// if there is only one and it is a token bucket.
+    /// Takes from a copy of the budget's state: see [`packed::take`].
     #[inline(always)]
-    pub(super) fn step(&self, bucket: Option<&Word>, words: &mut [u64], now: u64) -> Option<bool> {
-        match bucket {
-            Some(bucket) => packed::take_bucket(bucket, words.first_mut()?, now, self.charge),
-            None => packed::take(&self.lookup.steps, words, now, self.charge),
+    pub(super) fn step(&self, decider: Decider<'_>, words: &mut [u64], now: u64) -> Option<bool> {
+        match decider {
+            Decider::Bucket(bucket) => packed::take_bucket(bucket, words.first_mut()?, now, self.charge),
+            Decider::Steps => packed::take(&self.lookup.steps, words, now, self.charge),
+            Decider::Inline(bucket) => packed::take_first(bucket, words, now, self.charge),
         }
     }
 

@@ -14,11 +14,10 @@
 
 use super::MemoryStore;
 use super::locked::{Locked, LockedShards};
-use super::lookup::Target;
+use super::lookup::{Decider, Target};
 use super::room::Freed;
 use super::shard::{Location, Shard};
 use super::table::StateOffset;
-use crate::algorithm::token_bucket::Word;
 use crate::decision::{StatesBuilder, TAGS_MAX};
 use crate::meter::packed;
 use crate::{Limit, Timestamp};
@@ -31,18 +30,18 @@ const SWEEP_PER_NEW_KEY: usize = 16;
 
 impl MemoryStore {
     /// Takes the cost from all budgets of a request if every one has enough, where all states exist
-    /// and have `W` words. `bucket` is the only limit, if there is only one and it is a token
-    /// bucket. `None` leaves the request to [`take`](Self::take): nothing has been done.
+    /// and have `W` words. `None` leaves the request to [`take`](Self::take): nothing has been
+    /// done.
     #[inline(always)]
     pub(crate) fn take_known<const N: usize, const W: usize>(
         &self,
         targets: &[Target<'_>; N],
-        bucket: Option<&Word>,
+        decider: Decider<'_>,
         now: Timestamp,
     ) -> Option<Taken<N, W>> {
         match targets.as_slice() {
-            [target] => self.take_locked(target.shard.0.lock(), targets, bucket, now),
-            _ => self.take_locked(LockedShards::lock(targets), targets, bucket, now),
+            [target] => self.take_locked(target.shard.0.lock(), targets, decider, now),
+            _ => self.take_locked(LockedShards::lock(targets), targets, decider, now),
         }
     }
 
@@ -51,7 +50,7 @@ impl MemoryStore {
         &self,
         mut locked: impl Locked,
         targets: &[Target<'_>; N],
-        bucket: Option<&Word>,
+        decider: Decider<'_>,
         now: Timestamp,
     ) -> Option<Taken<N, W>> {
         let now = locked.observe_clocks(self, now);
@@ -60,7 +59,7 @@ impl MemoryStore {
         for (index, target) in targets.iter().enumerate() {
             let (offset, state) = locked.of(index)?.state_of(target)?;
             (offsets[index], before[index], left[index]) = (offset, *state, *state);
-            denied |= u32::from(!target.step(bucket, &mut left[index], now.as_nanos())?) << index;
+            denied |= u32::from(!target.step(decider, &mut left[index], now.as_nanos())?) << index;
         }
         if denied != 0 && targets.iter().any(Target::counts_denied) {
             return None;

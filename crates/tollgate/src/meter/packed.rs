@@ -1,11 +1,11 @@
 //! Packed states: a state as a fixed number of words, and taking from it in place.
 
-use super::{AlgorithmState, Meter};
-use crate::Limit;
+use super::{AlgorithmState, Meter, Outcome, RawOutcome};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::token_bucket::Word;
 use crate::algorithm::{Arithmetic, sliding_log};
 use crate::limit::Kind;
+use crate::{Limit, Timestamp};
 
 /// Evaluates an expression for the algorithm of a limit.
 macro_rules! packed {
@@ -103,6 +103,26 @@ pub(crate) fn idle_at(limits: &[Limit], words: &[u64]) -> u64 {
         .fold(0, u64::max)
 }
 
+/// The outcome of a request of `cost` that was `allowed` or not, and left this packed state. The
+/// same as [`Meter::outcome`] of a state that is not ahead of `now`, computed in one dispatch.
+pub(crate) fn outcome(limit: &Limit, words: &[u64], now: Timestamp, cost: u64, allowed: bool) -> Outcome {
+    fn outcome<A: Arithmetic>(
+        algorithm: &A,
+        words: &[u64],
+        now: Timestamp,
+        cost: u64,
+        allowed: bool,
+    ) -> RawOutcome {
+        let (state, at) = (A::load(words.get(..A::WORDS).unwrap_or_default()), now.as_nanos());
+        let available = algorithm.available(&state, at);
+        let allowed = allowed || algorithm.fits(&state, at, cost);
+        let available_at = |units| algorithm.available_at(&state, at, units);
+        let raw = RawOutcome::new(now, cost, allowed, (available, algorithm.capacity()), available_at);
+        raw.owing(if available == 0 { algorithm.owed(&state, at) } else { 0 })
+    }
+    packed!(limit, |algorithm| outcome(algorithm, words, now, cost, allowed)).into()
+}
+
 /// A limit prepared for [`take`].
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -161,8 +181,14 @@ pub(crate) fn take_other(limit: &Limit, words: &mut [u64], now: u64, cost: u64) 
     packed!(limit, |algorithm| Some((take_first(algorithm, words, now, cost)?, words_of(algorithm))))
 }
 
+/// Takes `cost` from the first packed state in `words`: see [`take`].
 #[inline(always)]
-fn take_first<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64) -> Option<bool> {
+pub(crate) fn take_first<A: Arithmetic>(
+    algorithm: &A,
+    words: &mut [u64],
+    now: u64,
+    cost: u64,
+) -> Option<bool> {
     let words = words.get_mut(..A::WORDS)?;
     let mut state = A::load(words);
     if algorithm.written_at(&state) > now {

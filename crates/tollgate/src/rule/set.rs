@@ -153,11 +153,16 @@ impl RuleSet {
     /// global or by client, without conditions and overrides.
     pub(crate) fn plain(&self) -> Option<&[Rule]> {
         let rules = self.rules.get(..self.automatic)?;
-        let is_plain = |(rule, overrides): (&Rule, &Overrides)| {
-            let is_conditional = rule.needs_plan() || !rule.matches.is_empty() || !overrides.all.is_empty();
-            !is_conditional && (rule.key.is_empty() || rule.is_by_client())
-        };
-        rules.iter().zip(&self.overrides).all(is_plain).then_some(rules)
+        let is_plain =
+            |rule: &Rule| self.is_unconditional(rule) && (rule.key.is_empty() || rule.is_by_client());
+        rules.iter().all(is_plain).then_some(rules)
+    }
+
+    /// Whether a rule is enforced on every request that has its key, always with the same limits.
+    pub(crate) fn is_unconditional(&self, rule: &Rule) -> bool {
+        let overrides = self.index(&rule.name).and_then(|index| self.overrides.get(index));
+        let has_overrides = overrides.is_some_and(|overrides| !overrides.all.is_empty());
+        !rule.needs_plan() && rule.matches.is_empty() && !has_overrides
     }
 
     /// Calls `found` with each rule that covers a request and the limits that apply, up to the
