@@ -27,16 +27,17 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F, R, E> {
-        // Admitted at once, as nearly every request is. Not boxed.
-        Passing { #[pin] future: F, headers: Headers, decision: Decision },
+        // Admitted at once, as nearly every request is. Not boxed. A decision is large, so it is
+        // kept only if fields are written from it.
+        Passing { #[pin] future: F, fields: Option<(Headers, Decision)> },
         Denied { response: Option<Response<Bytes>> },
         Waiting { future: Boxed<R, E> },
     }
 }
 
 impl<F, R, E> ResponseFuture<F, R, E> {
-    pub(crate) const fn passing(future: F, headers: Headers, decision: Decision) -> Self {
-        Self { state: State::Passing { future, headers, decision } }
+    pub(crate) const fn passing(future: F, fields: Option<(Headers, Decision)>) -> Self {
+        Self { state: State::Passing { future, fields } }
     }
 
     pub(crate) const fn denied(response: Response<Bytes>) -> Self {
@@ -56,9 +57,12 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            Projected::Passing { future, headers, decision } => {
+            Projected::Passing { future, fields } => {
                 let response = ready!(future.poll(context))?;
-                Poll::Ready(Ok(pass(response, headers, decision, None)))
+                Poll::Ready(Ok(match fields {
+                    Some((headers, decision)) => pass(response, headers, decision, None),
+                    None => response.map(|body| ResponseBody::service(body, None)),
+                }))
             }
             Projected::Denied { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(ResponseBody::denied))),

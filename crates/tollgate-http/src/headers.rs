@@ -80,6 +80,11 @@ impl Headers {
         self
     }
 
+    /// Whether an admitted response gets no fields.
+    pub(crate) const fn is_off(&self) -> bool {
+        matches!(self.style, HeaderStyle::Off)
+    }
+
     /// Writes the fields of a decision, and `Retry-After` on a denial. Fields of an inner limiter
     /// stay: the standard fields are lists, and the others describe one limit.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {

@@ -48,9 +48,10 @@ where
         if gate.by_response.is_none() {
             let head = Head::from(&request);
             match gate.check_in_memory(&head) {
-                // A decision is large: it is moved once.
+                // A decision is large: it is moved once, or not at all.
                 Some(Ok(decision)) if decision.allowed() => {
-                    return ResponseFuture::passing(self.inner.call(request), gate.headers.clone(), decision);
+                    let fields = (!gate.headers.is_off()).then(|| (gate.headers.clone(), decision));
+                    return ResponseFuture::passing(self.inner.call(request), fields);
                 }
                 // A check takes no slot, and has taken nothing.
                 None | Some(Err(Error::SlotNeeded { .. })) => {}
