@@ -66,14 +66,9 @@ impl States {
     ) -> R {
         let (mut reports, mut words) = (Reports::new(), self.words.as_slice());
         for tag in self.tags.iter().flatten() {
+            // A request with an inline limit names its rule, so there is no other budget.
             if let Some((budget, limit)) = read_inline(*tag, words) {
-                let report = Report { budget, ..report(tag, &limit, words, now, cost, allowed) };
-                if matches!(self.tags, [_, None, ..]) {
-                    return f(&[report]);
-                }
-                reports.push(report);
-                words = words.get(words_of(budget, 0)..).unwrap_or_default();
-                continue;
+                return f(&[Report { budget, ..report(tag, &limit, words, now, cost, allowed) }]);
             }
             for (index, limit) in (0..).zip(tag.limits.as_slice()) {
                 reports.push(Report { index, ..report(tag, limit, words, now, cost, allowed) });

@@ -109,7 +109,10 @@ proptest! {
         let builder = || Limiter::builder(rules(&limits, shape)).clock(clock.clone());
         let fast = builder().store(store()).build().unwrap();
         let general = builder().store(FaultyStore::new(store())).build().unwrap();
-        let inline = [Limit::per_minute(3), Limit::fixed_window(2, MINUTE)].map(|limit| fast.inline(limit).unwrap());
+        // Whole tokens, a count, and tokens of two different fractions of a nanosecond.
+        let inline = [3, 7, 11].map(|count| Limit::per_minute(count).burst(3));
+        let inline = [inline[0], inline[1], inline[2], Limit::fixed_window(2, MINUTE)];
+        let inline = inline.map(|limit| fast.inline(limit).unwrap());
         for (Step { wait, client, cost }, (interlude, odd, other)) in steps.into_iter().zip(interludes) {
             if other == 0 && !is_full {
                 // By less than the time after which a key is forgotten. A full store forgets an
@@ -125,7 +128,7 @@ proptest! {
             apply_interlude(&general, memory, interlude, CLIENTS[client], &other_rules, now, odd);
             let on_path = [("client", CLIENTS[client]), ("path", "/x")];
             let request = match (shape, odd) {
-                (3, _) => Request::client(CLIENTS[client]).under("inline", &inline[usize::from(odd)]),
+                (3, _) => Request::client(CLIENTS[client]).under("inline", &inline[usize::from(other) % 4]),
                 (4, true) => Request::new(&on_path),
                 _ => Request::client(CLIENTS[client]),
             };
