@@ -20,6 +20,8 @@ const COUNTS_MAX: usize = 224;
 /// Entries of a table's index.
 const INDEX_ENTRIES: usize = 512;
 
+const _: () = assert!(COUNTS_MAX < 256 && COUNTS_MAX < INDEX_ENTRIES, "every position has an entry");
+
 /// The number of tables, so that threads seldom contend.
 const SHARDS: usize = 8;
 
@@ -61,7 +63,7 @@ struct Recent {
 struct Table {
     counts: Vec<Count>,
     /// Finds a count by its hash, with linear probing: its position from 1 on, or 0 for an empty
-    /// entry. A map would move every count when half of them are dropped.
+    /// entry. A map would be built anew when half of the counts are dropped.
     index: Vec<u8>,
     /// The sum subtracted from every count.
     subtracted: u64,

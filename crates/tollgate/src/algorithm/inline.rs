@@ -122,7 +122,7 @@ impl Arithmetic for InlineBucket {
     fn take(&self, state: &mut Time, now: u64, units: u64) {
         if let Some((bucket, mut whole)) = self.whole(state) {
             bucket.take(&mut whole, now, units);
-            *state = Time { full_at: bucket.idle_at(&whole), rest: 0, parts: 0 };
+            *state = Time { full_at: whole.full_at(), rest: 0, parts: 0 };
             return;
         }
         let mut read = self.read(state);

@@ -47,6 +47,10 @@ impl State<()> {
     pub(super) const fn whole(full_at: u64) -> Self {
         Self { full_at, rest: () }
     }
+
+    pub(super) const fn full_at(self) -> u64 {
+        self.full_at
+    }
 }
 
 impl State<u64> {

@@ -45,8 +45,8 @@ impl States {
     /// The state of an inline token bucket.
     #[inline(always)]
     pub(crate) const fn inline(tag: Tag, [full_at, rest, of]: [u64; 3], inline: &InlineBucket) -> Self {
-        let (token, parts) = inline.bucket.token();
-        let words = [full_at, rest, of, inline.bucket.capacity, token, parts, 0, 0];
+        let [capacity, token, parts] = inline_words(inline);
+        let words = [full_at, rest, of, capacity, token, parts, 0, 0];
         Self { tags: [Some(tag), None, None, None], words }
     }
 
@@ -118,10 +118,7 @@ impl StatesBuilder {
     #[inline(always)]
     pub(crate) fn push_inline(&mut self, limit: Option<&Limit>) {
         match limit.map(|limit| &limit.0) {
-            Some(Kind::InlineBucket(inline)) => {
-                let (token, parts) = inline.bucket.token();
-                self.append([inline.bucket.capacity, token, parts]);
-            }
+            Some(Kind::InlineBucket(inline)) => self.append(inline_words(inline)),
             Some(Kind::InlineWindow(window)) => self.append([window.limit, window.period]),
             _ => {}
         }
@@ -154,6 +151,12 @@ pub(crate) const fn words_of(budget: Budget, width: usize) -> usize {
         Budget::InlineCount(_) => 4,
         Budget::Rule | Budget::Override(_) | Budget::InlineSlots => width,
     }
+}
+
+/// The words of an inline token bucket, which [`read_inline`] reads.
+const fn inline_words(inline: &InlineBucket) -> [u64; 3] {
+    let (token, parts) = inline.bucket.token();
+    [inline.bucket.capacity, token, parts]
 }
 
 /// The inline budget and limit that follow a state.

@@ -164,7 +164,8 @@ pub(super) struct ActiveRules {
     version: AtomicU64,
 }
 
-/// The most sets of plain rules that a limiter keeps. Those beyond that are searched like others.
+/// The most sets of plain rules, with their inline rules, that a limiter keeps. Those beyond that
+/// are searched like others.
 const PLAIN_MAX: usize = 64;
 
 /// The version of a snapshot's rules, which no active rules have.

@@ -50,7 +50,7 @@ pub(super) type StateOffset = usize;
 impl Table {
     /// An empty table for states of `width` words.
     pub(super) fn new(width: usize) -> Self {
-        Self { words: Words::zeroed(0), slots: 0, stride: HEADER + width, used: 0 }
+        Self { words: Words::zeroed(0, 0), slots: 0, stride: HEADER + width, used: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -224,7 +224,7 @@ impl Table {
     }
 
     fn resize(&mut self, slots: usize, secrets: &Secrets) {
-        let old = std::mem::replace(&mut self.words, Words::zeroed(slots * self.stride));
+        let old = std::mem::replace(&mut self.words, Words::zeroed(slots * self.stride, self.stride));
         self.slots = slots;
         // Slots are in the order of their homes, but for collisions: the new table is written from
         // its start to its end.

@@ -2,14 +2,14 @@
 //!
 //! A processor caches the addresses of some thousand pages. A million keys fill ten thousand pages
 //! of 4 KiB, so a check waits for the address of its slot and then for the slot. Huge pages of
-//! 2 MiB save the first wait, a seventh of a check at a million keys.
+//! 2 MiB save the first wait.
 //!
 //! A table is smaller than a huge page, because keys are spread over many shards. So the tables of
-//! all shards share *regions* of huge pages. A region is filled from its start to its end, never
-//! again, and is unmapped when its last table is dropped. Shards grow in the same order each time,
-//! so regions empty in the order in which they were filled, and little of their memory is unused.
-//! (Reusing the space of dropped tables was measured: it fragments, since each table is larger than
-//! the last.)
+//! all shards share *regions* of huge pages. A region is filled once, from its start to its end. It
+//! is unmapped when its last table is dropped. The tables of one width grow in the same order each
+//! time. So each width fills regions of its own: they empty in the order in which they were filled,
+//! and little of their memory is unused. (Reusing the space of dropped tables was measured: it
+//! fragments, since each table is larger than the last.)
 //!
 //! The smallest tables are on the heap, and so are all tables on systems other than Linux.
 
@@ -34,9 +34,9 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Allocates zeroed words.
-    pub(super) fn zeroed(length: usize) -> Self {
-        if let Some((start, region)) = region::allocate(length) {
+    /// Allocates zeroed words for a table whose slots have `stride` words.
+    pub(super) fn zeroed(length: usize, stride: usize) -> Self {
+        if let Some((start, region)) = region::allocate(length, stride) {
             return Self { start, length, region: Some(region) };
         }
         let words: &mut [u64] = Box::leak(vec![0; length].into_boxed_slice());
@@ -127,17 +127,18 @@ mod region {
         left: usize,
     }
 
-    // SAFETY: it owns the bytes from `next` on, as a `Box` would.
+    // SAFETY: `next` is an address that is used only under the lock, while the region is alive.
     unsafe impl Send for Filling {}
 
-    /// All stores of the process fill the same region.
-    static FILLING: Mutex<Option<Filling>> = Mutex::new(None);
+    /// The regions being filled, by the words of a slot. All stores of the process fill them.
+    static FILLING: Mutex<[Option<Filling>; 16]> = Mutex::new([const { None }; 16]);
 
     /// Zeroed words in a region, unless they are few.
-    pub(super) fn allocate(words: usize) -> Option<(NonNull<u64>, Arc<Region>)> {
+    pub(super) fn allocate(words: usize, stride: usize) -> Option<(NonNull<u64>, Arc<Region>)> {
         let bytes = words.checked_mul(size_of::<u64>()).filter(|bytes| *bytes >= SMALLEST_TABLE)?;
         let bytes = bytes.checked_next_multiple_of(ALIGNMENT)?;
-        let mut filling = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let filling = all.get_mut(stride)?;
         let with_room = filling.as_mut().filter(|filling| filling.left >= bytes);
         if let Some(region) = with_room.as_ref().and_then(|filling| filling.region.upgrade()) {
             return Some((with_room?.take(bytes), region));
@@ -189,7 +190,7 @@ mod region {
 
     pub(super) enum Region {}
 
-    pub(super) fn allocate(_words: usize) -> Option<(NonNull<u64>, Arc<Region>)> {
+    pub(super) fn allocate(_words: usize, _stride: usize) -> Option<(NonNull<u64>, Arc<Region>)> {
         None
     }
 }
@@ -209,7 +210,7 @@ mod tests {
                     let mut tables = Vec::new();
                     for turn in 0..200_u64 {
                         let at = usize::try_from(turn.wrapping_mul(0x9e37_79b9) >> 3).unwrap();
-                        let mut words = Words::zeroed(lengths[at % lengths.len()]);
+                        let mut words = Words::zeroed(lengths[at % lengths.len()], 3 + at % 2);
                         assert!(words.iter().all(|word| *word == 0));
                         words.fill(thread << 32 | turn);
                         tables.push((words, thread << 32 | turn));

@@ -52,7 +52,11 @@ fn rules(limits: &[Limit], shape: u8) -> RuleSet {
             let one = |name, limit: Option<Limit>| Rule::new(name, limit.unwrap_or(Limit::per_minute(1)));
             RuleSet::new([one("all", first), one("rule", last).key(["client"])])
         }
-        3 => RuleSet::new([rule().key(["client"]), Rule::inline("inline").key(["client"])]),
+        3 => RuleSet::new([rule().key(["client"]), Rule::inline("inline").key(["client"]).cost(2)]),
+        6 => RuleSet::new([
+            rule().key(["client"]),
+            Rule::inline("inline").key(["client"]).matching("client", "a*"),
+        ]),
         _ => RuleSet::new([rule().key(["client"])])
             .and_then(|rules| rules.with_overrides([replaced("path", "/x"), replaced("client", "b")])),
     }
@@ -97,7 +101,7 @@ proptest! {
         others in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 60),
         interludes in prop::collection::vec((interlude(), any::<bool>(), 0..12_u8), 60),
-        shape in 0..6_u8,
+        shape in 0..7_u8,
         small in any::<bool>(),
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
@@ -128,7 +132,7 @@ proptest! {
             apply_interlude(&general, memory, interlude, CLIENTS[client], &other_rules, now, odd);
             let on_path = [("client", CLIENTS[client]), ("path", "/x")];
             let request = match (shape, odd) {
-                (3, _) => Request::client(CLIENTS[client]).under("inline", &inline[usize::from(other) % 4]),
+                (3 | 6, _) => Request::client(CLIENTS[client]).under("inline", &inline[usize::from(other) % 4]),
                 (4, true) => Request::new(&on_path),
                 _ => Request::client(CLIENTS[client]),
             };
@@ -147,11 +151,13 @@ proptest! {
         limits in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 200),
         batches in prop::collection::vec((1..90_usize, interlude(), any::<bool>()), 6),
-        shape in 0..4_u8,
+        shape in 0..5_u8,
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
         let rules = || match shape {
             0 | 1 => rules(&limits, shape),
+            // Inline limits between plain ones.
+            4 => rules(&limits, 3),
             // Several rules, and requests that different rules cover.
             2 => RuleSet::new([Rule::new("all", limits.clone()), Rule::new("rule", limits.clone()).key(["client"])]).unwrap(),
             _ => RuleSet::new([Rule::new("rule", limits.clone()).key(["client"]).matching("client", "a*")]).unwrap(),
@@ -161,6 +167,7 @@ proptest! {
             Limiter::builder(rules()).store(store).clock(clock.clone()).build().unwrap()
         };
         let (batched, single) = (build(), build());
+        let inline = batched.inline(Limit::per_minute(7).burst(3)).unwrap();
         let mut steps = steps.into_iter();
         for (size, interlude, odd) in batches {
             let batch: Vec<Step> = steps.by_ref().take(size).collect();
@@ -170,9 +177,13 @@ proptest! {
                 apply_interlude(limiter, limiter.store(), interlude, CLIENTS[0], &rules(), now, odd);
             }
             // Two invalid requests among the valid ones, last or first.
+            let one = |step: &Step| {
+                let request = Request::client(CLIENTS[step.client]).cost(step.cost);
+                if shape == 4 && !step.cost.is_multiple_of(3) { request.under("inline", &inline) } else { request }
+            };
             let mut requests: Vec<Request<'_>> = batch
                 .iter()
-                .map(|step| Request::client(CLIENTS[step.client]).cost(step.cost))
+                .map(one)
                 .chain([Request::client(""), Request::client("a").cost(u64::MAX)])
                 .collect();
             requests.rotate_right(if odd { 2 } else { 0 });
