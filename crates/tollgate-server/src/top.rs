@@ -306,7 +306,13 @@ mod tests {
         assert!(heaviest[0].at_least <= 5_000 && heaviest[0].at_most >= 5_000, "{heaviest:?}");
         assert!(top.heaviest(usize::MAX, now).len() <= SHARDS * COUNTS_MAX);
         for shard in &top.admitted {
-            assert!(shard.lock().unwrap().current.counts.capacity() <= COUNTS_MAX + 32, "bounded");
+            let table = &shard.lock().unwrap().current;
+            assert!(table.counts.capacity() <= COUNTS_MAX.next_power_of_two(), "bounded");
+            let entries = table.index.iter().filter(|entry| **entry > 0).count();
+            assert_eq!(entries, table.counts.len(), "the index has no stale entries, so probes are short");
+            for (position, count) in table.counts.iter().enumerate() {
+                assert_eq!(table.find(count.hash), Some(position), "every count is found");
+            }
         }
     }
 
