@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::common::{Cluster, Redis, Sentinels, until};
 use crate::node::Node;
 use tollgate::{
-    Clock as _, Decision, HOUR, Limit, Limiter, OnExpiry, Request, Rule, RuleSet, Store as _, TokioClock,
+    Clock as _, Decision, HOUR, Limit, Limiter, OnExpiry, Request, Rule, RuleSet, SECOND, Store as _,
+    TokioClock,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
@@ -87,7 +88,12 @@ fn e3_a_request_takes_from_every_slot_or_from_none() {
         Rule::new("per-client", Limit::sliding_log(3, HOUR)).key(["client"]),
         Rule::new("watched", Limit::per(1, HOUR)).key(["path"]).shadow(),
     ]);
-    let limiter = Limiter::builder(rules.unwrap()).store(store).clock(TokioClock).build().unwrap();
+    let limiter = Limiter::builder(rules.unwrap())
+        .store(store)
+        .clock(TokioClock)
+        .deadline(10 * SECOND)
+        .build()
+        .unwrap();
     let attributes = |client| [("client", client), ("method", "GET"), ("path", "/")];
     let check = |client| run(limiter.check_async(Request::new(&attributes(client)))).unwrap();
     let left = |decision: &Decision| -> Vec<u64> {

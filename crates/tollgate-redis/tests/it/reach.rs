@@ -188,7 +188,12 @@ fn decisions_use_the_servers_clock_not_the_callers() {
     let wrong = ManualClock::at(Timestamp::from_secs(1_000_000_000));
     let store = RedisStore::builder(&redis.url()).unwrap().remember_denials(Duration::ZERO).build().unwrap();
     let rules = RuleSet::per_client(Limit::fixed_window(2, HOUR));
-    let astray = Limiter::builder(rules.clone()).store(store.clone()).clock(wrong.clone()).build().unwrap();
+    let astray = Limiter::builder(rules.clone())
+        .store(store.clone())
+        .clock(wrong.clone())
+        .deadline(10 * SECOND)
+        .build()
+        .unwrap();
     let right = Limiter::builder(rules).store(store).clock(TokioClock).deadline(10 * SECOND).build().unwrap();
     let first = run(astray.check_async("a")).unwrap();
     wrong.advance(100 * HOUR);
