@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use tollgate::{
     Clock, Decision, Error, HOUR, Limit, Limiter, Limits, MemoryStore, Observer, Request, Rule, RuleSet,
     Sleep, Timestamp,
 };
 
-const CASES: [&str; 12] = [
+const CASES: [&str; 16] = [
     "admitted",
     "denied",
     "observed",
@@ -26,6 +27,10 @@ const CASES: [&str; 12] = [
     "global and client",
     "inline",
     "inline batch",
+    "by route",
+    "shadow",
+    "log",
+    "counted denial",
 ];
 const FEW: u64 = 10_048;
 const MANY: u64 = 30_016;
@@ -83,6 +88,16 @@ fn watch(case: &str, checks: u64) {
         "inline batch" => {
             with_rules([Rule::new("client", many).key(["client"]), Rule::inline("inline").key(["client"])])
         }
+        "by route" => with_rules([
+            Rule::new("route", many).matching("path", "/api/*").key(["client", "path"]),
+            Rule::new("client", many).key(["client"]),
+        ]),
+        "shadow" => with_rules([
+            Rule::new("client", many).key(["client"]),
+            Rule::new("watched", Limit::per_day(1)).key(["client"]).shadow(),
+        ]),
+        "log" => limiter(Limit::sliding_log(100, Duration::from_nanos(1))),
+        "counted denial" => limiter(Limit::fixed_window(1, HOUR).counting_denied()),
         _ => limiter(many),
     };
     let key = |check: u64| 1_000_000 + check % 100;
@@ -109,6 +124,10 @@ fn watch(case: &str, checks: u64) {
     match case {
         "string" => repeat(checks, |_| limiter.check("a-client-of-20-bytes")),
         "inline" => repeat(checks, |_| limiter.check(Request::client("a-client").under("inline", &inline))),
+        "by route" => {
+            let attributes = [("client", "a-client"), ("path", "/api/items"), ("method", "GET")];
+            repeat(checks, |_| limiter.check(Request::new(&attributes)));
+        }
         _ => repeat(checks, |check| limiter.check(key(check))),
     }
 }

@@ -16,6 +16,7 @@ mod hold;
 mod transact;
 
 use hold::{Block, Hold};
+pub(crate) use transact::transact_in_place;
 pub use transact::{Transaction, transact};
 
 /// The stored state of one key: a [`Meter`], a block and reservations.
@@ -122,8 +123,7 @@ impl Cell {
     /// The latest time at which the cell turns idle if no more requests arrive. A reservation given
     /// back may make it earlier.
     pub(crate) fn idle_at(&self) -> u64 {
-        let ends_at =
-            |hold: &Hold| if self.limit().is_concurrent() { hold.expires_at } else { hold.ends_at() };
+        let ends_at = |hold: &Hold| if self.meter.is_concurrent() { hold.expires_at } else { hold.ends_at() };
         let settled = self.holds.iter().map(|hold| ends_at(hold).as_nanos()).max().unwrap_or(0);
         self.meter.idle_at().max(self.block.until.as_nanos()).max(settled)
     }
@@ -144,16 +144,15 @@ impl Cell {
         self.restart_block(now);
     }
 
-    /// The cell as it is stored: without an ended block and expired reservations, so that they are
+    /// Drops an ended block and expired reservations before the cell is stored, so that they are
     /// not in force again when the clock goes back.
-    fn without_ended(mut self, now: Timestamp) -> Self {
+    fn drop_ended(&mut self, now: Timestamp) {
         if !self.is_blocked(now) {
             self.block = Block::default();
         }
         if self.meter.written_at() <= now {
             self.expire(now);
         }
-        self
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {
@@ -171,7 +170,7 @@ impl Cell {
                 hold.units = 0;
             }
         }
-        let is_slot = self.limit().is_concurrent();
+        let is_slot = self.meter.is_concurrent();
         self.holds.retain(|hold| !(hold.is_due(now) || is_slot && hold.has_expired));
     }
 
@@ -183,7 +182,7 @@ impl Cell {
     /// Converts the cell to a limit that replaces its own.
     fn retune(&mut self, limit: &Limit, now: Timestamp) {
         let at = self.meter.not_before(now);
-        let (before, had_slots) = (self.meter.used(at), self.limit().is_concurrent());
+        let (before, had_slots) = (self.meter.used(at), self.meter.is_concurrent());
         self.meter.retune(*limit, now);
         if limit.is_concurrent() && !had_slots {
             // What is reserved is under way, each reservation in a slot of its own.
@@ -207,7 +206,7 @@ impl Cell {
 
     /// Sets the meter of a concurrent limit that has counted no slot yet.
     fn count_slots(&mut self) {
-        if self.limit().is_concurrent() {
+        if self.meter.is_concurrent() {
             let live = u64::try_from(self.holds.len()).unwrap_or(u64::MAX);
             self.meter.take(Timestamp::EPOCH, live);
         }
@@ -227,7 +226,7 @@ impl Cell {
     }
 
     fn has_wild_slots(&self, now: Timestamp) -> bool {
-        self.limit().is_concurrent() && self.holds.iter().any(|hold| hold.is_wild(now))
+        self.meter.is_concurrent() && self.holds.iter().any(|hold| hold.is_wild(now))
     }
 
     /// Re-bases the cell: exactly empty as of now. Each reservation lasts its full time to live
@@ -288,7 +287,7 @@ impl Cell {
         self.holds.retain(|hold| hold.id != note.id);
         let mut notes = self.holds.iter().enumerate().filter(|(_, hold)| hold.is_note());
         let (first, others) = (notes.next().map(|(index, _)| index), notes.count());
-        let is_full = self.holds.len() >= HOLDS_MAX || self.limit().is_concurrent();
+        let is_full = self.holds.len() >= HOLDS_MAX || self.meter.is_concurrent();
         match first {
             Some(first) if is_full || others.saturating_add(1) >= NOTES_MAX => drop(self.holds.remove(first)),
             None if is_full => return,
@@ -321,7 +320,7 @@ impl Cell {
     fn settle(&mut self, id: HoldId, now: Timestamp, cost: u64) -> Effect {
         let Some(index) = self.position(id) else { return Effect::NotReserved };
         let hold = self.holds.remove(index);
-        let cost = if self.limit().is_concurrent() { 0 } else { cost };
+        let cost = if self.meter.is_concurrent() { 0 } else { cost };
         let shortfall = match hold.units.checked_sub(cost) {
             None => self.record(now, cost.saturating_sub(hold.units)),
             // An estimate that was kept when it expired stays charged: stalling gains nothing.

@@ -117,6 +117,19 @@ impl Meter {
         })
     }
 
+    /// Whether the state belongs to this limit.
+    pub(crate) fn is_under(&self, limit: &Limit) -> bool {
+        self.limit() == *limit
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        dispatch!(&self.0, |algorithm, _state| algorithm.capacity())
+    }
+
+    pub(crate) const fn is_concurrent(&self) -> bool {
+        matches!(self.0, AlgorithmState::Concurrent(..))
+    }
+
     /// Takes `cost` if it fits. A request that does not fit changes nothing, so a client cannot
     /// deepen its own hole (unless the limit counts denied attempts).
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Outcome {

@@ -84,6 +84,18 @@ pub fn transact(
     now: Timestamp,
     newest: Timestamp,
 ) -> Transaction {
+    let mut cells: SmallVec<[&mut Cell; 4]> = cells.iter_mut().collect();
+    transact_in_place(op, charges, &mut cells, now, newest)
+}
+
+/// As [`transact`], on cells wherever they are. Cells that have not changed are as before.
+pub(crate) fn transact_in_place(
+    op: Op,
+    charges: &[Charge<'_>],
+    cells: &mut [&mut Cell],
+    now: Timestamp,
+    newest: Timestamp,
+) -> Transaction {
     let at = cells.iter().try_fold(now.max(newest), |at, cell| match cell.meter.skew(now) {
         Skew::Current => Ok(at),
         Skew::Late => Ok(at.max(cell.meter.written_at())),
@@ -119,7 +131,10 @@ impl Transaction {
 
 /// A cell as seen by a request, under the limit in force.
 struct CellView<'a> {
-    cell: Cow<'a, Cell>,
+    /// The cell as stored. It is changed only if the change is kept.
+    stored: &'a mut Cell,
+    /// The cell with what is due by now (expiry, conversion, a restart), if anything is.
+    current: Option<Box<Cell>>,
     now: Timestamp,
     /// Whether the state is far ahead of the clock and counts as exactly empty.
     behind: bool,
@@ -134,31 +149,61 @@ struct CellView<'a> {
 
 impl<'a> CellView<'a> {
     /// `now` is the reading of the clock, `at` the time to decide at.
-    fn new(cell: &'a Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
-        let mut cell = Cow::Borrowed(cell);
-        let current = cell.meter.written_at() <= at;
-        if current && cell.holds.iter().any(|hold| hold.is_due(at)) {
-            cell.to_mut().expire(at);
+    fn new(stored: &'a mut Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
+        let [behind, repairs, converted, rebased] = [false; 4];
+        let mut view = Self { stored, current: None, now: at, behind, repairs, converted, rebased };
+        let current = view.cell().meter.written_at() <= at;
+        if current && view.cell().holds.iter().any(|hold| hold.is_due(at)) {
+            view.update().expire(at);
         }
-        // An idle cell may already have been forgotten, which must not be observable: it counts as
-        // unconverted.
-        let converted = limit.replaces(&cell.limit()) && !cell.is_idle(at);
-        if cell.limit() != *limit {
-            cell.to_mut().retune(limit, at);
+        if !view.cell().meter.is_under(limit) {
+            // An idle cell may already have been forgotten, which must not be observable: it counts
+            // as unconverted.
+            view.converted = limit.replaces(&view.cell().limit()) && !view.cell().is_idle(at);
+            view.update().retune(limit, at);
         }
-        let skew = if cell.meter.written_at() <= at { Skew::Current } else { cell.meter.skew(now) };
-        if skew == Skew::Wild {
-            cell.to_mut().rebase(at);
+        let skew =
+            if view.cell().meter.written_at() <= at { Skew::Current } else { view.cell().meter.skew(now) };
+        (view.behind, view.rebased) = (skew == Skew::Behind, skew == Skew::Wild);
+        if view.rebased {
+            view.update().rebase(at);
         }
-        let moved = cell.block.is_ahead(at) && cell.to_mut().restart_block(at);
-        let moved = cell.has_wild_slots(at) && cell.to_mut().restart_slots(at) || moved;
-        let rebased = skew == Skew::Wild;
-        let repairs = converted || moved || rebased;
-        Self { cell, now: at, behind: skew == Skew::Behind, repairs, converted, rebased }
+        let moved = view.cell().block.is_ahead(at) && view.update().restart_block(at);
+        let moved = view.cell().has_wild_slots(at) && view.update().restart_slots(at) || moved;
+        view.repairs = view.converted || moved || view.rebased;
+        view
+    }
+
+    /// A cell under its own limit.
+    fn unconverted(stored: &'a mut Cell, now: Timestamp, at: Timestamp) -> Self {
+        let limit = stored.limit();
+        Self::new(stored, &limit, now, at)
+    }
+
+    fn cell(&self) -> &Cell {
+        self.current.as_deref().unwrap_or(self.stored)
+    }
+
+    /// The cell, to do what is due. The stored one stays as it is.
+    fn update(&mut self) -> &mut Cell {
+        self.current.get_or_insert_with(|| Box::new(self.stored.clone()))
+    }
+
+    /// The cell, to make a change that is kept.
+    fn change(&mut self) -> &mut Cell {
+        self.current.as_deref_mut().unwrap_or(self.stored)
+    }
+
+    /// Stores the cell with its changes.
+    fn store(self) {
+        if let Some(current) = self.current {
+            *self.stored = *current;
+        }
+        self.stored.drop_ended(self.now);
     }
 
     fn meter(&self) -> MeterView<'_> {
-        MeterView { meter: Cow::Borrowed(&self.cell.meter), at: self.now, behind: self.behind }
+        MeterView { meter: Cow::Borrowed(&self.cell().meter), at: self.now, behind: self.behind }
     }
 
     fn available(&self) -> u64 {
@@ -166,12 +211,12 @@ impl<'a> CellView<'a> {
     }
 
     fn is_blocked(&self) -> bool {
-        self.cell.is_blocked(self.now)
+        self.cell().is_blocked(self.now)
     }
 
     /// Units in use.
     fn used(&self) -> u64 {
-        self.cell.meter.used(self.cell.meter.not_before(self.now))
+        self.cell().meter.used(self.cell().meter.not_before(self.now))
     }
 
     fn fits(&self, cost: u64) -> bool {
@@ -179,40 +224,43 @@ impl<'a> CellView<'a> {
     }
 
     fn available_at(&self, units: u64) -> u64 {
-        let at = match self.behind || self.cell.holds.is_empty() {
+        let at = match self.behind || self.cell().holds.is_empty() {
             true => self.meter().available_at(units),
-            false => self.cell.available_with_expiry_at(self.now, units),
+            false => self.cell().available_with_expiry_at(self.now, units),
         };
-        at.max(self.cell.block.until.as_nanos())
+        at.max(self.cell().block.until.as_nanos())
     }
 
     /// When one more reservation of `units` can be made; for other verbs, now.
     fn reservable_at(&self, op: Op, units: u64) -> Timestamp {
         match op {
-            Op::Reserve { holder, .. } if units > 0 && !self.cell.limit().is_concurrent() => {
-                self.cell.reservable_at(holder, self.now)
+            Op::Reserve { holder, .. } if units > 0 && !self.cell().meter.is_concurrent() => {
+                self.cell().reservable_at(holder, self.now)
             }
             _ => self.now,
         }
     }
 
     fn answer(&self, cost: u64, allowed: bool) -> Answer {
-        let numbers = (self.available(), self.cell.meter.limit().capacity());
+        let numbers = (self.available(), self.cell().meter.capacity());
         let raw = RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units));
         let outcome = raw.owing(if numbers.0 == 0 { self.meter().owed() } else { 0 }).into();
         let cause =
-            if self.is_blocked() { Cause::Block { until: self.cell.block.until } } else { Cause::Limit };
+            if self.is_blocked() { Cause::Block { until: self.cell().block.until } } else { Cause::Limit };
         Answer { outcome, effect: Effect::None, cause, overflow: Overflow::None }
     }
 }
 
 /// Take, refuse, reserve, acquire and peek: all or nothing.
-fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at: Timestamp) -> Transaction {
-    let mut views: SmallVec<[CellView<'_>; 4]> = charges
-        .iter()
-        .zip(cells.iter())
-        .map(|(charge, cell)| CellView::new(cell, charge.limit, now, at))
-        .collect();
+fn decide(
+    op: Op,
+    charges: &[Charge<'_>],
+    cells: &mut [&mut Cell],
+    now: Timestamp,
+    at: Timestamp,
+) -> Transaction {
+    let mut views: SmallVec<[CellView<'_>; 4]> =
+        charges.iter().zip(cells).map(|(charge, cell)| CellView::new(cell, charge.limit, now, at)).collect();
     let parts = Parts { charges, views: &views };
     let portions: SmallVec<[u64; 4]> = charges.iter().map(|charge| parts.portion(charge)).collect();
     let fits: SmallVec<[bool; 4]> = views
@@ -262,35 +310,27 @@ fn decide(op: Op, charges: &[Charge<'_>], cells: &mut [Cell], now: Timestamp, at
         Answer { effect: *effect, ..answer }
     });
     let answers = answers.collect();
-    let kept: SmallVec<[Option<Cell>; 4]> = views
-        .into_iter()
-        .zip(&changed)
-        .map(|(view, changed)| changed.then(|| view.cell.into_owned()))
-        .collect();
-    for (cell, kept) in cells.iter_mut().zip(kept) {
-        if let Some(kept) = kept {
-            *cell = kept.without_ended(at);
-        }
-    }
+    let of_changed = views.into_iter().zip(&changed).filter(|(_, changed)| **changed);
+    of_changed.for_each(|(view, _)| view.store());
     let applied = Applied { now: at, answers, changed: false, converted };
     Transaction { applied, changed }.with_changed()
 }
 
 /// Takes, reserves or acquires what fits.
 fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
-    let (now, is_slot) = (view.now, view.cell.limit().is_concurrent());
+    let (now, is_slot) = (view.now, view.cell().meter.is_concurrent());
     match op {
         Op::Reserve { hold, ttl, .. } | Op::Acquire { hold, ttl } if is_slot => {
-            view.cell.to_mut().hold(Hold::slot(hold, now, ttl));
+            view.change().hold(Hold::slot(hold, now, ttl));
         }
         Op::Reserve { hold: id, holder, ttl, on_expiry } => {
             let expires_at = now.saturating_add(ttl);
             let (lapses_at, has_expired) = (0, false);
             let hold =
                 Hold { id, holder, units, made_at: now, expires_at, lapses_at, on_expiry, has_expired };
-            view.cell.to_mut().hold(hold);
+            view.change().hold(hold);
         }
-        _ => view.cell.to_mut().meter.take(now, units),
+        _ => view.change().meter.take(now, units),
     }
     true
 }
@@ -299,7 +339,7 @@ fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
 fn act_on_all(
     op: Op,
     charges: &[Charge<'_>],
-    cells: &mut [Cell],
+    cells: &mut [&mut Cell],
     reading: Timestamp,
     now: Timestamp,
 ) -> (SmallVec<[Answer; 4]>, SmallVec<[bool; 4]>) {
@@ -360,13 +400,13 @@ fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Ti
     };
     let holds = matches!(effect, Effect::Settled { .. } | Effect::SettledLate { .. } | Effect::Renewed);
     let changed = holds || matches!(op, Op::Reset | Op::Block { .. }) || cell.meter != before;
-    let limit = cell.limit();
-    let view = CellView::new(&cell, &limit, reading, now);
+    let view = CellView::unconverted(&mut cell, reading, now);
     // A record has no cost to admit any more: its answer says until when units are owed.
     let cost = if op == Op::Record { 0 } else { charge.cost };
     let answer = Answer { effect, ..view.answer(cost, view.fits(cost)) };
     if changed {
-        *kept = cell.without_ended(now);
+        cell.drop_ended(now);
+        *kept = cell;
     }
     (answer, changed)
 }

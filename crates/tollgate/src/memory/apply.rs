@@ -9,7 +9,7 @@ use super::lookup::Slot;
 use super::room::KeyCount;
 use super::shard::{Cells, Location, Unpacked};
 use super::{MemoryStore, OnFull, SHARDS};
-use crate::cell::{Cell, Transaction, transact};
+use crate::cell::{Cell, Transaction, transact_in_place};
 use crate::rule::Tag;
 use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Part, StoreError, Until};
 use crate::sync::atomic::Ordering;
@@ -202,14 +202,16 @@ impl MemoryStore {
         }
         let op = if is_refused { Op::Peek } else { op };
         let charges: SmallVec<[Charge<'_>; 4]> = drafts.iter().flat_map(Draft::charges).collect();
-        let mut cells: SmallVec<[Cell; 4]> = drafts.iter_mut().flat_map(Draft::take_cells).collect();
-        let Transaction { mut applied, changed } = transact(op, &charges, &mut cells, reading, now);
+        let Transaction { mut applied, changed } = {
+            let mut cells: SmallVec<[&mut Cell; 4]> = drafts.iter_mut().flat_map(Draft::cells).collect();
+            transact_in_place(op, &charges, &mut cells, reading, now)
+        };
         locked.set_time(applied.now);
-        let mut decided = cells.into_iter().zip(changed);
-        let mut answers = applied.answers.iter_mut();
-        for (index, mut draft) in drafts.into_iter().enumerate() {
-            let is_changed = draft.give_cells(&mut decided);
-            for answer in answers.by_ref().take(draft.group.charges.len()) {
+        let (mut answers, mut changed) = (applied.answers.iter_mut(), changed.into_iter());
+        for (index, draft) in drafts.into_iter().enumerate() {
+            let (charges, mut is_changed) = (draft.group.charges.len(), false);
+            for (answer, changed) in answers.by_ref().zip(changed.by_ref()).take(charges) {
+                is_changed |= changed;
                 if let (true, WhenFull::Deny(room_at)) = (draft.lacks_room, full) {
                     draft.refuse(answer, applied.now, room_at[index]);
                 }

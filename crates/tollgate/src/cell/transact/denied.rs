@@ -13,8 +13,9 @@ use crate::store::{Charge, Effect, Op};
 /// Writes an attempt, if the limit counts denied attempts, and a repair, if this limit denied.
 /// Returns whether there was either.
 pub(super) fn refuse(view: &mut CellView<'_>, cost: u64, fits: bool) -> bool {
-    let counts = view.cell.limit().counts_denied() && !view.behind && !view.rebased;
-    let counted = counts && view.cell.to_mut().meter.refuse(view.now, cost);
+    let counts = view.cell().limit().counts_denied() && !view.behind && !view.rebased;
+    let now = view.now;
+    let counted = counts && view.change().meter.refuse(now, cost);
     counted || (!fits && view.repairs)
 }
 
@@ -55,7 +56,8 @@ pub(super) fn record(
 ) -> SmallVec<[(Effect, u64); 4]> {
     let record = |((units, view), changed): ((&Option<u64>, &mut CellView<'_>), &mut bool)| {
         let Some(units) = *units else { return (Effect::None, 0) };
-        let shortfall = view.cell.to_mut().record(view.now, units);
+        let now = view.now;
+        let shortfall = view.change().record(now, units);
         let drawn = units.saturating_sub(shortfall);
         *changed |= drawn > 0;
         (Effect::Recorded { shortfall }, drawn)

@@ -18,7 +18,7 @@ pub(super) fn act_on_nothing(
     op: Op,
     (id, end): (HoldId, Timestamp),
     charges: &[Charge<'_>],
-    cells: &mut [Cell],
+    cells: &mut [&mut Cell],
     reading: Timestamp,
     now: Timestamp,
 ) -> (SmallVec<[Answer; 4]>, SmallVec<[bool; 4]>) {
@@ -50,7 +50,8 @@ pub(super) fn act_on_nothing(
         });
     if let Some((_, _, mut seen, cell, changed)) = chosen {
         seen.note(Hold::note(id, end, is_settled));
-        *cell = seen.without_ended(now);
+        seen.drop_ended(now);
+        **cell = seen;
         *changed = true;
     }
     (answers, changed)

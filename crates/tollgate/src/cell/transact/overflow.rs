@@ -122,7 +122,7 @@ impl<'a, 'c> Parts<'a, 'c> {
     /// If the limit covers `units` of the cost, the request waits for the later of two times: one
     /// grows with `units`, the other shrinks. The least of these waits is where they cross.
     fn ready_at(&self, view: &CellView<'_>, number: u16, cost: u64) -> Option<u64> {
-        let capacity = |view: &CellView<'_>| view.cell.limit().capacity();
+        let capacity = |view: &CellView<'_>| view.cell().meter.capacity();
         let lends = self.rest(number).map(|(_, view)| capacity(view)).min().unwrap_or(0);
         let has = capacity(view);
         if cost > has.saturating_add(lends) {
@@ -151,7 +151,7 @@ impl<'a, 'c> Parts<'a, 'c> {
             let at = |units: u64| own_at(units).max(rest_at(cost.saturating_sub(units)));
             at(low).min(if low > least { at(low.saturating_sub(1)) } else { u64::MAX })
         };
-        Some(at.max(view.cell.block.until.as_nanos()))
+        Some(at.max(view.cell().block.until.as_nanos()))
     }
 }
 
@@ -159,13 +159,13 @@ impl<'a, 'c> Parts<'a, 'c> {
 pub(super) fn act_on_parts(
     op: Op,
     charges: &[Charge<'_>],
-    cells: &mut [Cell],
+    cells: &mut [&mut Cell],
     reading: Timestamp,
     now: Timestamp,
 ) -> (SmallVec<[Answer; 4]>, SmallVec<[bool; 4]>) {
     let mut seen: SmallVec<[Cell; 4]> =
         charges.iter().zip(&*cells).map(|(charge, cell)| seen(op, charge, cell, now)).collect();
-    let portions = portions(op, charges, &seen, reading, now);
+    let portions = portions(op, charges, &mut seen, reading, now);
     let held: SmallVec<[Option<u64>; 4]> = seen.iter().map(|cell| held(op, cell)).collect();
     let is_held = |part: Part| {
         let mut both = charges.iter().zip(&held).filter(|(other, _)| number(other.part) == number(part));
@@ -189,7 +189,7 @@ pub(super) fn act_on_parts(
         kept.clone_from(cell);
     }
     let views: SmallVec<[CellView<'_>; 4]> =
-        seen.iter().map(|cell| CellView::new(cell, &cell.limit(), reading, now)).collect();
+        seen.iter_mut().map(|cell| CellView::unconverted(cell, reading, now)).collect();
     let parts = Parts { charges, views: &views };
     let answer = |(((charge, view), effect), portion): (((&Charge<'_>, &CellView<'_>), Effect), u64)| {
         // A record has no cost to admit any more: its answer says until when units are owed.
@@ -210,12 +210,12 @@ pub(super) fn act_on_parts(
 fn portions(
     op: Op,
     charges: &[Charge<'_>],
-    seen: &[Cell],
+    seen: &mut [Cell],
     reading: Timestamp,
     now: Timestamp,
 ) -> SmallVec<[u64; 4]> {
     let views: SmallVec<[CellView<'_>; 4]> =
-        seen.iter().map(|cell| CellView::new(cell, &cell.limit(), reading, now)).collect();
+        seen.iter_mut().map(|cell| CellView::unconverted(cell, reading, now)).collect();
     let parts = Parts { charges, views: &views };
     charges.iter().map(|charge| parts.used_portion(op, charge)).collect()
 }
@@ -238,7 +238,7 @@ impl Parts<'_, '_> {
     /// first. What it lacks is drawn on the rule, then on the overflow, and the rest is owed by the
     /// rule. Blocks deny nothing here.
     fn spent(&self, op: Op, number: u16) -> u64 {
-        let reserved = |view: &CellView<'_>| held(op, &view.cell).unwrap_or(0);
+        let reserved = |view: &CellView<'_>| held(op, view.cell()).unwrap_or(0);
         let lent_before = self.rest(number).map(|(_, view)| reserved(view)).max().unwrap_or(0);
         let lent = self.rest(number).map(|(_, view)| view.meter().available()).min().unwrap_or(0);
         let lacking = |(charge, view): (&Charge<'_>, &CellView<'_>)| {

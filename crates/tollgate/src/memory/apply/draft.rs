@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::Group;
 use crate::cell::Cell;
 use crate::memory::locked::LockedList;
@@ -36,26 +38,11 @@ impl<'a> Draft<'a> {
         charges.map(move |charge| if detached { Charge { part: Part::Whole, ..charge } } else { charge })
     }
 
-    /// Takes out the cells of the charges, to be decided.
-    pub(super) fn take_cells(&mut self) -> impl Iterator<Item = Cell> {
-        let Self { unpacked, group, .. } = self;
-        let take = |charge: &Charge<'_>| {
-            let cell = unpacked.cells.get_mut(usize::from(charge.key.index()))?;
-            Some(std::mem::replace(cell, Cell::new(*charge.limit)))
-        };
-        group.charges.iter().filter_map(take)
-    }
-
-    /// Puts the decided cells back, and returns whether any has changed.
-    pub(super) fn give_cells(&mut self, decided: &mut impl Iterator<Item = (Cell, bool)>) -> bool {
-        let mut is_changed = false;
-        for (charge, (new, changed)) in self.group.charges.iter().zip(decided) {
-            if let Some(cell) = self.unpacked.cells.get_mut(usize::from(charge.key.index())) {
-                *cell = new;
-            }
-            is_changed |= changed;
-        }
-        is_changed
+    /// The cells of the charges.
+    pub(super) fn cells(&mut self) -> impl Iterator<Item = &mut Cell> {
+        let mut cells: SmallVec<[_; 4]> = self.unpacked.cells.iter_mut().map(Some).collect();
+        let charges = self.group.charges.iter();
+        charges.filter_map(move |charge| cells.get_mut(usize::from(charge.key.index()))?.take())
     }
 
     pub(super) fn put_back(self, locked: &mut LockedList<'_>) {
