@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tollgate::Clock as _;
+use tollgate::{Clock as _, Timestamp};
 use tollgate_http::{Head, PeerAddr};
 use tower_service::Service as _;
 use tracing::{Instrument as _, debug, enabled, info_span};
@@ -87,20 +87,22 @@ impl Http {
     ) -> impl Future<Output = Result<HttpResponse, Infallible>> {
         let route = Route::of(request.uri().path());
         let telemetry = self.app.telemetry().filter(|_| route.decides());
-        let span = telemetry.and_then(|telemetry| telemetry.sample(request.headers()));
-        let answer = self.answer(route, request, connection);
-        match span {
-            None => future::Either::Left(answer),
-            Some(span) => future::Either::Right(span.trace("http", route.name(), answer, |_| None)),
+        match telemetry.and_then(|telemetry| telemetry.sample(request.headers())) {
+            None => future::Either::Left(self.answer(route, request, connection)),
+            Some(span) => {
+                let answer = async move { self.answer(route, request, connection).await };
+                future::Either::Right(Box::pin(span.trace("http", route.name(), answer, |_| None)))
+            }
         }
     }
 
-    async fn answer(
+    /// Answers a request, at once if it needs no router. The future is small: hyper moves it.
+    fn answer(
         &self,
         route: Route,
         mut request: Request<Incoming>,
         connection: &Connection,
-    ) -> Result<HttpResponse, Infallible> {
+    ) -> impl Future<Output = Result<HttpResponse, Infallible>> {
         let began = STOPWATCH.now();
         // The most frequent request bypasses the router, and needs an id only if it is logged.
         let bypass =
@@ -115,33 +117,48 @@ impl Http {
             request.extensions_mut().insert(connection.answering());
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
+        let exchange = Exchange { route, began, id, entry };
         let immediate = match host::check(request.version(), request.headers()) {
             Err(error) => Some(error.into_bytes()),
             Ok(()) if bypass => check_in_memory(&self.app, request.uri()),
             Ok(()) => None,
         };
-        let mut response = if let Some(response) = immediate {
-            response.map(|body| Either::Left(Full::new(body)))
-        } else {
-            let request_id = id.as_ref().and_then(|id| id.to_str().ok());
-            let span = info_span!("request", request_id);
-            match self.router.clone().call(request.map(Body::new)).instrument(span).await {
-                Ok(response) => response.map(Either::Right),
-                Err(never) => match never {},
-            }
-        };
-        let took = STOPWATCH.now().since(began);
-        self.app.metrics.answered(route, response.status().as_u16(), took);
-        if let Some(entry) = entry {
-            entry.write(response.status().as_u16(), took, id.as_ref());
+        if let Some(response) = immediate {
+            let response = response.map(|body| Either::Left(Full::new(body)));
+            return future::Either::Left(future::ready(Ok(exchange.end(&self.app, connection, response))));
         }
-        if let Some(id) = id {
+        future::Either::Right(Box::pin(async move {
+            let request_id = exchange.id.as_ref().and_then(|id| id.to_str().ok());
+            let span = info_span!("request", request_id);
+            let routed = self.router.clone().call(request.map(Body::new)).instrument(span).await;
+            routed.map(|response| exchange.end(&self.app, connection, response.map(Either::Right)))
+        }))
+    }
+}
+
+/// A request that is being answered.
+struct Exchange {
+    route: Route,
+    began: Timestamp,
+    id: Option<HeaderValue>,
+    entry: Option<Entry>,
+}
+
+impl Exchange {
+    /// Counts and logs the response, and completes its header fields.
+    fn end(self, app: &App, connection: &Connection, mut response: HttpResponse) -> HttpResponse {
+        let took = STOPWATCH.now().since(self.began);
+        app.metrics.answered(self.route, response.status().as_u16(), took);
+        if let Some(entry) = self.entry {
+            entry.write(response.status().as_u16(), took, self.id.as_ref());
+        }
+        if let Some(id) = self.id {
             response.headers_mut().insert(REQUEST_ID, id);
         }
         if connection.is_stopping() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response)
+        response
     }
 }
 
