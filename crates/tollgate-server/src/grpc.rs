@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::http::{Request, Response};
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http_body_util::Limited;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -104,7 +105,7 @@ impl Grpc {
         let service = service_fn(|request| {
             connection.count();
             let busy = connection.busy();
-            self.clone().call(request).inspect(move |_| drop(busy))
+            self.call(request).inspect(move |_| drop(busy))
         });
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -116,20 +117,19 @@ impl Grpc {
         connection.serve(ENDING, served, http2::Connection::graceful_shutdown).await
     }
 
-    /// Answers a call, unless its message takes too long to arrive.
-    async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let late = || Ok(Status::unavailable("the message took too long to arrive").into_http());
-        let answered = timeout(self.timeout, PROTOCOL.scope("grpc", self.dispatch(request)));
-        answered.await.unwrap_or_else(|_| late())
-    }
-
-    /// Dispatches a call. The rate limit method bypasses the router, because it is the most
-    /// frequent.
-    async fn dispatch(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        if request.uri().path() == SHOULD_RATE_LIMIT {
-            self.rate_limits.call(request.map(|body| Bounded::new(body, &self.buffered))).await
+    /// Answers a call, unless its message takes too long to arrive. The rate limit method bypasses
+    /// the router, because it is the most frequent. The future is small: hyper moves it.
+    fn call(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
+        let answer: BoxFuture<'static, _> = if request.uri().path() == SHOULD_RATE_LIMIT {
+            self.rate_limits.clone().call(request.map(|body| Bounded::new(body, &self.buffered)))
         } else {
-            self.others.call(request.map(|body| Body::new(Limited::new(body, OTHER_BYTES_MAX)))).await
-        }
+            let body = |body| Body::new(Limited::new(body, OTHER_BYTES_MAX));
+            self.others.clone().call(request.map(body)).boxed()
+        };
+        let late = |_| Ok(Status::unavailable("the message took too long to arrive").into_http());
+        timeout(self.timeout, PROTOCOL.scope("grpc", answer)).map(move |answer| answer.unwrap_or_else(late))
     }
 }

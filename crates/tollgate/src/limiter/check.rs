@@ -58,7 +58,18 @@ impl<S> fmt::Debug for InMemory<'_, S> {
 impl<S: Store> Shared<S> {
     #[inline(always)]
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        match self.rules.plain() {
+        self.check_under(self.rules.plain(), memory, request)
+    }
+
+    /// Checks a request under these rules; under the active ones if they are not plain.
+    #[inline(always)]
+    fn check_under(
+        &self,
+        plain: Option<&PlainRules>,
+        memory: &MemoryStore,
+        request: &impl AsRequest,
+    ) -> Result<Decision, Error> {
+        match plain {
             Some(plain @ PlainRules { bucket: Some(bucket), first, .. }) if !first.by_client => {
                 let Some(cost) = request.with_request(|request| plain_cost(&request)) else {
                     return request.with_request(|request| self.check_several(memory, Some(plain), &request));
@@ -81,10 +92,7 @@ impl<S: Store> Shared<S> {
         memory: &MemoryStore,
         request: &Request<'_>,
     ) -> Result<Decision, Error> {
-        match self.rules.has_entered_snapshot() {
-            true => self.check_several(memory, None, request),
-            false => self.check(memory, request),
-        }
+        self.check_under(self.rules.plain_in_snapshot(), memory, request)
     }
 
     /// Checks a request under rules that are not one token bucket.

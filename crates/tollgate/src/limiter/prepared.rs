@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::plain::{PlainInline, PlainRule, PlainRules};
-use super::snapshot::entered;
+use super::snapshot::{RulesSnapshot, entered};
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::memory::Lookup;
 use crate::rule::{Covered, Tag};
@@ -198,9 +198,13 @@ impl ActiveRules {
         active
     }
 
-    /// Whether this thread has entered a snapshot of these rules.
-    pub(super) fn has_entered_snapshot(&self) -> bool {
-        entered(self.id, |_| ()).is_some()
+    /// The rules of the entered snapshot or, without one, the active rules, if they are plain. A
+    /// snapshot of older rules counts as not plain.
+    pub(super) fn plain_in_snapshot(&self) -> Option<&PlainRules> {
+        // The version is read last: a change sets it first.
+        let plain = self.plain();
+        let is_older = |snapshot: &RulesSnapshot| snapshot.version != self.version.load(Ordering::Acquire);
+        plain.filter(|_| !entered(self.id, is_older).unwrap_or(false))
     }
 
     /// The active rules, if they are plain.
@@ -236,16 +240,18 @@ impl ActiveRules {
         self.plain.store(index.unwrap_or(PLAIN_MAX), Ordering::Release);
     }
 
-    /// The limiter's id and its active rules.
-    pub(super) fn shared(&self) -> (u64, Arc<Prepared>) {
-        (self.id, Arc::clone(&self.prepared.lock().unwrap_or_else(PoisonError::into_inner)))
+    /// A snapshot of the active rules.
+    pub(super) fn snapshot(&self) -> RulesSnapshot {
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = self.version.load(Ordering::Acquire);
+        RulesSnapshot { limiter: self.id, version, prepared: Arc::clone(&prepared) }
     }
 
     #[cold]
     fn read(&self, version: u64) -> CachedRules {
-        match entered(self.id, Arc::clone) {
+        match entered(self.id, |snapshot| Arc::clone(&snapshot.prepared)) {
             Some(prepared) => CachedRules { version: SNAPSHOT, prepared },
-            None => CachedRules { version, prepared: self.shared().1 },
+            None => CachedRules { version, prepared: self.snapshot().prepared },
         }
     }
 }

@@ -17,8 +17,9 @@ thread_local!(static ENTERED: RefCell<Vec<RulesSnapshot>> = const { RefCell::new
 /// The rules of a limiter at one moment. Made by [`Limiter::snapshot`].
 #[derive(Clone, Debug)]
 pub struct RulesSnapshot {
-    limiter: u64,
-    prepared: Arc<Prepared>,
+    pub(super) limiter: u64,
+    pub(super) version: u64,
+    pub(super) prepared: Arc<Prepared>,
 }
 
 impl RulesSnapshot {
@@ -49,20 +50,15 @@ impl<S: Store> Limiter<S> {
     /// A snapshot of the rules in force.
     #[must_use]
     pub fn snapshot(&self) -> RulesSnapshot {
-        let (limiter, prepared) = self.shared.rules.shared();
-        RulesSnapshot { limiter, prepared }
+        self.shared.rules.snapshot()
     }
 }
 
-/// Calls `f` with the rules of the limiter's entered snapshot, if there is one.
-pub(super) fn entered<R>(limiter: u64, f: impl FnOnce(&Arc<Prepared>) -> R) -> Option<R> {
+/// Calls `f` with the limiter's entered snapshot, if there is one.
+pub(super) fn entered<R>(limiter: u64, f: impl FnOnce(&RulesSnapshot) -> R) -> Option<R> {
     let find = |entered: &RefCell<Vec<RulesSnapshot>>| {
         let entered = entered.borrow();
-        entered
-            .iter()
-            .rev()
-            .find(|snapshot| snapshot.limiter == limiter)
-            .map(|snapshot| f(&snapshot.prepared))
+        entered.iter().rev().find(|snapshot| snapshot.limiter == limiter).map(f)
     };
     ENTERED.try_with(find).ok().flatten()
 }
