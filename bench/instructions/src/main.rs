@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::{
@@ -45,6 +46,21 @@ struct Still;
 impl Clock for Still {
     fn now(&self) -> Timestamp {
         Timestamp::from_secs(1_800_000_000)
+    }
+
+    fn sleep_until(&self, _at: Timestamp) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A clock that advances by a nanosecond with each reading.
+#[derive(Clone, Copy, Debug)]
+struct Ticking;
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        static TICKS: AtomicU64 = AtomicU64::new(1_800_000_000_000_000_000);
+        Timestamp::from_nanos(TICKS.fetch_add(1, Ordering::Relaxed))
     }
 
     fn sleep_until(&self, _at: Timestamp) -> Sleep {
@@ -96,7 +112,11 @@ fn watch(case: &str, checks: u64) {
             Rule::new("client", many).key(["client"]),
             Rule::new("watched", Limit::per_day(1)).key(["client"]).shadow(),
         ]),
-        "log" => limiter(Limit::sliding_log(100, Duration::from_nanos(1))),
+        // A log of 4000 entries, of which one lapses with each check.
+        "log" => {
+            let rules = RuleSet::per_client(Limit::sliding_log(4_000, Duration::from_nanos(4_000)));
+            Limiter::builder(rules).clock(Ticking).build().expect("valid")
+        }
         "counted denial" => limiter(Limit::fixed_window(1, HOUR).counting_denied()),
         _ => limiter(many),
     };
@@ -128,6 +148,7 @@ fn watch(case: &str, checks: u64) {
             let attributes = [("client", "a-client"), ("path", "/api/items"), ("method", "GET")];
             repeat(checks, |_| limiter.check(Request::new(&attributes)));
         }
+        "log" => repeat(checks, |_| limiter.check(1)),
         _ => repeat(checks, |check| limiter.check(key(check))),
     }
 }

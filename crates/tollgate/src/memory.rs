@@ -42,7 +42,7 @@ pub use pages::Loader;
 pub use room::OnFull;
 use room::Room;
 use shard::{Shard, Views};
-pub(crate) use take::Taken;
+pub(crate) use take::{Taken, Verdicts};
 
 /// Shards of keyed budgets, chosen by hash.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };

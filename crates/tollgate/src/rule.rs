@@ -284,11 +284,11 @@ impl Rule {
         self.warn_at
     }
 
-    /// Whether its decisions need a plan: packed states do not say that a rule is a shadow or
-    /// records denied costs, or when it warns.
+    /// Whether its decisions have reports: packed states do not say that a rule is a shadow, or
+    /// when it warns.
     #[inline]
-    pub(crate) const fn needs_plan(&self) -> bool {
-        self.shadow || self.record_denied || self.warn_at.is_some()
+    pub(crate) const fn needs_reports(&self) -> bool {
+        self.shadow || self.warn_at.is_some()
     }
 
     /// Whether it covers only requests that name it.

@@ -9,12 +9,12 @@ use smallvec::SmallVec;
 use super::Shared;
 use super::plain::{PlainRules, is_valid, locate_inline, plain_cost};
 use super::prepared::{Prepared, RulesGuard};
-use crate::decision::{States, TAGS_MAX, WORDS_MAX};
+use crate::decision::{Degraded, States, TAGS_MAX, WORDS_MAX};
 use crate::limit::Kind;
-use crate::memory::{Decider, Subject, Taken, Target};
+use crate::memory::{Decider, Subject, Taken, Target, Verdicts};
 use crate::stats::stripe_index;
 use crate::store::{Op, Store};
-use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Request, Rule, Timestamp};
+use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Report, Reports, Request, Rule, Timestamp};
 
 type Targets<'a> = SmallVec<[Target<'a>; TAGS_MAX]>;
 
@@ -166,8 +166,8 @@ impl<S: Store> Shared<S> {
     }
 
     /// Appends the budgets that a request draws on; none if the request needs the general path: too
-    /// many rules cover it for one decision, one of them is a shadow rule, a state does not pack,
-    /// or the request is invalid. Rules that are not plain, or cannot locate it, are `loaded`
+    /// many rules cover it for one decision, one of them records denied costs, a state does not
+    /// pack, or the request is invalid. Rules that are not plain, or cannot locate it, are `loaded`
     /// first.
     #[inline]
     pub(super) fn locate<'a, A: smallvec::Array<Item = Target<'a>>>(
@@ -256,7 +256,10 @@ impl<S: Store> Shared<S> {
         let Some(verdicts) = memory.take(targets, request.inline_limit(), now, &mut left) else {
             return self.check_slow(memory, request, now);
         };
-        let (stripe, allowed) = (stripe_index(), verdicts.denied == 0);
+        if targets.iter().any(Target::needs_reports) {
+            return Ok(self.reported(request, targets, &verdicts, left.finish()));
+        }
+        let (stripe, allowed) = (stripe_index(), verdicts.allowed);
         for (index, target) in targets.iter().enumerate() {
             target.tally().count_at(stripe, verdicts.denied >> index & 1 == 0);
         }
@@ -271,6 +274,31 @@ impl<S: Store> Shared<S> {
         if self.observer.is_some() {
             self.notify(request, &decision);
         }
+        decision
+    }
+
+    /// The decision that left these states, with reports, counted and observed.
+    #[inline(never)]
+    fn reported(
+        &self,
+        request: &Request<'_>,
+        targets: &[Target<'_>],
+        verdicts: &Verdicts,
+        left: States,
+    ) -> Decision {
+        let Verdicts { now, denied, allowed } = *verdicts;
+        let reports = |drawn| Decision::of_states(now, request.units(), drawn, left).limits();
+        // A budget that was not drawn on reports each limit by its state.
+        let (drawn, undrawn) = (reports(allowed), if denied == 0 { Reports::new() } else { reports(false) });
+        let target = |report: &Report| targets.iter().position(|target| target.tag().rule == report.rule);
+        let complete = |(index, report): (usize, &Report)| {
+            let at = target(report)?;
+            let report = if denied >> at & 1 == 0 { report } else { undrawn.get(index)? };
+            Some(targets.get(at)?.complete(*report))
+        };
+        let decision = Decision::merge(now, Degraded::No, drawn.iter().enumerate().filter_map(complete));
+        self.count(&decision, &self.rules.load());
+        self.notify(request, &decision);
         decision
     }
 
@@ -305,8 +333,8 @@ pub(super) fn decision<const N: usize, const W: usize>(
 }
 
 /// Locates the budgets that a request draws on. `None` if the request needs the general path: too
-/// many rules cover it for one decision, one of them is a shadow rule or has a cost of its own, a
-/// state does not pack, or the request is invalid.
+/// many rules cover it for one decision, one of them records denied costs or has a cost of its own,
+/// a state does not pack, or the request is invalid.
 fn locate<'a>(
     memory: &'a MemoryStore,
     prepared: &'a Prepared,
@@ -320,7 +348,8 @@ fn locate<'a>(
     let (mut words, mut rules) = (0_usize, 0_usize);
     let mut locate = |covered| {
         let (rule, budget) = prepared.get(covered, inline)?;
-        if rule.needs_plan() || rule.is_inline() != inline.is_some() {
+        let is_inline = rule.is_inline();
+        if rule.records_denied() || is_inline != inline.is_some() || is_inline && rule.needs_reports() {
             return None;
         }
         let lookup = budget.lookup.as_ref()?;

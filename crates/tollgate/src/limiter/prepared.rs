@@ -43,8 +43,8 @@ pub(super) struct PreparedBudget {
 }
 
 impl PreparedBudget {
-    fn new(tag: Tag, memory: Option<&MemoryStore>, tally: &Arc<Tally>) -> Self {
-        Self { tag, lookup: memory.map(|memory| memory.lookup(tag, Arc::clone(tally))) }
+    fn new(tag: Tag, memory: Option<&MemoryStore>, rule: &Rule, tally: &Arc<Tally>) -> Self {
+        Self { tag, lookup: memory.map(|memory| memory.lookup(tag, rule, Arc::clone(tally))) }
     }
 }
 
@@ -64,7 +64,7 @@ impl Prepared {
             let tally = before.and_then(|before| before.tally(name)).unwrap_or_default();
             // The fast path charges each limit by itself: without a lookup, the slow path decides.
             let memory = memory.filter(|_| rule.overflow_rule().is_none());
-            let budget = |tag| PreparedBudget::new(tag, memory, &tally);
+            let budget = |tag| PreparedBudget::new(tag, memory, rule, &tally);
             let budgets: Vec<_> = rules.budgets(rule).map(|limits| budget(tag(limits))).collect();
             let inline = rule.is_inline().then(|| {
                 let counts = inline(Budget::InlineCount(Duration::ZERO));

@@ -7,7 +7,6 @@ use super::room::KeyCount;
 use super::shard::WIDEST;
 use super::table::prefetch;
 use super::{GLOBALS, MemoryStore, Padded, SHARDS};
-use crate::Limit;
 use crate::algorithm::inline::InlineBucket;
 use crate::algorithm::token_bucket::Word;
 use crate::decision::words_of;
@@ -17,6 +16,7 @@ use crate::meter::packed::{self, Step};
 use crate::request::Client;
 use crate::rule::Tag;
 use crate::stats::Tally;
+use crate::{Limit, Report, Rule};
 
 /// What the store precomputes to find a budget's states: made when rules are set.
 #[derive(Clone, Debug)]
@@ -30,6 +30,9 @@ pub(crate) struct Lookup {
     /// Words of the packed state; 0 if it does not pack.
     pub(super) width: usize,
     unit_cost: u64,
+    /// Whether the rule is a shadow, which never denies.
+    pub(super) shadow: bool,
+    warn_at: Option<u8>,
     pub(super) key_count: Arc<KeyCount>,
     /// The rule's decision counts.
     tally: Arc<Tally>,
@@ -76,15 +79,16 @@ pub(crate) enum Subject<'a> {
 }
 
 impl MemoryStore {
-    /// Precomputes the lookup of a tag's budgets.
-    pub(crate) fn lookup(&self, tag: Tag, tally: Arc<Tally>) -> Lookup {
+    /// Precomputes the lookup of a tag's budgets under a rule.
+    pub(crate) fn lookup(&self, tag: Tag, rule: &Rule, tally: Arc<Tally>) -> Lookup {
         let digest = tag.budget.digest(tag.rule);
         let prefix = self.secrets.prefix(digest);
         let global = self.global_slot(self.secrets.identify(&prefix, &[]), digest);
         let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
         let (steps, key_count) = (tag.limits.iter().map(Step::new).collect(), self.room.of(tag.rule));
         let (number, unit_cost) = (tag.number(), tag.unit_cost);
-        Lookup { tag, number, prefix, steps, width, unit_cost, key_count, tally, global }
+        let (shadow, warn_at) = (rule.is_shadow(), rule.warns_at());
+        Lookup { tag, number, prefix, steps, width, unit_cost, shadow, warn_at, key_count, tally, global }
     }
 
     /// Locates a budget's state and prefetches it. `None` if it does not pack.
@@ -195,6 +199,16 @@ impl Target<'_> {
             Decider::Steps => packed::take(&self.lookup.steps, words, now, self.charge),
             Decider::Inline(bucket) => packed::take_first(bucket, words, now, self.charge),
         }
+    }
+
+    /// Whether a decision on the budget has reports: see [`Rule::needs_reports`].
+    pub(crate) const fn needs_reports(&self) -> bool {
+        self.lookup.shadow || self.lookup.warn_at.is_some()
+    }
+
+    /// The report of a limit, with what packed states do not say.
+    pub(crate) fn complete(&self, report: Report) -> Report {
+        Report { shadow: self.lookup.shadow, warn_at: self.lookup.warn_at, ..report }
     }
 
     /// Whether the request changes the budget's state if it is denied.

@@ -8,9 +8,9 @@
 //!
 //! Budgets whose states exist and have the same width are decided on arrays
 //! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or
-//! not, take the same steps on slices ([`MemoryStore::take`]). Everything else (a replaced limit, a
-//! denial that counts, a block, a reservation, a log, a state ahead of the clock, a full store) is
-//! left to [`apply`](super::apply).
+//! not, take the same steps on slices ([`MemoryStore::take`]), and so do shadow rules and denials
+//! that count. Everything else (a replaced limit, a block, a reservation, a log, a state ahead of the
+//! clock, a full store) is left to [`apply`](super::apply).
 
 use super::MemoryStore;
 use super::locked::{Locked, LockedShards};
@@ -107,7 +107,7 @@ impl MemoryStore {
         let mut locked = LockedShards::lock(targets);
         let now = locked.observe_clocks(self, now);
         let (mut slots, mut has_new) = ([None; N], false);
-        let (mut denied, mut bit, mut takes) = (0, 1, true);
+        let (mut denied, mut bit, mut takes, mut allowed) = (0, 1, true, true);
         for (index, (target, slot)) in targets.iter().zip(&mut slots).enumerate() {
             let (lookup, shard) = (target.lookup, locked.of(index)?);
             *slot = shard.offset_of(target);
@@ -123,15 +123,21 @@ impl MemoryStore {
                 Some(limit) => packed::take_other(limit, draft, now.as_nanos(), target.charge)?.0,
             };
             denied |= if fits { 0 } else { bit };
+            allowed &= fits || lookup.shadow;
             bit <<= 1;
             left.push_inline(inline);
         }
-        if denied != 0 {
-            if targets.iter().any(Target::counts_denied) {
-                return None;
-            }
-            takes = false;
+        // A key without a slot may get one, or a shadow rule may count an attempt that its report does
+        // not show.
+        let is_rare = |target: &Target<'_>| match (target.counts_denied(), target.lookup.shadow) {
+            (true, true) => true,
+            (false, false) => false,
+            _ => has_new,
+        };
+        if denied != 0 && targets.iter().any(is_rare) {
+            return None;
         }
+        takes &= allowed;
         if has_new {
             self.add_slots(targets, &mut slots, &mut locked, takes, now)?;
         }
@@ -140,19 +146,28 @@ impl MemoryStore {
             let (lookup, shard) = (target.lookup, locked.of(index)?);
             let (draft, _) = drafts.split_at_mut_checked(lookup.width)?;
             match slot.and_then(|at| shard.table_mut(lookup.width).words_at_mut(at)) {
-                Some(state) if takes => {
+                Some(state) if takes && denied >> index & 1 == 0 => {
                     copy(state, draft);
                     if has_new {
                         shard.next_idle = packed::idle_at(&lookup.tag.limits, draft).min(shard.next_idle);
                     }
                     shard.note(target.home);
                 }
-                Some(state) => copy(draft, state),
+                Some(state) => {
+                    let counts = denied != 0 && target.counts_denied();
+                    if counts && !packed::refuse(&lookup.tag.limits, state, now.as_nanos(), target.charge) {
+                        denied |= 1 << index;
+                    }
+                    copy(draft, state);
+                    if counts {
+                        shard.note(target.home);
+                    }
+                }
                 None => draft.fill(0),
             }
             drafts = drafts.get_mut(lookup.words()..)?;
         }
-        Some(Verdicts { now, denied })
+        Some(Verdicts { now, denied, allowed })
     }
 
     /// Whether a key without a state of its tag has one elsewhere: of another tag, unpacked, or in
@@ -238,6 +253,8 @@ pub(crate) struct Verdicts {
     pub(crate) now: Timestamp,
     /// A bit for each budget that has too little.
     pub(crate) denied: u32,
+    /// Whether only shadow rules have too little.
+    pub(crate) allowed: bool,
 }
 
 /// The result of [`MemoryStore::take_known`].

@@ -202,6 +202,27 @@ pub(crate) fn take_first<A: Arithmetic>(
     Some(fits)
 }
 
+/// Counts a denied attempt on the packed states of one budget, where a limit counts those (see
+/// [`Meter::refuse`]). Returns whether the budget has `cost` left.
+pub(crate) fn refuse(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> bool {
+    fn refuse<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64, counts: bool) -> bool {
+        let mut state = A::load(words);
+        if counts && cost <= algorithm.capacity() {
+            algorithm.take(&mut state, now, cost);
+            A::save(&state, words);
+        }
+        algorithm.fits(&state, now, cost)
+    }
+    let mut fits = true;
+    for limit in limits {
+        let length = Meter::words(limit).unwrap_or(0).min(words.len());
+        let (state, rest) = std::mem::take(&mut words).split_at_mut(length);
+        fits &= packed!(limit, |algorithm| refuse(algorithm, state, now, cost, limit.counts_denied()));
+        words = rest;
+    }
+    fits
+}
+
 /// Each limit of a budget with its part of the packed states.
 fn states<'a>(
     limits: &'a [Limit],

@@ -162,7 +162,8 @@ impl RuleSet {
     pub(crate) fn is_unconditional(&self, rule: &Rule) -> bool {
         let overrides = self.index(&rule.name).and_then(|index| self.overrides.get(index));
         let has_overrides = overrides.is_some_and(|overrides| !overrides.all.is_empty());
-        !rule.needs_plan() && rule.matches.is_empty() && !has_overrides
+        let is_special = rule.needs_reports() || rule.records_denied();
+        !is_special && rule.matches.is_empty() && !has_overrides
     }
 
     /// Calls `found` with each rule that covers a request and the limits that apply, up to the

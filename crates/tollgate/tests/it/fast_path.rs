@@ -33,8 +33,8 @@ fn interlude() -> impl Strategy<Value = Interlude> {
     ]
 }
 
-/// Rules of several shapes: keyed, global, both with the same limits or with one each, inline, and
-/// with overrides that share the rule's budget and that have their own.
+/// Rules of several shapes: keyed, global, both with the same limits or with one each, inline, with
+/// overrides that share the rule's budget and that have their own, and that are shadows or warn.
 fn rules(limits: &[Limit], shape: u8) -> RuleSet {
     let rule = || Rule::new("rule", limits.to_vec()).cost(2);
     let all = || Rule::new("all", limits.to_vec());
@@ -57,6 +57,8 @@ fn rules(limits: &[Limit], shape: u8) -> RuleSet {
             rule().key(["client"]),
             Rule::inline("inline").key(["client"]).matching("client", "a*"),
         ]),
+        7 => RuleSet::new([all().warn_at(50), rule().key(["client"]).shadow()]),
+        8 => RuleSet::new([all().shadow(), rule().key(["client"]).warn_at(50)]),
         _ => RuleSet::new([rule().key(["client"])])
             .and_then(|rules| rules.with_overrides([replaced("path", "/x"), replaced("client", "b")])),
     }
@@ -93,7 +95,7 @@ fn apply_interlude<S: Store>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn b10_the_fast_path_and_the_general_path_agree(
@@ -101,7 +103,7 @@ proptest! {
         others in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 60),
         interludes in prop::collection::vec((interlude(), any::<bool>(), 0..12_u8), 60),
-        shape in 0..7_u8,
+        shape in 0..9_u8,
         small in any::<bool>(),
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
@@ -197,4 +199,15 @@ proptest! {
         prop_assert_eq!(batched.stats().total, single.stats().total);
         prop_assert_eq!(batched.stats().rules, single.stats().rules);
     }
+}
+
+#[test]
+fn c2_a_shadow_rule_without_enough_keeps_no_new_key() {
+    let rules = [
+        Rule::new("rule", Limit::per_minute(9)).key(["client"]),
+        Rule::new("shadow", Limit::per_minute(1)).key(["client"]).shadow(),
+    ];
+    let limiter = Limiter::builder(RuleSet::new(rules).unwrap()).build().unwrap();
+    assert!(limiter.check(Request::client("a").cost(2)).unwrap().allowed());
+    assert_eq!(limiter.stats().live_keys, Some(1));
 }
