@@ -208,7 +208,7 @@ impl MemoryStore {
         };
         locked.set_time(applied.now);
         let (mut answers, mut changed) = (applied.answers.iter_mut(), changed.into_iter());
-        for (index, draft) in drafts.into_iter().enumerate() {
+        for (index, draft) in drafts.drain(..).enumerate() {
             let (charges, mut is_changed) = (draft.group.charges.len(), false);
             for (answer, changed) in answers.by_ref().zip(changed.by_ref()).take(charges) {
                 is_changed |= changed;

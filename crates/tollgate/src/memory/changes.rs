@@ -14,10 +14,8 @@
     reason = "indexes and counts within one allocation, far below the width of their integers"
 )]
 
-use std::collections::HashSet;
-
 use super::ALL_SHARDS;
-use super::hash::Id;
+use super::hash::{Id, IdSet};
 use super::shard::{Shard, Views};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +25,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Changes {
     /// One bit per page.
     pages: u128,
-    unpacked: HashSet<Id>,
+    unpacked: IdSet,
 }
 
 impl Shard {
@@ -37,7 +35,7 @@ impl Shard {
     }
 
     /// Takes the changed pages and the changed unpacked keys, and leaves none.
-    pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, HashSet<Id>) {
+    pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, IdSet) {
         let Changes { pages, unpacked } = self.changes.as_deref_mut().map(std::mem::take).unwrap_or_default();
         ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), unpacked)
     }

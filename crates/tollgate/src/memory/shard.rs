@@ -9,13 +9,12 @@
     reason = "indexes and counts within one allocation, far below the width of their integers"
 )]
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::changes::{Changes, Flags};
-use super::hash::{Id, Secrets};
+use super::hash::{Id, IdMap, Secrets};
 use super::lookup::Target;
 use super::table::{SlotIndex, StateOffset, Table, TableView};
 use super::{ALL_SHARDS, SHARDS};
@@ -28,7 +27,7 @@ use crate::{Limit, Limits, Meter, Timestamp};
 pub(super) const WIDEST: usize = 8;
 
 /// The cells of one budget, one per limit.
-pub(super) type Cells = SmallVec<[Cell; 2]>;
+pub(super) type Cells = SmallVec<[Cell; 1]>;
 
 /// A shard. The fields that every request reads come first, on the lock's cache line: with one-word
 /// states and without change tracking, a request reads no other.
@@ -48,7 +47,7 @@ pub(super) struct Shard {
     pub(super) next_idle: u64,
     /// Whether the clock has gone back since the last search for idle keys.
     pub(super) went_back: bool,
-    pub(super) unpacked: HashMap<Id, Unpacked>,
+    pub(super) unpacked: IdMap<Unpacked>,
     /// The width and the slot that a sweep under way has reached.
     pub(super) sweep_at: Option<(usize, SlotIndex)>,
     /// The slot at which the next new key searches for idle ones.
@@ -116,7 +115,7 @@ impl Shard {
             tables: std::array::from_fn(|index| Table::new(index + 1)),
             next_idle: u64::MAX,
             went_back: false,
-            unpacked: HashMap::new(),
+            unpacked: IdMap::default(),
             sweep_at: None,
             cursor: 0,
             stagger: index * 256 / SHARDS % 256,
@@ -219,8 +218,11 @@ impl Shard {
     pub(super) fn load(&mut self, found: Location, id: Id, inline: Option<&Limit>) -> Option<Unpacked> {
         match found {
             Location::Packed { width, index } => self.unpack(width, index, inline),
-            // Moved, not copied: a log may be long.
-            Location::Unpacked => self.unpacked.remove(&id),
+            // Moved, not copied: a log may be long. The entry stays, for when they are put back.
+            Location::Unpacked => self
+                .unpacked
+                .get_mut(&id)
+                .map(|entry| Unpacked { tag: entry.tag, cells: std::mem::take(&mut entry.cells) }),
             Location::Absent => None,
         }
     }
@@ -240,8 +242,8 @@ impl Shard {
 
     /// Puts back the unchanged cells of a key.
     pub(super) fn put_back(&mut self, found: Location, id: Id, unpacked: Unpacked) {
-        if found == Location::Unpacked {
-            self.unpacked.insert(id, unpacked);
+        if let (Location::Unpacked, Some(entry)) = (found, self.unpacked.get_mut(&id)) {
+            *entry = unpacked;
         }
     }
 
@@ -272,13 +274,14 @@ impl Shard {
                 self.forget(found, id);
                 pack(&cells, self.insert(id, tag));
             }
-            (None, _) => {
-                self.forget(found, id);
-                if keeps {
-                    self.unpacked.insert(id, Unpacked { tag, cells });
-                    self.note_unpacked(id);
+            (None, _) if keeps => {
+                if found != Location::Unpacked {
+                    self.forget(found, id);
                 }
+                self.unpacked.insert(id, Unpacked { tag, cells });
+                self.note_unpacked(id);
             }
+            (None, _) => self.forget(found, id),
         }
         keeps
     }
