@@ -297,7 +297,12 @@ impl<S: Store> Shared<S> {
             Some(targets.get(at)?.complete(*report))
         };
         let decision = Decision::merge(now, Degraded::No, drawn.iter().enumerate().filter_map(complete));
-        self.count(&decision, &self.rules.load());
+        decision.with_limits(|reports| {
+            self.total.count(&decision, reports);
+            targets
+                .iter()
+                .for_each(|target| target.tally().count_rule(&decision, reports, target.tag().rule));
+        });
         self.notify(request, &decision);
         decision
     }

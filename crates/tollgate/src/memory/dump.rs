@@ -268,6 +268,20 @@ mod tests {
     }
 
     #[test]
+    fn b11_a_peek_under_a_longer_list_of_limits_leaves_a_key_that_can_be_restored() {
+        let log = Limit::sliding_log(10, HOUR);
+        let rules =
+            |limits: &[Limit]| RuleSet::new([Rule::new("r", limits.to_vec()).key(["client"])]).unwrap();
+        let limiter = Limiter::builder(rules(&[log])).build().unwrap();
+        assert!(limiter.check("a").unwrap().allowed());
+        limiter.set_rules(rules(&[log, Limit::per_hour(100)])).unwrap();
+        assert!(block_on(limiter.peek("a")).unwrap().allowed());
+        let mut dump = Vec::new();
+        limiter.store().dump(&mut dump).unwrap();
+        assert_eq!(MemoryStore::restore(&*dump).unwrap().memory_stats().live, 1);
+    }
+
+    #[test]
     fn a_dump_of_version_1_is_restored() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let dumped = r#"{"tollgate":"state","version":1,"seed":["0000000000000001","0000000000000002"]}

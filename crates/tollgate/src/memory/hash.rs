@@ -43,7 +43,8 @@ pub(super) struct Id {
     pub(super) low: u32,
 }
 
-/// Hashes identities for a map. They are secret-keyed hashes already: their bits are only folded.
+/// Hashes identities for a map. They are secret-keyed hashes already, and nobody sees them: their
+/// bits are only folded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdHasher(u64);
 

@@ -240,10 +240,11 @@ impl Shard {
         Some(Unpacked { tag, cells })
     }
 
-    /// Puts back the unchanged cells of a key.
-    pub(super) fn put_back(&mut self, found: Location, id: Id, unpacked: Unpacked) {
+    /// Puts back the unchanged cells of a key, without those that only a longer list of limits has.
+    pub(super) fn put_back(&mut self, found: Location, id: Id, Unpacked { tag, mut cells }: Unpacked) {
         if let (Location::Unpacked, Some(entry)) = (found, self.unpacked.get_mut(&id)) {
-            *entry = unpacked;
+            cells.truncate(tag.limits.len());
+            *entry = Unpacked { tag, cells };
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! First *locate*: hash the budgets' keys and prefetch their slots. Reading the clock, or locating
 //! the other requests of a batch, then hides the memory latency. Then *lock* the shards, *admit* if
-//! every state has enough left, *write*, and *answer* with the new states. A global budget is
+//! every state that enforces has enough left, *write*, and *answer* with the new states. A global budget is
 //! handled like any other; its shard just has few others, and its slot is cached without a
 //! prefetch.
 //!
@@ -10,7 +10,7 @@
 //! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or
 //! not, take the same steps on slices ([`MemoryStore::take`]), and so do shadow rules and denials
 //! that count. Everything else (a replaced limit, a block, a reservation, a log, a state ahead of the
-//! clock, a full store) is left to [`apply`](super::apply).
+//! clock, a full store, a shadow rule that counts) is left to [`apply`](super::apply).
 
 use super::MemoryStore;
 use super::locked::{Locked, LockedShards};
@@ -76,8 +76,8 @@ impl MemoryStore {
         Some(Taken { now, denied, left })
     }
 
-    /// Takes the cost from all budgets of a request if every one has enough, and pushes the states
-    /// it leaves. `inline` is the limit that came with the request. `None` leaves the request to
+    /// Takes the cost from all budgets of a request if every one that enforces has enough, and pushes
+    /// the states it leaves. A denial counts as an attempt where a limit counts those. `inline` is the limit that came with the request. `None` leaves the request to
     /// [`apply_now`](Self::apply_now): nothing has been done.
     pub(crate) fn take(
         &self,
@@ -154,13 +154,16 @@ impl MemoryStore {
                     shard.note(target.home);
                 }
                 Some(state) => {
-                    let counts = denied != 0 && target.counts_denied();
-                    if counts && !packed::refuse(&lookup.tag.limits, state, now.as_nanos(), target.charge) {
-                        denied |= 1 << index;
-                    }
-                    copy(draft, state);
-                    if counts {
-                        shard.note(target.home);
+                    if denied != 0 && target.counts_denied() {
+                        let limits = &lookup.tag.limits;
+                        let refused = packed::refuse(limits, state, now.as_nanos(), target.charge);
+                        denied |= u32::from(!refused.fits) << index;
+                        copy(draft, state);
+                        if refused.counted {
+                            shard.note(target.home);
+                        }
+                    } else {
+                        copy(draft, state);
                     }
                 }
                 None => draft.fill(0),
@@ -190,6 +193,10 @@ impl MemoryStore {
     ) -> Option<()> {
         let is_new = slots.map(|slot| slot.is_none());
         let new = || targets.iter().enumerate().filter(|(index, _)| is_new[*index]);
+        if !takes && new().count() > 1 {
+            // The room that each leaves to the next is not asked for here.
+            return None;
+        }
         for (nth, (_, target)) in new().enumerate() {
             let key_count = &target.lookup.key_count;
             if !takes {

@@ -202,25 +202,36 @@ pub(crate) fn take_first<A: Arithmetic>(
     Some(fits)
 }
 
-/// Counts a denied attempt on the packed states of one budget, where a limit counts those (see
-/// [`Meter::refuse`]). Returns whether the budget has `cost` left.
-pub(crate) fn refuse(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> bool {
+/// What [`refuse`] did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    /// Whether a limit counted the attempt.
+    pub(crate) counted: bool,
+    /// Whether the budget has the cost left.
+    pub(crate) fits: bool,
+}
+
+/// Counts a denied attempt on the packed states of one budget, where a limit counts those: see
+/// [`Meter::refuse`].
+pub(crate) fn refuse(limits: &[Limit], mut words: &mut [u64], now: u64, cost: u64) -> Refused {
     fn refuse<A: Arithmetic>(algorithm: &A, words: &mut [u64], now: u64, cost: u64, counts: bool) -> bool {
         let mut state = A::load(words);
-        if counts && cost <= algorithm.capacity() {
+        if counts {
             algorithm.take(&mut state, now, cost);
             A::save(&state, words);
         }
         algorithm.fits(&state, now, cost)
     }
-    let mut fits = true;
+    let mut refused = Refused { counted: false, fits: true };
     for limit in limits {
         let length = Meter::words(limit).unwrap_or(0).min(words.len());
         let (state, rest) = std::mem::take(&mut words).split_at_mut(length);
-        fits &= packed!(limit, |algorithm| refuse(algorithm, state, now, cost, limit.counts_denied()));
+        let counts = limit.counts_denied() && cost > 0 && cost <= limit.capacity();
+        refused.counted |= counts;
+        refused.fits &= packed!(limit, |algorithm| refuse(algorithm, state, now, cost, counts));
         words = rest;
     }
-    fits
+    refused
 }
 
 /// Each limit of a budget with its part of the packed states.

@@ -211,3 +211,19 @@ fn c2_a_shadow_rule_without_enough_keeps_no_new_key() {
     assert!(limiter.check(Request::client("a").cost(2)).unwrap().allowed());
     assert_eq!(limiter.stats().live_keys, Some(1));
 }
+
+#[test]
+fn e5_a_check_that_takes_nothing_needs_the_room_of_all_its_keys() {
+    let rules =
+        [Rule::new("all", Limit::per_minute(9)), Rule::new("rule", Limit::per_minute(9)).key(["client"])];
+    let rules = RuleSet::new(rules).unwrap();
+    let store = || MemoryStore::new().max_keys(1);
+    let fast = Limiter::builder(rules.clone()).store(store()).build().unwrap();
+    let general = Limiter::builder(rules).store(FaultyStore::new(store())).build().unwrap();
+    let nothing = Request::client("a").cost(0);
+    let answers = [fast.check(nothing), block_on(general.check_async(nothing))];
+    assert!(
+        answers.iter().all(|answer| answer.as_ref().is_ok_and(|decision| !decision.allowed())),
+        "{answers:?}"
+    );
+}

@@ -124,6 +124,13 @@ fn an_unchanged_page_is_not_handed_out() {
     assert!(!limiter.check(alice).unwrap().allowed());
     assert!(block_on(limiter.peek("alice")).unwrap().allowed());
     assert_eq!(changed(&limiter), [0; 0], "a denial and a peek change nothing");
+    let two = |cost| Request::new(&[("client", "alice"), ("path", "/")]).only("two").cost(cost);
+    assert!(limiter.check(two(40)).unwrap().allowed());
+    assert_eq!(changed(&limiter), [NAME]);
+    assert!(!limiter.check(two(1)).unwrap().allowed());
+    assert_eq!(changed(&limiter), [NAME], "an attempt is counted");
+    assert!(!limiter.check(two(41)).unwrap().allowed());
+    assert_eq!(changed(&limiter), [0; 0], "one that never fits is not");
     let path = Request::new(&[("path", "p2")]).only("log").cost(15);
     assert!(limiter.check(path).unwrap().allowed());
     assert_eq!(changed(&limiter), [NAME_SINGLE]);
