@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tollgate::{Clock as _, Decision, Error, RequestBuf};
 use tonic::{Request, Response, Status};
 
@@ -53,12 +54,14 @@ impl RateLimits {
         let mut decisions = self.peeked(&descriptors).await?;
         let denied_already = decisions.iter().flatten().any(|decision| !decision.allowed())
             || descriptors.iter().any(|descriptor| descriptor.always_denied().is_some());
-        let charged: Vec<usize> = (0..descriptors.len())
-            .filter(|index| decisions[*index].is_none() && descriptors[*index].request().is_some())
+        let charged: SmallVec<[(usize, &RequestBuf<'_>); 4]> = descriptors
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| decisions[*index].is_none())
+            .filter_map(|(index, descriptor)| Some((index, descriptor.request()?)))
             .collect();
-        let requests: Vec<&RequestBuf<'_>> =
-            charged.iter().filter_map(|index| descriptors[*index].request()).collect();
-        let each: Vec<Decision> = match requests.as_slice() {
+        let requests = || charged.iter().map(|(_, request)| *request).collect::<Vec<_>>();
+        let each = match charged.as_slice() {
             [] => {
                 if let Some(only) = decisions.iter().flatten().next() {
                     response.headers(only);
@@ -67,22 +70,23 @@ impl RateLimits {
             }
             // One descriptor is denied already, so none is charged. No header fields: there is no
             // time to retry at.
-            several if denied_already => {
-                self.app.timed(Box::pin(self.app.limiter.refuse_all(several))).await.map_err(refused)?
+            _ if denied_already => {
+                self.app.timed(Box::pin(self.app.limiter.refuse_all(&requests()))).await.map_err(refused)?
             }
-            [only] => {
+            [(index, only)] => {
                 let decision = self.app.check(*only).await.map_err(refused)?;
                 response.headers(&decision);
-                vec![decision]
+                decisions[*index] = Some(decision);
+                Vec::new()
             }
-            several => {
-                let together = self.app.timed(Box::pin(self.app.limiter.check_all(several))).await;
+            _ => {
+                let together = self.app.timed(Box::pin(self.app.limiter.check_all(&requests()))).await;
                 let together = together.map_err(refused)?;
                 response.headers(together.whole());
                 together.into_each()
             }
         };
-        for (index, decision) in charged.into_iter().zip(each) {
+        for ((index, _), decision) in charged.into_iter().zip(each) {
             decisions[index] = Some(decision);
         }
         for (descriptor, decision) in descriptors.iter().zip(&decisions) {
