@@ -169,7 +169,8 @@ fn b6_a_key_expires_when_its_client_is_idle() {
         let limiter = limiter(RedisStore::open(&redis.url()).unwrap(), limit.parse().unwrap());
         assert_eq!(check(&limiter, "a").remaining(), 4);
         let left: i64 = redis.cli(&["pttl", "tollgate:{a}:per-client:0"]).parse().unwrap();
-        // Redis answers 0 in the last millisecond, -2 of an expired key and -1 of one that never expires.
+        // Redis answers 0 in the last millisecond, -2 of an expired key, and -1 of one that never
+        // expires.
         assert!(left <= 101 && left != -1, "{limit}: {left} ms");
         until("the key has expired", || redis.cli(&["exists", "tollgate:{a}:per-client:0"]) == "0");
         assert_eq!(check(&limiter, "a").remaining(), 4, "{limit}");

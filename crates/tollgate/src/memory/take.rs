@@ -2,15 +2,15 @@
 //!
 //! First *locate*: hash the budgets' keys and prefetch their slots. Reading the clock, or locating
 //! the other requests of a batch, then hides the memory latency. Then *lock* the shards, *admit* if
-//! every state that enforces has enough left, *write*, and *answer* with the new states. A global budget is
-//! handled like any other; its shard just has few others, and its slot is cached without a
-//! prefetch.
+//! every state that enforces has enough left, *write*, and *answer* with the new states. A global
+//! budget is handled like any other; its shard just has few others, and its slot is cached without
+//! a prefetch.
 //!
 //! Budgets whose states exist and have the same width are decided on arrays
 //! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or
 //! not, take the same steps on slices ([`MemoryStore::take`]), and so do shadow rules and denials
-//! that count. Everything else (a replaced limit, a block, a reservation, a log, a state ahead of the
-//! clock, a full store, a shadow rule that counts) is left to [`apply`](super::apply).
+//! that count. Everything else (a replaced limit, a block, a reservation, a log, a state ahead of
+//! the clock, a full store, a shadow rule that counts) is left to [`apply`](super::apply).
 
 use super::MemoryStore;
 use super::locked::{Locked, LockedShards};
@@ -76,8 +76,9 @@ impl MemoryStore {
         Some(Taken { now, denied, left })
     }
 
-    /// Takes the cost from all budgets of a request if every one that enforces has enough, and pushes
-    /// the states it leaves. A denial counts as an attempt where a limit counts those. `inline` is the limit that came with the request. `None` leaves the request to
+    /// Takes the cost from all budgets of a request if every one that enforces has enough, and
+    /// pushes the states it leaves. A denial counts as an attempt where a limit counts those.
+    /// `inline` is the limit that came with the request. `None` leaves the request to
     /// [`apply_now`](Self::apply_now): nothing has been done.
     pub(crate) fn take(
         &self,
@@ -127,8 +128,8 @@ impl MemoryStore {
             bit <<= 1;
             left.push_inline(inline);
         }
-        // A key without a slot may get one, or a shadow rule may count an attempt that its report does
-        // not show.
+        // A key without a slot may get one, or a shadow rule may count an attempt that its report
+        // does not show.
         let is_rare = |target: &Target<'_>| match (target.counts_denied(), target.lookup.shadow) {
             (true, true) => true,
             (false, false) => false,
