@@ -89,8 +89,14 @@ impl Node {
         }
     }
 
+    /// Waits until Redis decides again. In a cluster every master does: each learns of a failover by
+    /// itself, and answers that the cluster is down until then.
     pub(crate) fn until_back(&self) {
-        until("Redis decides again", || !self.check("open", "someone").degraded());
+        let clients = || (0..16).map(|client| format!("client-{client}"));
+        until("Redis decides again", || {
+            !self.check("open", "someone").degraded()
+                && clients().all(|client| !self.check("open", &client).degraded())
+        });
     }
 
     pub(crate) fn until_down(&self) {
