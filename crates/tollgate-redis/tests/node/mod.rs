@@ -89,7 +89,7 @@ impl Node {
         }
     }
 
-    /// Waits until Redis decides again. In a cluster every master does: each learns of a failover by
+    /// Waits until Redis decides again, in a cluster every master: each learns of a failover by
     /// itself, and answers that the cluster is down until then.
     pub(crate) fn until_back(&self) {
         let clients = || (0..16).map(|client| format!("client-{client}"));
