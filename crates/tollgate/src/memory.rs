@@ -25,6 +25,7 @@ mod changes;
 #[cfg(feature = "dump")]
 mod dump;
 mod hash;
+mod id;
 mod legacy;
 mod locked;
 mod lookup;

@@ -1,22 +1,22 @@
 //! Applying a whole request to its cells.
 
-use std::borrow::Cow;
-
 use smallvec::SmallVec;
 
 use super::{Block, Cell, Hold};
 use crate::limit::Kind;
-use crate::meter::{MeterView, RawOutcome, Skew};
-use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Overflow, Part};
-use crate::{Limit, Timestamp, Verdict};
+use crate::meter::Skew;
+use crate::store::{Answer, Applied, Charge, Effect, Op, Part};
+use crate::{Timestamp, Verdict};
 
 mod denied;
 mod nothing;
 mod overflow;
+mod view;
 
 use denied::{record, recorded_units, refuse};
 use nothing::act_on_nothing;
 use overflow::{Parts, act_on_parts};
+use view::CellView;
 
 /// The result of a request, and which of its cells to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,128 +126,6 @@ impl Transaction {
     fn with_changed(mut self) -> Self {
         self.applied.changed = self.changed.contains(&true);
         self
-    }
-}
-
-/// A cell as seen by a request, under the limit in force.
-struct CellView<'a> {
-    /// The cell as stored. It is changed only if the change is kept.
-    stored: &'a mut Cell,
-    /// The cell with what is due by now (expiry, conversion, a restart), if anything is.
-    current: Option<Box<Cell>>,
-    now: Timestamp,
-    /// Whether the state is far ahead of the clock and counts as exactly empty.
-    behind: bool,
-    /// Whether a denial by this limit writes the cell: it was converted or re-based, or its block
-    /// or its slots restarted.
-    repairs: bool,
-    /// Whether a replaced limit wrote the state.
-    converted: bool,
-    /// Whether a wild reading of the clock wrote the state.
-    rebased: bool,
-}
-
-impl<'a> CellView<'a> {
-    /// `now` is the reading of the clock, `at` the time to decide at.
-    fn new(stored: &'a mut Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
-        let [behind, repairs, converted, rebased] = [false; 4];
-        let mut view = Self { stored, current: None, now: at, behind, repairs, converted, rebased };
-        let current = view.cell().meter.written_at() <= at;
-        if current && view.cell().holds.iter().any(|hold| hold.is_due(at)) {
-            view.update().expire(at);
-        }
-        if !view.cell().meter.is_under(limit) {
-            // An idle cell may already have been forgotten, which must not be observable: it counts
-            // as unconverted.
-            view.converted = limit.replaces(&view.cell().limit()) && !view.cell().is_idle(at);
-            view.update().retune(limit, at);
-        }
-        let skew =
-            if view.cell().meter.written_at() <= at { Skew::Current } else { view.cell().meter.skew(now) };
-        (view.behind, view.rebased) = (skew == Skew::Behind, skew == Skew::Wild);
-        if view.rebased {
-            view.update().rebase(at);
-        }
-        let moved = view.cell().block.is_ahead(at) && view.update().restart_block(at);
-        let moved = view.cell().has_wild_slots(at) && view.update().restart_slots(at) || moved;
-        view.repairs = view.converted || moved || view.rebased;
-        view
-    }
-
-    /// A cell under its own limit.
-    fn unconverted(stored: &'a mut Cell, now: Timestamp, at: Timestamp) -> Self {
-        let limit = stored.limit();
-        Self::new(stored, &limit, now, at)
-    }
-
-    fn cell(&self) -> &Cell {
-        self.current.as_deref().unwrap_or(self.stored)
-    }
-
-    /// The cell, to do what is due. The stored one stays as it is.
-    fn update(&mut self) -> &mut Cell {
-        self.current.get_or_insert_with(|| Box::new(self.stored.clone()))
-    }
-
-    /// The cell, to make a change that is kept.
-    fn change(&mut self) -> &mut Cell {
-        self.current.as_deref_mut().unwrap_or(self.stored)
-    }
-
-    /// Stores the cell with its changes.
-    fn store(self) {
-        if let Some(current) = self.current {
-            *self.stored = *current;
-        }
-        self.stored.drop_ended(self.now);
-    }
-
-    fn meter(&self) -> MeterView<'_> {
-        MeterView { meter: Cow::Borrowed(&self.cell().meter), at: self.now, behind: self.behind }
-    }
-
-    fn available(&self) -> u64 {
-        if self.is_blocked() { 0 } else { self.meter().available() }
-    }
-
-    fn is_blocked(&self) -> bool {
-        self.cell().is_blocked(self.now)
-    }
-
-    /// Units in use.
-    fn used(&self) -> u64 {
-        self.cell().meter.used(self.cell().meter.not_before(self.now))
-    }
-
-    fn fits(&self, cost: u64) -> bool {
-        self.meter().fits(cost) && !self.is_blocked()
-    }
-
-    fn available_at(&self, units: u64) -> u64 {
-        let at = match self.behind || self.cell().holds.is_empty() {
-            true => self.meter().available_at(units),
-            false => self.cell().available_with_expiry_at(self.now, units),
-        };
-        at.max(self.cell().block.until.as_nanos())
-    }
-
-    /// When one more reservation of `units` can be made; for other verbs, now.
-    fn reservable_at(&self, op: Op, units: u64) -> Timestamp {
-        match op {
-            Op::Reserve { holder, .. } if units > 0 && !self.cell().meter.is_concurrent() => {
-                self.cell().reservable_at(holder, self.now)
-            }
-            _ => self.now,
-        }
-    }
-
-    fn answer(&self, cost: u64, allowed: bool) -> Answer {
-        let numbers = (self.available(), self.cell().meter.capacity());
-        let raw = RawOutcome::new(self.now, cost, allowed, numbers, |units| self.available_at(units));
-        let outcome = raw.owing(if numbers.0 == 0 { self.meter().owed() } else { 0 }).into();
-        let cause =
-            if self.is_blocked() { Cause::Block { until: self.cell().block.until } } else { Cause::Limit };
-        Answer { outcome, effect: Effect::None, cause, overflow: Overflow::None }
     }
 }
 

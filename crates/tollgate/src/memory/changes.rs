@@ -15,7 +15,7 @@
 )]
 
 use super::ALL_SHARDS;
-use super::hash::{Id, IdSet};
+use super::id::{Id, IdSet};
 use super::shard::{Shard, Views};
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -17,10 +17,10 @@
 //! identity but mixed from it with two more secrets: an attacker that learns by timing that two
 //! keys are neighbours learns nothing about a third.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
+use super::id::Id;
 use crate::key::{Budget, Key, MAX_VALUE_BYTES};
 use crate::request::Client;
 use crate::rule::MAX_KEY_ATTRIBUTES;
@@ -35,39 +35,6 @@ const NUMBER_MARKER: u64 = u64::MAX;
 /// The subject of a pool, the budget that new keys share when the store is full. No encoded subject
 /// is equal to it.
 pub(super) const POOLED: &[u8] = &[0xff, 0xff];
-
-/// The identity of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Id {
-    pub(super) high: u64,
-    pub(super) low: u32,
-}
-
-/// Hashes identities for a map. They are secret-keyed hashes already, and nobody sees them: their
-/// bits are only folded.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-}
-
-pub(super) type IdMap<V> = HashMap<Id, V, BuildHasherDefault<IdHasher>>;
-pub(super) type IdSet = HashSet<Id, BuildHasherDefault<IdHasher>>;
 
 /// The multipliers of one word, one for each sum.
 type Secret = [u128; 2];
@@ -315,6 +282,7 @@ fn keyed_hash([one, other]: [u64; 2], number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn b5_similar_subjects_have_different_identities() {

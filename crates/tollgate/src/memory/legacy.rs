@@ -5,7 +5,7 @@
 //! that draws on its budget. When the last key is migrated or forgotten, migration ends.
 
 use super::MemoryStore;
-use super::hash::Id;
+use super::id::Id;
 use super::lookup::shard_of;
 use super::pages::{ID, bytes, id_of, text};
 use super::shard::{Cells, Location, Unpacked};

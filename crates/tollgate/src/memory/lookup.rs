@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::hash::{Id, POOLED, Prefix};
+use super::hash::{POOLED, Prefix};
+use super::id::Id;
 use super::room::KeyCount;
 use super::shard::WIDEST;
 use super::table::prefetch;

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::changes::page_of;
-use super::hash::Id;
+use super::id::Id;
 use super::legacy::is_v1;
 use super::lookup::shard_of;
 use super::shard::{Cells, Location, Shard, Unpacked, WIDEST, pack};

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::changes::{Changes, Flags};
-use super::hash::{Id, IdMap, Secrets};
+use super::hash::Secrets;
+use super::id::{Id, IdMap};
 use super::lookup::Target;
 use super::table::{SlotIndex, StateOffset, Table, TableView};
 use super::{ALL_SHARDS, SHARDS};

@@ -155,16 +155,16 @@ impl MemoryStore {
                     shard.note(target.home);
                 }
                 Some(state) => {
-                    if denied != 0 && target.counts_denied() {
-                        let limits = &lookup.tag.limits;
-                        let refused = packed::refuse(limits, state, now.as_nanos(), target.charge);
+                    let counts = denied != 0 && target.counts_denied();
+                    let limits = &lookup.tag.limits;
+                    let refuse = || packed::refuse(limits, state, now.as_nanos(), target.charge);
+                    let refused = counts.then(refuse);
+                    copy(draft, state);
+                    if let Some(refused) = refused {
                         denied |= u32::from(!refused.fits) << index;
-                        copy(draft, state);
                         if refused.counted {
                             shard.note(target.home);
                         }
-                    } else {
-                        copy(draft, state);
                     }
                 }
                 None => draft.fill(0),
