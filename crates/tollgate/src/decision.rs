@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use crate::rule::Tag;
 use crate::store::{Cause, Overflow};
-use crate::{RuleName, Timestamp, Verdict};
+use crate::{Limit, RuleName, Timestamp, Verdict};
 
 mod report;
 mod states;
 
 use report::summarise;
 pub use report::{Report, Reports, Summary};
-use states::report;
-pub(crate) use states::{States, StatesBuilder, TAGS_MAX, WORDS_MAX, words_of};
+use states::{States, report};
+pub(crate) use states::{TAGS_MAX, WORDS_MAX, words_of};
 
 /// The answer to a request, with the numbers of every limit that covered it.
 #[derive(Clone)]
@@ -53,26 +53,21 @@ pub(crate) enum Degraded {
 }
 
 impl Decision {
-    /// The decision on budgets that left these packed states.
+    /// The decision on budgets that left these packed states: see [`States::new`].
     #[inline(always)]
-    pub(crate) fn of_budgets<const N: usize, const W: usize>(
+    pub(crate) fn of_states<const N: usize, const W: usize>(
         now: Timestamp,
         cost: u64,
         allowed: bool,
-        tags: [Tag; N],
+        budgets: [(Tag, usize); N],
         states: &[[u64; W]; N],
+        inline: Option<&Limit>,
     ) -> Self {
-        let detail = match (tags.as_slice(), states.as_flattened()) {
-            ([tag], [word]) => Detail::Word(*tag, *word),
-            _ => Detail::States(States::new(tags, states)),
+        let detail = match (budgets.as_slice(), states.as_flattened()) {
+            ([(tag, _)], [word]) => Detail::Word(*tag, *word),
+            _ => Detail::States(States::new(budgets, states, inline)),
         };
         Self { now, cost, allowed, degraded: Degraded::No, detail }
-    }
-
-    /// The decision that left these packed states.
-    #[inline(always)]
-    pub(crate) const fn of_states(now: Timestamp, cost: u64, allowed: bool, states: States) -> Self {
-        Self { now, cost, allowed, degraded: Degraded::No, detail: Detail::States(states) }
     }
 
     /// Merges the reports of all limits.

@@ -43,7 +43,8 @@ pub use pages::Loader;
 pub use room::OnFull;
 use room::Room;
 use shard::{Shard, Views};
-pub(crate) use take::{Taken, Verdicts};
+pub(crate) use table::WIDEST;
+pub(crate) use take::Taken;
 
 /// Shards of keyed budgets, chosen by hash.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 256 };

@@ -24,36 +24,30 @@ pub(crate) struct States {
     words: [u64; WORDS_MAX],
 }
 
-/// States under construction.
-pub(crate) struct StatesBuilder {
-    states: States,
-    budgets: usize,
-    end: usize,
-}
-
 impl States {
-    /// The packed states of these budgets, of `W` words each.
+    /// The packed states of budgets with these tags and widths, zero-padded to `W` words each.
+    /// `inline` is the limit that came with the request.
     #[inline(always)]
-    pub(crate) fn new<const N: usize, const W: usize>(tags: [Tag; N], states: &[[u64; W]; N]) -> Self {
-        let words = states.as_flattened();
-        Self {
-            tags: std::array::from_fn(|index| tags.get(index).copied()),
-            words: std::array::from_fn(|index| words.get(index).copied().unwrap_or(0)),
+    pub(crate) fn new<const N: usize, const W: usize>(
+        budgets: [(Tag, usize); N],
+        states: &[[u64; W]; N],
+        inline: Option<&Limit>,
+    ) -> Self {
+        let (mut words, mut end) = ([0; WORDS_MAX], 0_usize);
+        let mut push = |state: &[u64]| {
+            let rest = words.get_mut(end..).unwrap_or_default();
+            rest.iter_mut().zip(state).for_each(|(to, from)| *to = *from);
+            end = end.wrapping_add(state.len());
+        };
+        for ((_, width), state) in budgets.iter().zip(states) {
+            push(state.get(..*width).unwrap_or_default());
         }
-    }
-
-    /// The state of an inline token bucket.
-    #[inline(always)]
-    pub(crate) const fn inline(tag: Tag, [full_at, rest, of]: [u64; 3], inline: &InlineBucket) -> Self {
-        let [capacity, token, parts] = inline_words(inline);
-        let words = [full_at, rest, of, capacity, token, parts, 0, 0];
-        Self { tags: [Some(tag), None, None, None], words }
-    }
-
-    #[inline(always)]
-    pub(crate) const fn builder() -> StatesBuilder {
-        let states = Self { tags: [None; TAGS_MAX], words: [0; WORDS_MAX] };
-        StatesBuilder { states, budgets: 0, end: 0 }
+        match inline.map(|limit| &limit.0) {
+            Some(Kind::InlineBucket(inline)) => push(&inline_words(inline)),
+            Some(Kind::InlineWindow(window)) => push(&[window.limit, window.period]),
+            _ => {}
+        }
+        Self { tags: std::array::from_fn(|index| budgets.get(index).map(|(tag, _)| *tag)), words }
     }
 
     /// Calls `f` with the reports of all limits on a request of this cost.
@@ -100,47 +94,6 @@ pub(super) fn report(
         outcome: packed::outcome(limit, words, now, charge, allowed),
         cause: Cause::Limit,
         overflow: Overflow::None,
-    }
-}
-
-impl StatesBuilder {
-    /// Appends a zeroed state of `width` words. `None` if it does not fit.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, tag: Tag, width: usize) -> Option<&mut [u64]> {
-        *self.states.tags.get_mut(self.budgets)? = Some(tag);
-        self.budgets = self.budgets.wrapping_add(1);
-        let rest = self.states.words.get_mut(self.end..)?;
-        self.end = self.end.wrapping_add(width);
-        rest.get_mut(..width)
-    }
-
-    /// Appends the inline limit of the last budget, if there is one.
-    #[inline(always)]
-    pub(crate) fn push_inline(&mut self, limit: Option<&Limit>) {
-        match limit.map(|limit| &limit.0) {
-            Some(Kind::InlineBucket(inline)) => self.append(inline_words(inline)),
-            Some(Kind::InlineWindow(window)) => self.append([window.limit, window.period]),
-            _ => {}
-        }
-    }
-
-    fn append<const N: usize>(&mut self, words: [u64; N]) {
-        let rest = self.states.words.get_mut(self.end..).and_then(<[u64]>::first_chunk_mut);
-        self.end = self.end.saturating_add(N);
-        if let Some(rest) = rest {
-            *rest = words;
-        }
-    }
-
-    /// All states.
-    #[inline(always)]
-    pub(crate) const fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.states.words
-    }
-
-    #[inline(always)]
-    pub(crate) const fn finish(self) -> States {
-        self.states
     }
 }
 

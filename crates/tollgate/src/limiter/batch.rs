@@ -55,21 +55,20 @@ impl<S: Store> Shared<S> {
         }
         let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
         for (request, targets) in batch.iter().zip(&located) {
-            let taken = targets
-                .as_ref()
-                .and_then(|targets| memory.take_known::<1, 1>(targets, Decider::Bucket(bucket), now));
+            let decider = Decider::Bucket(bucket);
+            let taken = targets.as_ref().and_then(|targets| memory.take::<1, 1>(targets, decider, now));
             let (Some(targets), Some(taken)) = (targets, taken) else {
                 each(request.with_request(|request| match targets {
-                    Some(targets) => self.take(memory, targets, &request, now),
-                    None => self.check_several(memory, Some(plain), &request),
+                    Some(targets) => self.take_any(memory, targets, &request, now),
+                    None => self.check_any(memory, Some(plain), &request),
                 }));
                 continue;
             };
             let counter = &mut decided[usize::from(taken.denied == 0)];
             *counter = counter.wrapping_add(1);
             match self.observer {
-                None => each(Ok(decision(targets, &taken))),
-                Some(_) => each(Ok(self.observed(request, targets, &{ taken }))),
+                None => each(Ok(decision(targets, &taken, decider))),
+                Some(_) => each(Ok(self.observed(request, targets, &{ taken }, decider))),
             }
         }
         let stripe = stripe_index();
@@ -96,7 +95,7 @@ impl<S: Store> Shared<S> {
         for (request, end) in batch.iter().zip(ends) {
             let of_request = targets.get(start..end).unwrap_or_default();
             start = end;
-            each(request.with_request(|request| self.take(memory, of_request, &request, now)));
+            each(request.with_request(|request| self.take_any(memory, of_request, &request, now)));
         }
     }
 }

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::Shared;
 use super::plain::{PlainRules, is_valid, locate_inline, plain_cost};
 use super::prepared::{Prepared, RulesGuard};
-use crate::decision::{Degraded, States, TAGS_MAX, WORDS_MAX};
+use crate::decision::{Degraded, TAGS_MAX, WORDS_MAX};
 use crate::limit::Kind;
-use crate::memory::{Decider, Subject, Taken, Target, Verdicts};
+use crate::memory::{Decider, Subject, Taken, Target, WIDEST};
 use crate::stats::stripe_index;
 use crate::store::{Op, Store};
 use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Report, Reports, Request, Rule, Timestamp};
@@ -61,31 +61,6 @@ impl<S: Store> Shared<S> {
         self.check_under(self.rules.plain(), memory, request)
     }
 
-    /// Checks a request under these rules; under the active ones if they are not plain.
-    #[inline(always)]
-    fn check_under(
-        &self,
-        plain: Option<&PlainRules>,
-        memory: &MemoryStore,
-        request: &impl AsRequest,
-    ) -> Result<Decision, Error> {
-        match plain {
-            Some(plain @ PlainRules { bucket: Some(bucket), first, .. }) if !first.by_client => {
-                let Some(cost) = request.with_request(|request| plain_cost(&request)) else {
-                    return request.with_request(|request| self.check_several(memory, Some(plain), &request));
-                };
-                // A global state is cached: a processor does the rest while it reads the clock.
-                let now = self.clock.now();
-                let target = memory.target_packed(&first.lookup, None, 1, cost);
-                self.decide_known::<1, 1>(memory, [target], Decider::Bucket(bucket), request, now)
-            }
-            Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
-                self.check_known::<1, 1>(memory, plain, Decider::Bucket(bucket), request)
-            }
-            plain => self.check_plain(memory, plain, request),
-        }
-    }
-
     /// Checks a request under the rules of the entered snapshot, if there is one.
     pub(super) fn check_in_snapshot(
         &self,
@@ -95,31 +70,45 @@ impl<S: Store> Shared<S> {
         self.check_under(self.rules.plain_in_snapshot(), memory, request)
     }
 
+    /// Checks a request under these rules; under the active ones if they are not plain.
+    #[inline(always)]
+    fn check_under(
+        &self,
+        plain: Option<&PlainRules>,
+        memory: &MemoryStore,
+        request: &impl AsRequest,
+    ) -> Result<Decision, Error> {
+        match plain {
+            Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
+                self.check_plain::<1, 1>(memory, plain, Decider::Bucket(bucket), request)
+            }
+            plain => self.check_shape(memory, plain, request),
+        }
+    }
+
     /// Checks a request under rules that are not one token bucket.
     #[inline(never)]
-    fn check_plain(
+    fn check_shape(
         &self,
         memory: &MemoryStore,
         plain: Option<&PlainRules>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
-        let several = || request.with_request(|request| self.check_several(memory, plain, &request));
-        let Some(rules) = plain else { return several() };
         // The same steps, compiled for the number of budgets and the width of their states.
-        match (rules.others.len(), rules.width) {
-            (0, 2) => self.check_known::<1, 2>(memory, rules, Decider::Steps, request),
-            (0, 3) => self.check_known::<1, 3>(memory, rules, Decider::Steps, request),
-            (0, 4) => self.check_known::<1, 4>(memory, rules, Decider::Steps, request),
-            (1, 1) => self.check_known::<2, 1>(memory, rules, Decider::Steps, request),
-            (1, 2) => self.check_known::<2, 2>(memory, rules, Decider::Steps, request),
-            (2, 1) => self.check_known::<3, 1>(memory, rules, Decider::Steps, request),
-            _ => several(),
+        match plain.map(|rules| (rules, rules.others.len(), rules.width)) {
+            Some((rules, 0, 2)) => self.check_plain::<1, 2>(memory, rules, Decider::Steps, request),
+            Some((rules, 0, 3)) => self.check_plain::<1, 3>(memory, rules, Decider::Steps, request),
+            Some((rules, 0, 4)) => self.check_plain::<1, 4>(memory, rules, Decider::Steps, request),
+            Some((rules, 1, 1)) => self.check_plain::<2, 1>(memory, rules, Decider::Steps, request),
+            Some((rules, 1, 2)) => self.check_plain::<2, 2>(memory, rules, Decider::Steps, request),
+            Some((rules, 2, 1)) => self.check_plain::<3, 1>(memory, rules, Decider::Steps, request),
+            _ => request.with_request(|request| self.check_any(memory, plain, &request)),
         }
     }
 
-    /// Checks a request on `N` budgets whose states have `W` words.
+    /// Checks a request under `N` plain rules whose states have `W` words.
     #[inline(always)]
-    fn check_known<const N: usize, const W: usize>(
+    fn check_plain<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
         plain: &PlainRules,
@@ -127,34 +116,19 @@ impl<S: Store> Shared<S> {
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
         let Some(targets) = request.with_request(|request| plain.locate::<N>(memory, W, &request)) else {
-            return request.with_request(|request| self.check_several(memory, Some(plain), &request));
+            return request.with_request(|request| self.check_any(memory, Some(plain), &request));
         };
         // The clock is read while the states are being fetched.
-        self.decide_known::<N, W>(memory, targets, decider, request, self.clock.now())
-    }
-
-    /// Decides a request on `N` located budgets whose states have `W` words.
-    #[inline(always)]
-    fn decide_known<const N: usize, const W: usize>(
-        &self,
-        memory: &MemoryStore,
-        targets: [Target<'_>; N],
-        decider: Decider<'_>,
-        request: &impl AsRequest,
-        now: Timestamp,
-    ) -> Result<Decision, Error> {
-        match self.take_known::<N, W>(memory, &targets, decider, now) {
-            // A decision that nothing borrows is built where the caller wants it. Elsewhere the
-            // targets are copied, so that they themselves stay in registers.
-            Some(taken) if self.observer.is_none() => Ok(decision(&targets, &taken)),
-            Some(taken) => Ok(self.observed(request, &{ targets }, &{ taken })),
-            None => request.with_request(|request| self.take(memory, &{ targets }, &request, now)),
+        let now = self.clock.now();
+        match memory.take::<N, W>(&targets, decider, now) {
+            Some(taken) => self.answer(request, targets, &taken, decider),
+            None => request.with_request(move |request| self.take_list(memory, &targets, &request, now)),
         }
     }
 
-    /// Checks a request under several rules, or one that a plain rule cannot locate.
+    /// Checks a request under any rules.
     #[inline(never)]
-    pub(super) fn check_several(
+    pub(super) fn check_any(
         &self,
         memory: &MemoryStore,
         plain: Option<&PlainRules>,
@@ -162,7 +136,131 @@ impl<S: Store> Shared<S> {
     ) -> Result<Decision, Error> {
         let (loaded, mut targets) = (OnceCell::new(), Targets::new());
         self.locate(memory, plain, &loaded, request, &mut targets);
-        self.take(memory, &targets, request, self.clock.now())
+        self.take_any(memory, &targets, request, self.clock.now())
+    }
+
+    /// Decides a request on located budgets.
+    #[inline(never)]
+    pub(super) fn take_any(
+        &self,
+        memory: &MemoryStore,
+        targets: &[Target<'_>],
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        if let ([target], Some(limit @ Limit(Kind::InlineBucket(_)))) = (targets, request.inline_limit())
+            && let Some(taken) = memory.take::<1, 3>(&[*target], Decider::Inline(limit), now)
+        {
+            return self.answer(request, [*target], &taken, Decider::Inline(limit));
+        }
+        self.take_list(memory, targets, request, now)
+    }
+
+    /// Decides a request on located budgets whose states have any widths.
+    #[inline(never)]
+    fn take_list(
+        &self,
+        memory: &MemoryStore,
+        targets: &[Target<'_>],
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        match *targets {
+            [a] => self.take_array(memory, [a], request, now),
+            [a, b] => self.take_array(memory, [a, b], request, now),
+            [a, b, c] => self.take_array(memory, [a, b, c], request, now),
+            [a, b, c, d] => self.take_array(memory, [a, b, c, d], request, now),
+            _ => self.check_slow(memory, request, now),
+        }
+    }
+
+    #[inline(always)]
+    fn take_array<const N: usize>(
+        &self,
+        memory: &MemoryStore,
+        targets: [Target<'_>; N],
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        let decider = request.inline_limit().map_or(Decider::Steps, Decider::Inline);
+        match memory.take::<N, WIDEST>(&targets, decider, now) {
+            Some(taken) if targets.iter().any(Target::needs_reports) => {
+                Ok(self.reported(request, &targets, &taken))
+            }
+            Some(taken) => self.answer(request, targets, &taken, decider),
+            None => self.check_slow(memory, request, now),
+        }
+    }
+
+    /// The decision that left these states, counted and observed.
+    #[inline(always)]
+    fn answer<const N: usize, const W: usize>(
+        &self,
+        request: &impl AsRequest,
+        targets: [Target<'_>; N],
+        taken: &Taken<N, W>,
+        decider: Decider<'_>,
+    ) -> Result<Decision, Error> {
+        let stripe = stripe_index();
+        // Two branches: a counter chosen by the verdict would wait for the state and the clock, and
+        // the next reading of the clock for the counter.
+        if taken.denied == 0 {
+            targets.iter().for_each(|target| target.tally().count_at(stripe, true));
+            self.total.count_at(stripe, true);
+        } else {
+            for (index, target) in targets.iter().enumerate() {
+                target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
+            }
+            self.total.count_at(stripe, false);
+        }
+        match self.observer {
+            // A decision that nothing borrows is built where the caller wants it. Elsewhere the
+            // targets and states are copied, so that they themselves stay in registers.
+            None => Ok(decision(&targets, taken, decider)),
+            Some(_) => Ok(self.observed(request, &{ targets }, &{ *taken }, decider)),
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn observed<const N: usize, const W: usize>(
+        &self,
+        request: &impl AsRequest,
+        targets: &[Target<'_>; N],
+        taken: &Taken<N, W>,
+        decider: Decider<'_>,
+    ) -> Decision {
+        let decision = decision(targets, taken, decider);
+        self.notify(request, &decision);
+        decision
+    }
+
+    /// The decision that left these states, with reports, counted and observed.
+    #[inline(never)]
+    fn reported<const N: usize, const W: usize>(
+        &self,
+        request: &Request<'_>,
+        targets: &[Target<'_>; N],
+        taken: &Taken<N, W>,
+    ) -> Decision {
+        let Taken { now, denied, allowed, .. } = *taken;
+        let reports = |allowed| decision(targets, &Taken { allowed, ..*taken }, Decider::Steps).limits();
+        // A budget that was not drawn on reports each limit by its state.
+        let (drawn, undrawn) = (reports(allowed), if denied == 0 { Reports::new() } else { reports(false) });
+        let target = |report: &Report| targets.iter().position(|target| target.tag().rule == report.rule);
+        let complete = |(index, report): (usize, &Report)| {
+            let at = target(report)?;
+            let report = if denied >> at & 1 == 0 { report } else { undrawn.get(index)? };
+            Some(targets.get(at)?.complete(*report))
+        };
+        let decision = Decision::merge(now, Degraded::No, drawn.iter().enumerate().filter_map(complete));
+        decision.with_limits(|reports| {
+            self.total.count(&decision, reports);
+            targets
+                .iter()
+                .for_each(|target| target.tally().count_rule(&decision, reports, target.tag().rule));
+        });
+        self.notify(request, &decision);
+        decision
     }
 
     /// Appends the budgets that a request draws on; none if the request needs the general path: too
@@ -200,113 +298,6 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Takes from located budgets whose states exist and have `W` words, and counts the decision.
-    #[inline(always)]
-    fn take_known<const N: usize, const W: usize>(
-        &self,
-        memory: &MemoryStore,
-        targets: &[Target<'_>; N],
-        decider: Decider<'_>,
-        now: Timestamp,
-    ) -> Option<Taken<N, W>> {
-        let (taken, stripe) = (memory.take_known(targets, decider, now)?, stripe_index());
-        // Two branches: a counter chosen by the verdict would wait for the state and the clock, and
-        // the next reading of the clock for the counter.
-        if taken.denied == 0 {
-            targets.iter().for_each(|target| target.tally().count_at(stripe, true));
-            self.total.count_at(stripe, true);
-        } else {
-            for (index, target) in targets.iter().enumerate() {
-                target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
-            }
-            self.total.count_at(stripe, false);
-        }
-        Some(taken)
-    }
-
-    #[inline(never)]
-    pub(super) fn observed<const N: usize, const W: usize>(
-        &self,
-        request: &impl AsRequest,
-        targets: &[Target<'_>; N],
-        taken: &Taken<N, W>,
-    ) -> Decision {
-        let decision = decision(targets, taken);
-        self.notify(request, &decision);
-        decision
-    }
-
-    /// Takes from the located budgets.
-    #[inline(never)]
-    pub(super) fn take(
-        &self,
-        memory: &MemoryStore,
-        targets: &[Target<'_>],
-        request: &Request<'_>,
-        now: Timestamp,
-    ) -> Result<Decision, Error> {
-        if let ([target], Some(Limit(Kind::InlineBucket(bucket)))) = (targets, request.inline_limit())
-            && let Some(taken) = self.take_known::<1, 3>(memory, &[*target], Decider::Inline(bucket), now)
-        {
-            let [[full_at, rest, parts]] = taken.left;
-            let states = States::inline(target.tag(), [full_at, rest, parts], bucket);
-            return Ok(self.answer(request, taken.now, taken.denied == 0, states));
-        }
-        let mut left = States::builder();
-        let Some(verdicts) = memory.take(targets, request.inline_limit(), now, &mut left) else {
-            return self.check_slow(memory, request, now);
-        };
-        if targets.iter().any(Target::needs_reports) {
-            return Ok(self.reported(request, targets, &verdicts, left.finish()));
-        }
-        let (stripe, allowed) = (stripe_index(), verdicts.allowed);
-        for (index, target) in targets.iter().enumerate() {
-            target.tally().count_at(stripe, verdicts.denied >> index & 1 == 0);
-        }
-        self.total.count_at(stripe, allowed);
-        Ok(self.answer(request, verdicts.now, allowed, left.finish()))
-    }
-
-    /// The decision that left these states, observed.
-    #[inline(always)]
-    fn answer(&self, request: &Request<'_>, now: Timestamp, allowed: bool, left: States) -> Decision {
-        let decision = Decision::of_states(now, request.units(), allowed, left);
-        if self.observer.is_some() {
-            self.notify(request, &decision);
-        }
-        decision
-    }
-
-    /// The decision that left these states, with reports, counted and observed.
-    #[inline(never)]
-    fn reported(
-        &self,
-        request: &Request<'_>,
-        targets: &[Target<'_>],
-        verdicts: &Verdicts,
-        left: States,
-    ) -> Decision {
-        let Verdicts { now, denied, allowed } = *verdicts;
-        let reports = |drawn| Decision::of_states(now, request.units(), drawn, left).limits();
-        // A budget that was not drawn on reports each limit by its state.
-        let (drawn, undrawn) = (reports(allowed), if denied == 0 { Reports::new() } else { reports(false) });
-        let target = |report: &Report| targets.iter().position(|target| target.tag().rule == report.rule);
-        let complete = |(index, report): (usize, &Report)| {
-            let at = target(report)?;
-            let report = if denied >> at & 1 == 0 { report } else { undrawn.get(index)? };
-            Some(targets.get(at)?.complete(*report))
-        };
-        let decision = Decision::merge(now, Degraded::No, drawn.iter().enumerate().filter_map(complete));
-        decision.with_limits(|reports| {
-            self.total.count(&decision, reports);
-            targets
-                .iter()
-                .for_each(|target| target.tally().count_rule(&decision, reports, target.tag().rule));
-        });
-        self.notify(request, &decision);
-        decision
-    }
-
     /// Checks any request, through the general path of the store.
     #[cold]
     fn check_slow(
@@ -331,10 +322,12 @@ impl<S: Store> Shared<S> {
 pub(super) fn decision<const N: usize, const W: usize>(
     targets: &[Target<'_>; N],
     taken: &Taken<N, W>,
+    decider: Decider<'_>,
 ) -> Decision {
-    let (cost, tags) =
-        (targets.first().map_or(0, Target::cost), std::array::from_fn(|index| targets[index].tag()));
-    Decision::of_budgets(taken.now, cost, taken.denied == 0, tags, &taken.left)
+    let cost = targets.first().map_or(0, Target::cost);
+    let budgets = targets.map(|target| (target.tag(), target.width::<W>()));
+    let inline = if let Decider::Inline(limit) = decider { Some(limit) } else { None };
+    Decision::of_states(taken.now, cost, taken.allowed, budgets, &taken.left, inline)
 }
 
 /// Locates the budgets that a request draws on. `None` if the request needs the general path: too

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::locked::LockedList;
+use super::locked::{Locked, LockedList};
 use super::lookup::Slot;
 use super::room::KeyCount;
 use super::shard::{Cells, Location, Unpacked};
@@ -206,7 +206,7 @@ impl MemoryStore {
             let mut cells: SmallVec<[&mut Cell; 4]> = drafts.iter_mut().flat_map(Draft::cells).collect();
             transact_in_place(op, &charges, &mut cells, reading, now)
         };
-        locked.set_time(applied.now);
+        locked.shards().for_each(|shard| shard.set_time(applied.now));
         let (mut answers, mut changed) = (applied.answers.iter_mut(), changed.into_iter());
         for (index, draft) in drafts.drain(..).enumerate() {
             let (charges, mut is_changed) = (draft.group.charges.len(), false);

@@ -4,57 +4,44 @@ use smallvec::SmallVec;
 
 use super::MemoryStore;
 use super::lookup::Target;
-use super::shard::{Shard, monotonic};
-use super::take::SWEEP_PER_REQUEST;
+use super::shard::{Shard, late_reading};
 use crate::Timestamp;
 use crate::decision::TAGS_MAX;
 use crate::sync::Guard;
 
-/// The locked shards of any number of budgets, in ascending order.
-pub(super) struct LockedList<'a>(SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>);
+/// Slots that each request sweeps while a sweep is under way.
+const SWEEP_PER_REQUEST: usize = 8;
 
-impl<'a> LockedList<'a> {
-    /// Locks shards. Locking in ascending order rules out deadlock.
-    pub(super) fn lock(store: &'a MemoryStore, shards: impl Iterator<Item = usize> + Clone) -> Self {
-        let (mut locked, mut above) = (SmallVec::new(), 0);
-        while let Some(next) = shards.clone().filter(|shard| *shard >= above).min() {
-            locked.push((next, store.shards[next].0.lock()));
-            above = next.saturating_add(1);
-        }
-        Self(locked)
-    }
-
-    /// A shard. A caller asks only for shards that it locked, and locked at least one.
-    pub(super) fn shard(&mut self, index: usize) -> &mut Shard {
-        let position = self.0.iter().position(|(locked, _)| *locked == index).unwrap_or(0);
-        &mut self.0[position].1
-    }
-
-    /// Advances the shards' clocks, continues sweeps that are due, and returns the time to decide
-    /// at.
-    pub(super) fn observe_clocks(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
-        let newest = self.0.iter().map(|(_, shard)| shard.latest).max().unwrap_or(now);
-        let now = monotonic(newest, now);
-        self.0.iter_mut().for_each(|(_, shard)| set_time(shard, store, now));
-        now
-    }
-
-    /// Sets the shards' clocks to the time of a decision.
-    pub(super) fn set_time(&mut self, now: Timestamp) {
-        self.0.iter_mut().for_each(|(_, shard)| shard.set_time(now));
-    }
-}
-
-/// The locked shards of a request's budgets.
+/// The locked shards of a request's budgets. Locking in ascending order rules out deadlock.
 pub(super) trait Locked {
     /// The shard of a budget. There always is one.
-    fn of(&mut self, target: usize) -> Option<&mut Shard>;
+    fn of(&mut self, budget: usize) -> Option<&mut Shard>;
+
+    /// Each shard once.
+    fn shards(&mut self) -> impl Iterator<Item = &mut Shard>;
 
     /// Advances the shards' clocks, continues sweeps that are due, and returns the time to decide
     /// at.
-    fn observe_clocks(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp;
+    #[inline(always)]
+    fn observe_clocks(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
+        let newest = self.shards().map(|shard| shard.latest).max().unwrap_or(now);
+        let (is_late, reading) = (now < newest, now);
+        let now = if is_late { late_reading(newest, reading) } else { reading };
+        for shard in self.shards() {
+            if is_late {
+                shard.set_time(now);
+            } else {
+                shard.latest = now;
+            }
+            if shard.sweep_is_due(now) {
+                store.continue_sweep(shard, SWEEP_PER_REQUEST, now);
+            }
+        }
+        now
+    }
 }
 
+/// The shard of one budget.
 impl Locked for Guard<'_, Shard> {
     #[inline(always)]
     fn of(&mut self, _: usize) -> Option<&mut Shard> {
@@ -62,12 +49,12 @@ impl Locked for Guard<'_, Shard> {
     }
 
     #[inline(always)]
-    fn observe_clocks(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
-        store.observe_clock(self, now)
+    fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
+        std::iter::once(&mut **self)
     }
 }
 
-/// The locked shards of a request with `N` budgets.
+/// The locked shards of `N` budgets.
 pub(super) struct LockedShards<'a, const N: usize> {
     /// Each shard once, at the position of one of its budgets.
     guards: [Option<Guard<'a, Shard>>; N],
@@ -76,7 +63,6 @@ pub(super) struct LockedShards<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> LockedShards<'a, N> {
-    /// Locks the shards of all budgets. Locking in ascending order rules out deadlock.
     #[inline(always)]
     pub(super) fn lock(targets: &[Target<'a>; N]) -> Self {
         let mut order: [usize; N] = std::array::from_fn(|index| index);
@@ -101,25 +87,42 @@ impl<'a, const N: usize> LockedShards<'a, N> {
 
 impl<const N: usize> Locked for LockedShards<'_, N> {
     #[inline(always)]
-    fn of(&mut self, target: usize) -> Option<&mut Shard> {
-        self.guards.get_mut(*self.positions.get(target)?)?.as_deref_mut()
+    fn of(&mut self, budget: usize) -> Option<&mut Shard> {
+        self.guards.get_mut(*self.positions.get(budget)?)?.as_deref_mut()
     }
 
     #[inline(always)]
-    fn observe_clocks(&mut self, store: &MemoryStore, now: Timestamp) -> Timestamp {
-        let newest = self.guards.iter().flatten().map(|shard| shard.latest).max().unwrap_or(now);
-        let now = monotonic(newest, now);
-        self.guards.iter_mut().flatten().for_each(|shard| set_time(shard, store, now));
-        now
+    fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
+        self.guards.iter_mut().flatten().map(|guard| &mut **guard)
     }
 }
 
-/// Sets a shard's clock to the time of a decision on several shards, and continues a sweep that is
-/// due.
-#[inline(always)]
-fn set_time(shard: &mut Shard, store: &MemoryStore, now: Timestamp) {
-    shard.set_time(now);
-    if shard.sweep_is_due(now) {
-        store.continue_sweep(shard, SWEEP_PER_REQUEST, now);
+/// The locked shards of any number of budgets.
+pub(super) struct LockedList<'a>(SmallVec<[(usize, Guard<'a, Shard>); TAGS_MAX]>);
+
+impl<'a> LockedList<'a> {
+    pub(super) fn lock(store: &'a MemoryStore, shards: impl Iterator<Item = usize> + Clone) -> Self {
+        let (mut locked, mut above) = (SmallVec::new(), 0);
+        while let Some(next) = shards.clone().filter(|shard| *shard >= above).min() {
+            locked.push((next, store.shards[next].0.lock()));
+            above = next.saturating_add(1);
+        }
+        Self(locked)
+    }
+
+    /// A shard. A caller asks only for shards that it locked, and locked at least one.
+    pub(super) fn shard(&mut self, index: usize) -> &mut Shard {
+        let position = self.0.iter().position(|(locked, _)| *locked == index).unwrap_or(0);
+        &mut self.0[position].1
+    }
+}
+
+impl Locked for LockedList<'_> {
+    fn of(&mut self, shard: usize) -> Option<&mut Shard> {
+        Some(self.shard(shard))
+    }
+
+    fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
+        self.0.iter_mut().map(|(_, guard)| &mut **guard)
     }
 }

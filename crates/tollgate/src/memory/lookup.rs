@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::hash::{POOLED, Prefix};
 use super::id::Id;
 use super::room::KeyCount;
-use super::shard::WIDEST;
-use super::table::prefetch;
+use super::table::{WIDEST, prefetch};
 use super::{GLOBALS, MemoryStore, Padded, SHARDS};
-use crate::algorithm::inline::InlineBucket;
 use crate::algorithm::token_bucket::Word;
 use crate::decision::words_of;
 use crate::key::{Key, digest};
@@ -67,8 +65,8 @@ pub(crate) enum Decider<'a> {
     Bucket(&'a Word),
     /// The limits of each budget's rule.
     Steps,
-    /// A token bucket that came with the request.
-    Inline(&'a InlineBucket),
+    /// The limit that came with the request.
+    Inline(&'a Limit),
 }
 
 /// The subject of a budget.
@@ -198,8 +196,19 @@ impl Target<'_> {
         match decider {
             Decider::Bucket(bucket) => packed::take_bucket(bucket, words.first_mut()?, now, self.charge),
             Decider::Steps => packed::take(&self.lookup.steps, words, now, self.charge),
-            Decider::Inline(bucket) => packed::take_first(bucket, words, now, self.charge),
+            Decider::Inline(Limit(Kind::InlineBucket(bucket))) => {
+                packed::take_first(bucket, words, now, self.charge)
+            }
+            Decider::Inline(limit) => {
+                packed::take_other(limit, words, now, self.charge).map(|(fits, _)| fits)
+            }
         }
+    }
+
+    /// The width of the state: `W`, unless that is [`WIDEST`], which stands for any.
+    #[inline(always)]
+    pub(crate) const fn width<const W: usize>(&self) -> usize {
+        if W < WIDEST { W } else { self.lookup.width }
     }
 
     /// Whether a decision on the budget has reports: see [`Rule::needs_reports`].
@@ -210,6 +219,16 @@ impl Target<'_> {
     /// The report of a limit, with what packed states do not say.
     pub(crate) fn complete(&self, report: Report) -> Report {
         Report { shadow: self.lookup.shadow, warn_at: self.lookup.warn_at, ..report }
+    }
+
+    /// Whether only the general path can deny the request: a key without a slot may get one, or a
+    /// shadow rule may count an attempt that its report does not show.
+    pub(super) fn is_rare(&self, has_new: bool) -> bool {
+        match (self.counts_denied(), self.lookup.shadow) {
+            (true, true) => true,
+            (false, false) => false,
+            _ => has_new,
+        }
     }
 
     /// Whether the request changes the budget's state if it is denied.

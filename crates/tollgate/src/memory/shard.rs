@@ -17,15 +17,12 @@ use super::changes::{Changes, Flags};
 use super::hash::Secrets;
 use super::id::{Id, IdMap};
 use super::lookup::Target;
-use super::table::{SlotIndex, StateOffset, Table, TableView};
+use super::table::{SlotIndex, StateOffset, Table, TableView, WIDEST};
 use super::{ALL_SHARDS, SHARDS};
 use crate::algorithm::LATE;
 use crate::cell::Cell;
 use crate::rule::Tag;
 use crate::{Limit, Limits, Meter, Timestamp};
-
-/// The widest state that is packed into a table, in words.
-pub(super) const WIDEST: usize = 8;
 
 /// The cells of one budget, one per limit.
 pub(super) type Cells = SmallVec<[Cell; 1]>;
@@ -126,20 +123,8 @@ impl Shard {
         }
     }
 
-    /// Advances the shard's clock and returns the time to decide at: the request's reading, or the
-    /// newest one if the request merely came late.
-    #[inline]
-    pub(super) fn observe_clock(&mut self, now: Timestamp) -> Timestamp {
-        if now < self.latest {
-            let now = monotonic(self.latest, now);
-            self.set_time(now);
-            return now;
-        }
-        self.latest = now;
-        now
-    }
-
     /// Sets the shard's clock to the time of a decision.
+    #[inline]
     pub(super) fn set_time(&mut self, now: Timestamp) {
         if now < self.latest {
             // The clock has gone back: the times of the next idle key and of the next sweep are
@@ -151,22 +136,21 @@ impl Shard {
         self.latest = now;
     }
 
-    /// Where the state is that this budget's tag wrote, in the table of its width.
+    /// The state that a budget's tag wrote, and where it is. `W` is its width, or [`WIDEST`] if the
+    /// caller does not know it.
     #[inline(always)]
-    pub(super) fn offset_of(&self, target: &Target<'_>) -> Option<StateOffset> {
-        self.table(target.lookup.width).written_by(target.id, target.home, target.lookup.number)
+    pub(super) fn state_of<const W: usize>(&self, target: &Target<'_>) -> Option<(StateOffset, [u64; W])> {
+        let table = self.tables.get(target.width::<W>() - 1)?;
+        table.state_written_by(target.id, target.home, target.lookup.number)
     }
 
-    /// The state that this budget's tag wrote, in the table of width `W`, and where it is.
+    /// Writes the state of a budget.
     #[inline(always)]
-    pub(super) fn state_of<const W: usize>(&self, target: &Target<'_>) -> Option<(StateOffset, &[u64; W])> {
-        self.tables.get(W - 1)?.state_written_by(target.id, target.home, target.lookup.number)
-    }
-
-    /// The state at an offset in the table of width `W`.
-    #[inline(always)]
-    pub(super) fn state_at<const W: usize>(&mut self, at: StateOffset) -> Option<&mut [u64; W]> {
-        self.tables.get_mut(W - 1)?.state_at(at)
+    pub(super) fn write<const W: usize>(&mut self, target: &Target<'_>, at: StateOffset, state: &[u64; W]) {
+        if let Some(table) = self.tables.get_mut(target.width::<W>() - 1) {
+            table.write(at, state);
+            self.note(target.home);
+        }
     }
 
     #[inline]
@@ -321,11 +305,11 @@ impl Shard {
     }
 }
 
-/// The reading that counts: `newest` if `now` merely came late, else `now`.
-#[inline]
-pub(super) fn monotonic(newest: Timestamp, now: Timestamp) -> Timestamp {
+/// The reading that counts, of one before the newest: the newest if it merely came late.
+#[cold]
+pub(super) fn late_reading(newest: Timestamp, now: Timestamp) -> Timestamp {
     let late = newest.as_nanos().saturating_sub(now.as_nanos());
-    if late <= LATE { now.max(newest) } else { now }
+    if late <= LATE { newest } else { now }
 }
 
 pub(super) fn pack(cells: &Cells, mut words: &mut [u64]) {

@@ -6,8 +6,8 @@
 )]
 
 use super::room::Freed;
-use super::shard::{Shard, WIDEST, pack};
-use super::table::SlotIndex;
+use super::shard::{Shard, pack};
+use super::table::{SlotIndex, WIDEST};
 use crate::cell::Cell;
 use crate::meter::packed;
 use crate::rule::Tag;

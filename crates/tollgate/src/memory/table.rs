@@ -22,6 +22,9 @@ use super::words::Words;
 // matter.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The widest state that a table has, in words.
+pub(crate) const WIDEST: usize = 8;
+
 /// Slots in the smallest table.
 const SMALLEST: usize = 16;
 
@@ -47,6 +50,9 @@ pub(super) type SlotIndex = usize;
 
 /// The offset of a state's first word, valid until the table changes.
 pub(super) type StateOffset = usize;
+
+/// The offset of no state.
+pub(super) const NO_SLOT: StateOffset = usize::MAX;
 
 impl Table {
     /// An empty table for states of `width` words.
@@ -81,52 +87,23 @@ impl Table {
         None
     }
 
-    /// Where the state of `id` is, if the tag with this number wrote it.
-    #[inline(always)]
-    pub(super) fn written_by(&self, id: Id, home: u64, number: u32) -> Option<StateOffset> {
-        let wanted = header(id, number);
-        let mut at = first_probe(home, self.slots) * self.stride;
-        loop {
-            let [high, low] = *self.words.get(at..)?.first_chunk()?;
-            if [high, low] == wanted {
-                return Some(at + HEADER);
-            }
-            if low & NUMBER == 0 {
-                return None;
-            }
-            at += self.stride;
-            if at >= self.words.len() {
-                at = 0;
-            }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn words_at(&self, at: StateOffset) -> Option<&[u64]> {
-        self.words.get(at..at + self.stride - HEADER)
-    }
-
-    #[inline(always)]
-    pub(super) fn words_at_mut(&mut self, at: StateOffset) -> Option<&mut [u64]> {
-        self.words.get_mut(at..at + self.stride - HEADER)
-    }
-
-    /// The state of `id`, if the tag with this number wrote it, in a table of width `W`, and where
-    /// it is.
+    /// The state of `id`, if the tag with this number wrote it, and where it is. `W` is the width of
+    /// the table, or [`WIDEST`] if the caller does not know it: the state is zero-padded then.
     #[inline(always)]
     pub(super) fn state_written_by<const W: usize>(
         &self,
         id: Id,
         home: u64,
         number: u32,
-    ) -> Option<(StateOffset, &[u64; W])> {
-        let (wanted, stride) = (header(id, number), HEADER + W);
+    ) -> Option<(StateOffset, [u64; W])> {
+        let (wanted, stride, mut state) = (header(id, number), self.stride_of::<W>(), [0; W]);
         let mut at = first_probe(home, self.slots) * stride;
         loop {
             let slot = self.words.get(at..at + stride)?;
             let [high, low] = *slot.first_chunk()?;
             if [high, low] == wanted {
-                return Some((at + HEADER, slot.last_chunk()?));
+                copy(&mut state, slot.get(HEADER..)?);
+                return Some((at + HEADER, state));
             }
             if low & NUMBER == 0 {
                 return None;
@@ -135,10 +112,19 @@ impl Table {
         }
     }
 
-    /// The state at an offset in a table of width `W`.
+    /// Writes the state at an offset. `W` is as in [`state_written_by`](Self::state_written_by).
     #[inline(always)]
-    pub(super) fn state_at<const W: usize>(&mut self, at: StateOffset) -> Option<&mut [u64; W]> {
-        self.words.get_mut(at..at + W)?.first_chunk_mut()
+    pub(super) fn write<const W: usize>(&mut self, at: StateOffset, state: &[u64; W]) {
+        let end = at.wrapping_add(self.stride_of::<W>() - HEADER);
+        if let Some(words) = self.words.get_mut(at..end) {
+            copy(words, state);
+        }
+    }
+
+    /// Words per slot, known to the compiler if `W` is the width of the table.
+    #[inline(always)]
+    const fn stride_of<const W: usize>(&self) -> usize {
+        if W < WIDEST { HEADER + W } else { self.stride }
     }
 
     /// The number of the tag that wrote a slot; 0 if the slot is empty.
@@ -234,9 +220,7 @@ impl Table {
         {
             let [high, low, ..] = slot else { continue };
             let index = self.first_empty(secrets.home(Id { high: *high, low: low_half(*low >> 32) }));
-            let empty = self.words.get_mut(index * self.stride..).unwrap_or_default();
-            // Not `copy_from_slice`, which calls a function for these few words.
-            empty.iter_mut().zip(slot).for_each(|(to, from)| *to = *from);
+            copy(self.words.get_mut(index * self.stride..).unwrap_or_default(), slot);
         }
     }
 
@@ -289,6 +273,13 @@ impl Table {
     const fn growth(&self) -> usize {
         if self.slots < 4096 { 1 } else { 3 }
     }
+}
+
+/// Copies as many words as both have. Not `copy_from_slice`, which calls a function for these few
+/// words.
+#[inline(always)]
+fn copy(to: &mut [u64], from: &[u64]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
 /// The header of a slot.

@@ -1,39 +1,47 @@
 //! The fast path of a check: take from a few budgets whose states are packed, all or nothing.
 //!
-//! First *locate*: hash the budgets' keys and prefetch their slots. Reading the clock, or locating
-//! the other requests of a batch, then hides the memory latency. Then *lock* the shards, *admit* if
-//! every state that enforces has enough left, *write*, and *answer* with the new states. A global
-//! budget is handled like any other; its shard just has few others, and its slot is cached without
-//! a prefetch.
+//! The budgets are located first (see [`lookup`](super::lookup)), and the clock is read while their
+//! slots are fetched. Then *lock* the shards, *admit* if every budget that enforces has enough
+//! left, *write*, and *answer* with the new states. One budget takes one lock and no list. A global
+//! budget is handled like any other; its shard just has few others.
 //!
-//! Budgets whose states exist and have the same width are decided on arrays
-//! ([`MemoryStore::take_known`]); one budget takes one lock and no list. Any other budgets, new or
-//! not, take the same steps on slices ([`MemoryStore::take`]), and so do shadow rules and denials
-//! that count. Everything else (a replaced limit, a block, a reservation, a log, a state ahead of
-//! the clock, a full store, a shadow rule that counts) is left to [`apply`](super::apply).
+//! Everything else (a replaced limit, a block, a reservation, a log, a state ahead of the clock, a
+//! full store, a shadow rule that counts attempts) is left to [`apply`](super::apply).
 
 use super::MemoryStore;
 use super::locked::{Locked, LockedShards};
 use super::lookup::{Decider, Target};
 use super::room::Freed;
 use super::shard::{Location, Shard};
-use super::table::StateOffset;
-use crate::decision::{StatesBuilder, TAGS_MAX};
+use super::table::{NO_SLOT, StateOffset, WIDEST};
+use crate::Timestamp;
 use crate::meter::packed;
-use crate::{Limit, Timestamp};
-
-/// Slots that each request sweeps while a sweep is under way.
-pub(super) const SWEEP_PER_REQUEST: usize = 8;
 
 /// Slots that a new key searches for idle ones before a table grows.
 const SWEEP_PER_NEW_KEY: usize = 16;
 
+/// The result of [`MemoryStore::take`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken<const N: usize, const W: usize> {
+    pub(crate) now: Timestamp,
+    /// Whether only shadow rules have too little.
+    pub(crate) allowed: bool,
+    /// A bit for each budget that has too little.
+    pub(crate) denied: u32,
+    /// The states after the request, zero-padded.
+    pub(crate) left: [[u64; W]; N],
+}
+
 impl MemoryStore {
-    /// Takes the cost from all budgets of a request if every one has enough, where all states exist
-    /// and have `W` words. `None` leaves the request to [`take`](Self::take): nothing has been
-    /// done.
+    /// Takes the cost from all budgets of a request if every one that enforces has enough. A denial
+    /// counts as an attempt where a limit counts those. `None` if this path cannot decide the
+    /// request: nothing has been done.
+    ///
+    /// The steps are compiled for the number of budgets and for the width of their states. With a
+    /// `W` of [`WIDEST`] the states have any widths, keys may be new and rules may be shadows: each
+    /// `W == WIDEST` below is something that the shapes with one width need not ask.
     #[inline(always)]
-    pub(crate) fn take_known<const N: usize, const W: usize>(
+    pub(crate) fn take<const N: usize, const W: usize>(
         &self,
         targets: &[Target<'_>; N],
         decider: Decider<'_>,
@@ -54,124 +62,55 @@ impl MemoryStore {
         now: Timestamp,
     ) -> Option<Taken<N, W>> {
         let now = locked.observe_clocks(self, now);
-        let (mut offsets, mut before, mut left) = ([0; N], [[0; W]; N], [[0; W]; N]);
-        let mut denied = 0;
-        for (index, target) in targets.iter().enumerate() {
-            let (offset, state) = locked.of(index)?.state_of(target)?;
-            (offsets[index], before[index], left[index]) = (offset, *state, *state);
-            denied |= u32::from(!target.step(decider, &mut left[index], now.as_nanos())?) << index;
-        }
-        if denied != 0 && targets.iter().any(Target::counts_denied) {
-            return None;
-        }
-        // A cost of 0 leaves the state unchanged, even a full bucket's.
-        if denied != 0 || targets.iter().any(|target| target.charge == 0) {
-            return Some(Taken { now, denied, left: before });
-        }
+        let (mut slots, mut before, mut left, mut denied) = ([NO_SLOT; N], [[0; W]; N], [[0; W]; N], 0);
         for (index, target) in targets.iter().enumerate() {
             let shard = locked.of(index)?;
-            *shard.state_at(offsets[index])? = left[index];
-            shard.note(target.home);
-        }
-        Some(Taken { now, denied, left })
-    }
-
-    /// Takes the cost from all budgets of a request if every one that enforces has enough, and
-    /// pushes the states it leaves. A denial counts as an attempt where a limit counts those.
-    /// `inline` is the limit that came with the request. `None` leaves the request to
-    /// [`apply_now`](Self::apply_now): nothing has been done.
-    pub(crate) fn take(
-        &self,
-        targets: &[Target<'_>],
-        inline: Option<&Limit>,
-        now: Timestamp,
-        left: &mut StatesBuilder,
-    ) -> Option<Verdicts> {
-        // The same steps, compiled for each length of the list.
-        match targets.len() {
-            1 => self.take_list::<1>(targets.first_chunk()?, inline, now, left),
-            2 => self.take_list::<2>(targets.first_chunk()?, inline, now, left),
-            3 => self.take_list::<3>(targets.first_chunk()?, inline, now, left),
-            TAGS_MAX => self.take_list::<TAGS_MAX>(targets.first_chunk()?, inline, now, left),
-            _ => None,
-        }
-    }
-
-    #[inline(always)]
-    fn take_list<const N: usize>(
-        &self,
-        targets: &[Target<'_>; N],
-        inline: Option<&Limit>,
-        now: Timestamp,
-        left: &mut StatesBuilder,
-    ) -> Option<Verdicts> {
-        let mut locked = LockedShards::lock(targets);
-        let now = locked.observe_clocks(self, now);
-        let (mut slots, mut has_new) = ([None; N], false);
-        let (mut denied, mut bit, mut takes, mut allowed) = (0, 1, true, true);
-        for (index, (target, slot)) in targets.iter().zip(&mut slots).enumerate() {
-            let (lookup, shard) = (target.lookup, locked.of(index)?);
-            *slot = shard.offset_of(target);
-            let draft = left.push(lookup.tag, lookup.width)?;
-            match *slot {
-                Some(at) => copy(draft, shard.table(lookup.width).words_at(at)?),
-                None if self.has_other_state(shard, target) => return None,
-                None => has_new = true,
+            match shard.state_of(target) {
+                Some((at, state)) => (slots[index], before[index]) = (at, state),
+                None if W < WIDEST || self.has_other_state(shard, target) => return None,
+                None => {}
             }
-            takes &= target.charge > 0;
-            let fits = match inline {
-                None => packed::take(&lookup.steps, draft, now.as_nanos(), target.charge)?,
-                Some(limit) => packed::take_other(limit, draft, now.as_nanos(), target.charge)?.0,
-            };
-            denied |= if fits { 0 } else { bit };
-            allowed &= fits || lookup.shadow;
-            bit <<= 1;
-            left.push_inline(inline);
+            left[index] = before[index];
+            denied |= u32::from(!target.step(decider, &mut left[index], now.as_nanos())?) << index;
         }
-        // A key without a slot may get one, or a shadow rule may count an attempt that its report
-        // does not show.
-        let is_rare = |target: &Target<'_>| match (target.counts_denied(), target.lookup.shadow) {
-            (true, true) => true,
-            (false, false) => false,
-            _ => has_new,
-        };
-        if denied != 0 && targets.iter().any(is_rare) {
+        let has_new = W == WIDEST && slots.contains(&NO_SLOT);
+        // A cost of 0 leaves the state unchanged, even a full bucket's.
+        let mut takes = targets.iter().all(|target| target.charge > 0);
+        if denied == 0 && takes && !has_new {
+            for (index, target) in targets.iter().enumerate() {
+                locked.of(index)?.write(target, slots[index], &left[index]);
+            }
+            return Some(Taken { now, allowed: true, denied, left });
+        }
+        let allowed = denied == 0 || W == WIDEST && enforcing(targets, denied) == 0;
+        if W == WIDEST && denied != 0 && targets.iter().any(|target| target.is_rare(has_new)) {
             return None;
         }
         takes &= allowed;
         if has_new {
             self.add_slots(targets, &mut slots, &mut locked, takes, now)?;
         }
-        let mut drafts = left.words_mut();
-        for (index, (target, slot)) in targets.iter().zip(&slots).enumerate() {
-            let (lookup, shard) = (target.lookup, locked.of(index)?);
-            let (draft, _) = drafts.split_at_mut_checked(lookup.width)?;
-            match slot.and_then(|at| shard.table_mut(lookup.width).words_at_mut(at)) {
-                Some(state) if takes && denied >> index & 1 == 0 => {
-                    copy(state, draft);
-                    if has_new {
-                        shard.next_idle = packed::idle_at(&lookup.tag.limits, draft).min(shard.next_idle);
-                    }
-                    shard.note(target.home);
+        for (index, target) in targets.iter().enumerate() {
+            let (limits, shard) = (&target.lookup.tag.limits, locked.of(index)?);
+            if !(takes && denied >> index & 1 == 0) {
+                left[index] = before[index];
+                if denied == 0 || !target.counts_denied() {
+                    continue;
                 }
-                Some(state) => {
-                    let counts = denied != 0 && target.counts_denied();
-                    let limits = &lookup.tag.limits;
-                    let refuse = || packed::refuse(limits, state, now.as_nanos(), target.charge);
-                    let refused = counts.then(refuse);
-                    copy(draft, state);
-                    if let Some(refused) = refused {
-                        denied |= u32::from(!refused.fits) << index;
-                        if refused.counted {
-                            shard.note(target.home);
-                        }
-                    }
+                let mut counted = before[index];
+                let refused = packed::refuse(limits, &mut counted, now.as_nanos(), target.charge);
+                denied |= u32::from(!refused.fits) << index;
+                if !refused.counted {
+                    continue;
                 }
-                None => draft.fill(0),
+                left[index] = counted;
             }
-            drafts = drafts.get_mut(lookup.words()..)?;
+            if has_new {
+                shard.next_idle = packed::idle_at(limits, &left[index]).min(shard.next_idle);
+            }
+            shard.write(target, slots[index], &left[index]);
         }
-        Some(Verdicts { now, denied, allowed })
+        Some(Taken { now, allowed, denied, left })
     }
 
     /// Whether a key without a state of its tag has one elsewhere: of another tag, unpacked, or in
@@ -187,12 +126,12 @@ impl MemoryStore {
     fn add_slots<const N: usize>(
         &self,
         targets: &[Target<'_>; N],
-        slots: &mut [Option<StateOffset>; N],
-        locked: &mut LockedShards<'_, N>,
+        slots: &mut [StateOffset; N],
+        locked: &mut impl Locked,
         takes: bool,
         now: Timestamp,
     ) -> Option<()> {
-        let is_new = slots.map(|slot| slot.is_none());
+        let is_new = slots.map(|slot| slot == NO_SLOT);
         let new = || targets.iter().enumerate().filter(|(index, _)| is_new[*index]);
         if !takes && new().count() > 1 {
             // The room that each leaves to the next is not asked for here.
@@ -215,21 +154,10 @@ impl MemoryStore {
             }
             // A new slot may have moved others.
             for (index, (target, slot)) in targets.iter().zip(slots).enumerate() {
-                *slot = locked.of(index)?.offset_of(target);
+                (*slot, _) = locked.of(index)?.state_of::<WIDEST>(target)?;
             }
         }
         Some(())
-    }
-
-    /// Advances the shard's clock, continues a sweep that is due, and returns the time to decide
-    /// at.
-    #[inline(always)]
-    pub(super) fn observe_clock(&self, shard: &mut Shard, now: Timestamp) -> Timestamp {
-        let now = shard.observe_clock(now);
-        if shard.sweep_is_due(now) {
-            self.continue_sweep(shard, SWEEP_PER_REQUEST, now);
-        }
-        now
     }
 
     /// Adds a slot for a new key.
@@ -255,33 +183,8 @@ impl MemoryStore {
     }
 }
 
-/// The result of [`MemoryStore::take`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Verdicts {
-    pub(crate) now: Timestamp,
-    /// A bit for each budget that has too little.
-    pub(crate) denied: u32,
-    /// Whether only shadow rules have too little.
-    pub(crate) allowed: bool,
-}
-
-/// The result of [`MemoryStore::take_known`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken<const N: usize, const W: usize> {
-    pub(crate) now: Timestamp,
-    /// A bit for each budget that has too little.
-    pub(crate) denied: u32,
-    /// The states after the request.
-    pub(crate) left: [[u64; W]; N],
-}
-
-/// Copies a state. Most have one word or two.
-#[inline(always)]
-fn copy(to: &mut [u64], from: &[u64]) {
-    match (to, from) {
-        ([to], [from]) => *to = *from,
-        ([to, to_next], [from, from_next]) => (*to, *to_next) = (*from, *from_next),
-        (to, from) if to.len() == from.len() => to.copy_from_slice(from),
-        _ => {}
-    }
+/// The bits of the budgets with too little whose rules enforce.
+fn enforcing(targets: &[Target<'_>], denied: u32) -> u32 {
+    let shadows = targets.iter().enumerate().map(|(index, target)| u32::from(target.lookup.shadow) << index);
+    denied & !shadows.fold(0, |shadows, bit| shadows | bit)
 }
