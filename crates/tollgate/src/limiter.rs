@@ -10,13 +10,13 @@ use crate::store::{Op, Store, StoreError, Until};
 use crate::time::AnyClock;
 use crate::{AsRequest, Decision, Error, InlineLimit, Limit, MemoryStore, Request, RuleSet, format_duration};
 
+mod active;
 mod apply;
 mod batch;
 mod builder;
 mod check;
 mod check_all;
 mod failure;
-mod plain;
 mod plan;
 mod prepared;
 mod record;
@@ -25,12 +25,12 @@ mod slot;
 mod snapshot;
 mod wait;
 
+use active::ActiveRules;
 pub use builder::LimiterBuilder;
 pub use check::InMemory;
 pub use check_all::AllOrNothing;
 use failure::Share;
 use plan::Plan;
-use prepared::ActiveRules;
 pub use record::Recorded;
 pub use reservation::{Reservation, Settlement};
 pub use slot::Slot;

@@ -343,7 +343,11 @@ impl Rule {
         attributes.try_for_each(|name| push_value(subject, name, request.get(name).unwrap_or_default()))
     }
 
+    #[inline]
     fn covers(&self, request: &Request<'_>) -> bool {
+        if self.by_client && self.matches.is_empty() && request.only_client().is_some() {
+            return true;
+        }
         let matched = if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) };
         matched && self.key.iter().all(|attribute| request.has(attribute))
     }

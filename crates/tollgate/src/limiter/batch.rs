@@ -1,13 +1,11 @@
 //! Checks of many requests: locate them all, read the clock once, then decide one after the other.
 //! Their cache misses overlap.
 
-use std::cell::OnceCell;
-
 use smallvec::SmallVec;
 
 use super::Shared;
 use super::check::decision;
-use super::plain::PlainRules;
+use super::prepared::{PlainRules, Prepared};
 use crate::algorithm::token_bucket::Word;
 use crate::memory::{Decider, Target};
 use crate::stats::stripe_index;
@@ -26,16 +24,15 @@ impl<S: Store> Shared<S> {
         mut each: impl FnMut(Result<Decision, Error>),
     ) {
         for batch in requests.chunks(BATCH) {
-            let is_plain = |plain: &PlainRules| {
-                let first = batch.first();
-                first.is_some_and(|first| first.with_request(|first| plain.first.covers(&first)))
-            };
-            match self.rules.plain() {
-                // Requests of a batch are usually alike: the first tells whether they are plain.
-                Some(plain @ PlainRules { bucket: Some(bucket), .. }) if is_plain(plain) => {
-                    self.check_batch_of_words(bucket, plain, memory, batch, &mut each);
+            let rules = self.rules.current();
+            match &rules.plain {
+                Some(plain @ PlainRules { bucket: Some(bucket), .. })
+                    // Requests of a batch are usually alike: the first tells whether they are plain.
+                    if batch.first().is_some_and(|first| first.with_request(|first| plain.covers(&first))) =>
+                {
+                    self.check_batch_of_words(bucket, plain, memory, &rules, batch, &mut each);
                 }
-                plain => self.check_batch(plain, memory, batch, &mut each),
+                _ => self.check_batch(memory, &rules, batch, &mut each),
             }
         }
     }
@@ -46,6 +43,7 @@ impl<S: Store> Shared<S> {
         bucket: &Word,
         plain: &PlainRules,
         memory: &MemoryStore,
+        rules: &Prepared,
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
@@ -59,8 +57,8 @@ impl<S: Store> Shared<S> {
             let taken = targets.as_ref().and_then(|targets| memory.take::<1, 1>(targets, decider, now));
             let (Some(targets), Some(taken)) = (targets, taken) else {
                 each(request.with_request(|request| match targets {
-                    Some(targets) => self.take_any(memory, targets, &request, now),
-                    None => self.check_any(memory, Some(plain), &request),
+                    Some(targets) => self.take_any(memory, rules, targets, &request, now),
+                    None => self.check_any(memory, rules, &request),
                 }));
                 continue;
             };
@@ -79,23 +77,22 @@ impl<S: Store> Shared<S> {
     /// Checks a batch under any rules.
     fn check_batch<R: AsRequest>(
         &self,
-        plain: Option<&PlainRules>,
         memory: &MemoryStore,
+        rules: &Prepared,
         batch: &[R],
         each: &mut impl FnMut(Result<Decision, Error>),
     ) {
-        let loaded = OnceCell::new();
         let mut targets: SmallVec<[Target<'_>; BATCH]> = SmallVec::new();
         let mut ends: SmallVec<[usize; BATCH]> = SmallVec::new();
         for request in batch {
-            request.with_request(|request| self.locate(memory, plain, &loaded, &request, &mut targets));
+            request.with_request(|request| rules.locate(memory, &request, &mut targets));
             ends.push(targets.len());
         }
         let (now, mut start) = (self.clock.now(), 0);
         for (request, end) in batch.iter().zip(ends) {
             let of_request = targets.get(start..end).unwrap_or_default();
             start = end;
-            each(request.with_request(|request| self.take_any(memory, of_request, &request, now)));
+            each(request.with_request(|request| self.take_any(memory, rules, of_request, &request, now)));
         }
     }
 }

@@ -1,28 +1,45 @@
-//! The active rules, prepared for requests. Reading them writes nothing that another thread reads.
-//!
-//! Rules change rarely and are read by every request. Each thread caches the rules it used last,
-//! and one load of a version number tells whether they are still active. The shared pointer is
-//! read, under a lock, only after a change or when a thread switches between limiters.
+//! Rules prepared for requests: each budget with its lookup in a memory store.
 
-use std::cell::Cell;
-use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::plain::{PlainInline, PlainRule, PlainRules};
-use super::snapshot::{RulesSnapshot, entered};
+use smallvec::{Array, SmallVec};
+
+use crate::algorithm::token_bucket::Word;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
-use crate::memory::Lookup;
+use crate::key::checked_value;
+use crate::limit::Kind;
+use crate::memory::{Lookup, Subject, Target};
+use crate::request::{CLIENT, Client};
 use crate::rule::{Covered, Tag};
 use crate::stats::Tally;
 use crate::{Budget, Limit, MemoryStore, Request, Rule, RuleName, RuleSet};
 
-/// The active rules with their precomputed lookups.
+/// Rules with their precomputed lookups.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) rules: RuleSet,
     prepared_rules: Vec<PreparedRule>,
+    /// The rules, if every one applies to every client's requests alike: no search is needed.
+    pub(super) plain: Option<PlainRules>,
+}
+
+/// Rules that apply to every client's requests alike.
+#[derive(Debug)]
+pub(super) struct PlainRules {
+    /// The limit, if there is one rule with one limit, a token bucket with a one-word state.
+    pub(super) bucket: Option<Word>,
+    /// Words of the state of each rule's budget; 0 if they differ.
+    pub(super) width: usize,
+    pub(super) first: PlainRule,
+    pub(super) others: Box<[PlainRule]>,
+}
+
+#[derive(Debug)]
+pub(super) struct PlainRule {
+    /// Whether the rule counts by client; otherwise its budget is global.
+    by_client: bool,
+    pub(super) lookup: Lookup,
 }
 
 /// A rule with its decision counts and its budgets: the rule's first, then its overrides' in order.
@@ -50,7 +67,7 @@ impl PreparedBudget {
 
 impl Prepared {
     /// Prepares rules. A rule that keeps its name keeps its counts.
-    fn new(rules: RuleSet, memory: Option<&MemoryStore>, before: Option<&Self>) -> Self {
+    pub(super) fn new(rules: RuleSet, memory: Option<&MemoryStore>, before: Option<&Self>) -> Self {
         let prepare = |rule: &Rule| {
             if let Some(memory) = memory {
                 memory.bound(rule.name(), rule.key_bound());
@@ -72,35 +89,61 @@ impl Prepared {
             });
             PreparedRule { tally, budgets, inline }
         };
-        let prepared_rules = rules.rules().iter().map(prepare).collect();
-        Self { rules, prepared_rules }
+        let prepared_rules: Vec<_> = rules.rules().iter().map(prepare).collect();
+        let plain = PlainRules::new(&rules, &prepared_rules);
+        Self { rules, prepared_rules, plain }
     }
 
-    fn plain(&self) -> Option<PlainRules> {
-        let (rules, mut words) = (self.rules.plain().filter(|rules| rules.len() <= TAGS_MAX)?, 0_usize);
-        let mut plain = rules.iter().zip(&self.prepared_rules).map(|(rule, prepared)| {
-            let lookup = prepared.budgets.first()?.lookup.clone()?;
-            words = words.saturating_add(lookup.words());
-            let packs = lookup.width() > 0 && words <= WORDS_MAX;
-            packs.then(|| PlainRule { by_client: rule.is_by_client(), lookup })
-        });
-        let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
-        let bucket = first.lookup.bucket().filter(|_| others.is_empty());
-        let width = first.lookup.width();
-        let width = if others.iter().all(|rule| rule.lookup.width() == width) { width } else { 0 };
-        Some(PlainRules { bucket, width, first, others, inline: self.plain_inline() })
+    /// Whether both have the same rules and the same decision counts.
+    pub(super) fn same(&self, other: &Self) -> bool {
+        let mut tallies = self.prepared_rules.iter().zip(&other.prepared_rules);
+        self.rules == other.rules && tallies.all(|(one, other)| Arc::ptr_eq(&one.tally, &other.tally))
     }
 
-    /// The inline rules that count by client.
-    fn plain_inline(&self) -> Box<[PlainInline]> {
-        let inline = self.rules.rules().iter().zip(&self.prepared_rules).filter_map(|(rule, prepared)| {
-            let lookup = |budget: &PreparedBudget| budget.lookup.clone();
-            let buckets = prepared.budgets.first().and_then(lookup)?;
-            let windows = prepared.inline.as_ref().and_then(|(windows, _)| lookup(windows))?;
-            let is_plain = self.rules.is_unconditional(rule) && rule.is_by_client();
-            is_plain.then(|| PlainInline { name: rule.name(), lookups: [buckets, windows] })
-        });
-        inline.collect()
+    /// Appends the budgets that a request draws on; none if the request needs the general path: too
+    /// many rules cover it for one decision, one of them records denied costs or has a cost of its
+    /// own, a state does not pack, or the request is invalid.
+    pub(super) fn locate<'a, A: Array<Item = Target<'a>>>(
+        &'a self,
+        memory: &'a MemoryStore,
+        request: &Request<'_>,
+        targets: &mut SmallVec<A>,
+    ) {
+        let (before, inline, mut words) = (targets.len(), request.inline_limit(), 0_usize);
+        let mut locate = || {
+            let cost =
+                request.valid_cost().filter(|_| !request.is_own() && request.rule_costs().is_empty())?;
+            for covered in self.rules.covered(request) {
+                let ((rule, lookup), mut values) = (self.lookup(covered, inline)?, SmallVec::new());
+                let subject = match request.only_client() {
+                    Some(client) if rule.is_by_client() && is_valid(&client) => Subject::Client(client),
+                    _ => Subject::Values({
+                        rule.encode_key(request, &mut values).ok()?;
+                        &values
+                    }),
+                };
+                targets.push(memory.target(lookup, subject, inline, cost));
+                words = words.saturating_add(lookup.words());
+                let fits = targets.len().wrapping_sub(before) <= TAGS_MAX && words <= WORDS_MAX;
+                fits.then_some(())?;
+            }
+            Some(())
+        };
+        if locate().is_none() {
+            targets.truncate(before);
+        }
+    }
+
+    /// The rule that covers a request, and the lookup of the budget that the request draws on, if
+    /// the fast path can decide on it.
+    #[inline(always)]
+    fn lookup(&self, covered: Covered, inline: Option<&Limit>) -> Option<(&Rule, &Lookup)> {
+        let (rule, budget) = self.get(covered, inline)?;
+        let is_inline = rule.is_inline();
+        let needs_reports = is_inline && rule.needs_reports();
+        let is_slow = rule.records_denied() || needs_reports || is_inline != inline.is_some();
+        let lookup = budget.lookup.as_ref().filter(|lookup| !is_slow && lookup.width() > 0)?;
+        Some((rule, lookup))
     }
 
     /// The rule that covers a request, and the budget that the request draws on.
@@ -108,7 +151,7 @@ impl Prepared {
     pub(super) fn get(&self, covered: Covered, inline: Option<&Limit>) -> Option<(&Rule, &PreparedBudget)> {
         let (rule, prepared) =
             (self.rules.rules().get(covered.rule)?, self.prepared_rules.get(covered.rule)?);
-        let counts = |limit: &Limit| matches!(limit.0, crate::limit::Kind::InlineWindow(_));
+        let counts = |limit: &Limit| matches!(limit.0, Kind::InlineWindow(_));
         let budget = match &prepared.inline {
             Some((count, _)) if inline.is_some_and(counts) => count,
             Some((_, slots)) if inline.is_some_and(Limit::is_concurrent) => slots,
@@ -148,153 +191,68 @@ impl Prepared {
     }
 }
 
-/// The active rules of a limiter.
-#[derive(Debug)]
-pub(super) struct ActiveRules {
-    /// The index in `all_plain` of the active ones; [`PLAIN_MAX`] if the active rules are not
-    /// plain.
-    plain: AtomicUsize,
-    /// All plain rules so far. They are kept for the limiter's life, so that a reference needs no
-    /// count.
-    all_plain: Box<[OnceLock<PlainRules>; PLAIN_MAX]>,
-    prepared: Mutex<Arc<Prepared>>,
-    /// Unique to every limiter in the process.
-    id: u64,
-    /// Unique to every rule set of every limiter in the process.
-    version: AtomicU64,
-}
-
-/// The most sets of plain rules, with their inline rules, that a limiter keeps. Those beyond that
-/// are searched like others.
-const PLAIN_MAX: usize = 64;
-
-/// The version of a snapshot's rules, which no active rules have.
-const SNAPSHOT: u64 = u64::MAX;
-
-/// The rules a thread used last.
-pub(super) struct CachedRules {
-    prepared: Arc<Prepared>,
-    version: u64,
-}
-
-thread_local!(static CACHED: Cell<Option<CachedRules>> = const { Cell::new(None) });
-
-/// Replaces the rules that this thread has cached, and returns them.
-pub(super) fn swap_cached(rules: Option<CachedRules>) -> Option<CachedRules> {
-    CACHED.try_with(|cached| cached.replace(rules)).unwrap_or_default()
-}
-
-impl ActiveRules {
-    pub(super) fn new(rules: RuleSet, memory: Option<&MemoryStore>) -> Self {
-        let prepared = Arc::new(Prepared::new(rules, memory, None));
-        let active = Self {
-            plain: AtomicUsize::new(PLAIN_MAX),
-            all_plain: Box::new([const { OnceLock::new() }; PLAIN_MAX]),
-            prepared: Mutex::new(Arc::clone(&prepared)),
-            id: next_version(),
-            version: AtomicU64::new(next_version()),
-        };
-        active.activate_plain(&prepared);
-        active
-    }
-
-    /// The rules of the entered snapshot or, without one, the active rules, if they are plain. A
-    /// snapshot of older rules counts as not plain.
-    pub(super) fn plain_in_snapshot(&self) -> Option<&PlainRules> {
-        // The version is read last: a change sets it first.
-        let plain = self.plain();
-        let is_older = |snapshot: &RulesSnapshot| snapshot.version != self.version.load(Ordering::Acquire);
-        plain.filter(|_| !entered(self.id, is_older).unwrap_or(false))
-    }
-
-    /// The active rules, if they are plain.
-    #[inline(always)]
-    pub(super) fn plain(&self) -> Option<&PlainRules> {
-        self.all_plain.get(self.plain.load(Ordering::Acquire))?.get()
-    }
-
-    /// The active rules.
-    pub(super) fn load(&self) -> RulesGuard {
-        let version = self.version.load(Ordering::Acquire);
-        // The cache is taken out during use: a nested call reads the shared pointer.
-        let cached = swap_cached(None);
-        RulesGuard(cached.filter(|cached| cached.version == version).or_else(|| Some(self.read(version))))
-    }
-
-    /// Replaces the rules.
-    pub(super) fn replace(&self, rules: RuleSet, memory: Option<&MemoryStore>) {
-        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        *prepared = Arc::new(Prepared::new(rules, memory, Some(&prepared)));
-        // Stored after the pointer: a thread that sees the new version sees the new rules.
-        self.version.store(next_version(), Ordering::Release);
-        self.activate_plain(&prepared);
-    }
-
-    fn activate_plain(&self, prepared: &Prepared) {
-        let index = prepared.plain().and_then(|plain| {
-            let same = |known: &OnceLock<PlainRules>| known.get().is_none_or(|known| known.same(&plain));
-            let index = self.all_plain.iter().position(same)?;
-            self.all_plain.get(index)?.get_or_init(|| plain);
-            Some(index)
+impl PlainRules {
+    fn new(rules: &RuleSet, prepared_rules: &[PreparedRule]) -> Option<Self> {
+        let (rules, mut words) = (rules.plain().filter(|rules| rules.len() <= TAGS_MAX)?, 0_usize);
+        let mut plain = rules.iter().zip(prepared_rules).map(|(rule, prepared)| {
+            let lookup = prepared.budgets.first()?.lookup.clone()?;
+            words = words.saturating_add(lookup.words());
+            let packs = lookup.width() > 0 && words <= WORDS_MAX;
+            packs.then(|| PlainRule { by_client: rule.is_by_client(), lookup })
         });
-        self.plain.store(index.unwrap_or(PLAIN_MAX), Ordering::Release);
+        let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
+        let bucket = first.lookup.bucket().filter(|_| others.is_empty());
+        let width = first.lookup.width();
+        let width = if others.iter().all(|rule| rule.lookup.width() == width) { width } else { 0 };
+        Some(Self { bucket, width, first, others })
     }
 
-    /// A snapshot of the active rules.
-    pub(super) fn snapshot(&self) -> RulesSnapshot {
-        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        let version = self.version.load(Ordering::Acquire);
-        RulesSnapshot { limiter: self.id, version, prepared: Arc::clone(&prepared) }
+    /// Whether the first budget of a request can be located: see [`locate`](Self::locate).
+    pub(super) fn covers(&self, request: &Request<'_>) -> bool {
+        let has_client = || request.only_client().is_some_and(|client| is_valid(&client));
+        request.valid_cost().is_some() && request.is_unscoped() && (!self.first.by_client || has_client())
     }
 
-    #[cold]
-    fn read(&self, version: u64) -> CachedRules {
-        match entered(self.id, |snapshot| Arc::clone(&snapshot.prepared)) {
-            Some(prepared) => CachedRules { version: SNAPSHOT, prepared },
-            None => CachedRules { version, prepared: self.snapshot().prepared },
+    /// Locates the budgets of a request under these `N` rules, whose states have `width` words.
+    /// `None` if the request has to be searched for.
+    #[inline(always)]
+    pub(super) fn locate<'a, const N: usize>(
+        &'a self,
+        memory: &'a MemoryStore,
+        width: usize,
+        request: &Request<'_>,
+    ) -> Option<[Target<'a>; N]> {
+        let cost = request.valid_cost().filter(|_| request.is_unscoped())?;
+        let mut targets = [self.first.locate(memory, width, cost, request)?; N];
+        for (target, rule) in targets.iter_mut().skip(1).zip(&self.others) {
+            *target = rule.locate(memory, width, cost, request)?;
         }
+        Some(targets)
     }
 }
 
-/// The active rules, borrowed by a thread. Dropped, they are cached for the thread's next request.
-pub(super) struct RulesGuard(Option<CachedRules>);
-
-impl Drop for RulesGuard {
-    fn drop(&mut self) {
-        drop(swap_cached(self.0.take()));
+impl PlainRule {
+    /// Locates the budget of a request.
+    #[inline(always)]
+    fn locate<'a>(
+        &'a self,
+        memory: &'a MemoryStore,
+        width: usize,
+        cost: u64,
+        request: &Request<'_>,
+    ) -> Option<Target<'a>> {
+        if !self.by_client {
+            return Some(memory.target_packed(&self.lookup, None, width, cost));
+        }
+        let client = request.only_client().filter(is_valid)?;
+        Some(memory.target_packed(&self.lookup, Some(client), width, cost))
     }
 }
 
-impl Deref for RulesGuard {
-    type Target = Prepared;
-
-    #[expect(clippy::expect_used, reason = "`load` sets it, and only `drop` takes it")]
-    fn deref(&self) -> &Prepared {
-        &self.0.as_ref().expect("set until the guard is dropped").prepared
-    }
-}
-
-fn next_version() -> u64 {
-    static VERSIONS: AtomicU64 = AtomicU64::new(0);
-    VERSIONS.fetch_add(1, Ordering::Relaxed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Error, Limiter};
-
-    #[test]
-    fn d1_a_thread_caches_the_rules_it_used_however_the_request_ended() {
-        let limiter = Limiter::new(Limit::sliding_log(10, crate::MINUTE));
-        let active = &limiter.shared.rules;
-        let holders = || Arc::strong_count(&active.prepared.lock().unwrap());
-        assert_eq!(holders(), 1, "nobody asked yet");
-        assert!(limiter.check("alice").unwrap().allowed());
-        assert_eq!(holders(), 2, "the limiter and this thread");
-        assert!(matches!(limiter.check(""), Err(Error::InvalidKey { .. })));
-        assert!(crate::block_on(limiter.check_async("alice")).unwrap().allowed());
-        assert!(crate::block_on(limiter.check_all(&["alice", "bob"])).unwrap().whole().allowed());
-        assert_eq!(holders(), 2);
+#[inline]
+fn is_valid(client: &Client<'_>) -> bool {
+    match client {
+        Client::Named(name) => checked_value(CLIENT, name).is_ok(),
+        Client::Numbered(_) => true,
     }
 }

@@ -9,7 +9,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use super::Limiter;
-use super::prepared::{CachedRules, Prepared, swap_cached};
+use super::active::{CachedRules, swap_cached};
+use super::prepared::Prepared;
 use crate::store::Store;
 
 thread_local!(static ENTERED: RefCell<Vec<RulesSnapshot>> = const { RefCell::new(Vec::new()) });

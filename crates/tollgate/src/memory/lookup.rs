@@ -90,7 +90,7 @@ impl MemoryStore {
         Lookup { tag, number, prefix, steps, width, unit_cost, shadow, warn_at, key_count, tally, global }
     }
 
-    /// Locates a budget's state and prefetches it. `None` if it does not pack.
+    /// Locates a budget's packed state and prefetches it.
     #[inline(always)]
     pub(crate) fn target<'a>(
         &'a self,
@@ -98,10 +98,7 @@ impl MemoryStore {
         subject: Subject<'_>,
         inline: Option<&Limit>,
         cost: u64,
-    ) -> Option<Target<'a>> {
-        if lookup.width == 0 {
-            return None;
-        }
+    ) -> Target<'a> {
         let mut prefix = &lookup.prefix;
         let with_period;
         if let Some(Limit(Kind::InlineWindow(window))) = inline {
@@ -113,7 +110,7 @@ impl MemoryStore {
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
             Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
         };
-        Some(self.aim(lookup, slot, lookup.width, cost, true))
+        self.aim(lookup, slot, lookup.width, cost, true)
     }
 
     /// Locates the packed state of a client, of `width` words, and prefetches it; without a client,

@@ -115,7 +115,7 @@ fn escaped(part: &str) -> String {
 
 /// The overrides of a rule, in order. Those for one exact value, possibly one per customer, are
 /// found by hash.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Overrides {
     pub(super) all: Vec<(Override, Budget)>,
     exact: HashMap<String, HashMap<String, usize>>,
@@ -140,10 +140,12 @@ impl Overrides {
     }
 
     /// The index of the first override that matches a request.
+    #[inline]
     pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
-        if self.all.is_empty() {
-            return None;
-        }
+        if self.all.is_empty() { None } else { self.search(request) }
+    }
+
+    fn search(&self, request: &Request<'_>) -> Option<usize> {
         let exact =
             self.exact.iter().filter_map(|(attribute, values)| values.get(request.get(attribute)?)).min();
         let before = exact.map_or(usize::MAX, |index| *index);

@@ -8,7 +8,7 @@ use crate::key::Budget;
 use crate::{Error, Limit, Request};
 
 /// A set of rules. All rules that cover a request have to admit it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleSet {
     /// The rules, those on demand last.
     pub(super) rules: Vec<Rule>,
@@ -166,29 +166,40 @@ impl RuleSet {
         !is_special && rule.matches.is_empty() && !has_overrides
     }
 
+    /// The rules that cover a request, with their overrides.
+    #[inline(always)]
+    fn covering<'a>(
+        &'a self,
+        request: &'a Request<'_>,
+    ) -> impl Iterator<Item = (usize, &'a Rule, &'a Overrides)> {
+        let candidates = match request.only_rule() {
+            Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
+            None => 0..self.automatic,
+        };
+        let candidates =
+            candidates.filter_map(|index| Some((index, self.rules.get(index)?, self.overrides.get(index)?)));
+        candidates.filter(|(_, rule, _)| rule.covers(request))
+    }
+
+    /// The rules that cover a request which is not about a client's own budgets, and the limits
+    /// that apply.
+    #[inline(always)]
+    pub(crate) fn covered<'a>(&'a self, request: &'a Request<'_>) -> impl Iterator<Item = Covered> {
+        self.covering(request)
+            .map(|(rule, _, overrides)| Covered { rule, replacement: overrides.find(request) })
+    }
+
     /// Calls `found` with each rule that covers a request and the limits that apply, up to the
     /// first error.
-    #[inline(always)]
     pub(crate) fn cover<E>(
         &self,
         request: &Request<'_>,
         mut found: impl FnMut(Covered) -> Result<(), E>,
     ) -> Result<(), E> {
-        let candidates = match request.only_rule() {
-            Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
-            None => 0..self.automatic,
-        };
-        for index in candidates {
-            let (Some(rule), Some(overrides)) = (self.rules.get(index), self.overrides.get(index)) else {
-                continue;
-            };
-            if !rule.covers(request) {
-                continue;
-            }
-            if !request.is_own() {
-                found(Covered { rule: index, replacement: overrides.find(request) })?;
-                continue;
-            }
+        if !request.is_own() {
+            return self.covered(request).try_for_each(found);
+        }
+        for (index, rule, overrides) in self.covering(request) {
             // All budgets of the client. The rule's budget has the limits of one override at most.
             let all = overrides.all_of(request, &rule.key);
             let replaces =
