@@ -49,7 +49,7 @@ impl<S: Store> Shared<S> {
     ) {
         let mut located = [None; BATCH];
         for (request, targets) in batch.iter().zip(&mut located) {
-            *targets = request.with_request(|request| plain.locate::<1>(memory, 1, &request));
+            *targets = request.with_request(|request| plain.locate::<1, 1>(memory, &request));
         }
         let (now, mut decided) = (self.clock.now(), [0_u64; 2]);
         for (request, targets) in batch.iter().zip(&located) {

@@ -121,7 +121,7 @@ impl<S: Store> Shared<S> {
         decider: Decider<'_>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
-        let Some(targets) = request.with_request(|request| plain.locate::<N>(memory, W, &request)) else {
+        let Some(targets) = request.with_request(|request| plain.locate::<N, W>(memory, &request)) else {
             return request.with_request(|request| self.check_any(memory, rules, &request));
         };
         // The clock is read while the states are being fetched.

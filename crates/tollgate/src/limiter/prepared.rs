@@ -9,7 +9,7 @@ use crate::algorithm::token_bucket::Word;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
 use crate::key::checked_value;
 use crate::limit::Kind;
-use crate::memory::{Lookup, Subject, Target};
+use crate::memory::{Lookup, Subject, Target, WIDEST};
 use crate::request::{CLIENT, Client};
 use crate::rule::{Covered, Tag};
 use crate::stats::Tally;
@@ -116,13 +116,14 @@ impl Prepared {
             for covered in self.rules.covered(request) {
                 let ((rule, lookup), mut values) = (self.lookup(covered, inline)?, SmallVec::new());
                 let subject = match request.only_client() {
+                    _ if rule.key_attributes().is_empty() => Subject::Global,
                     Some(client) if rule.is_by_client() && is_valid(&client) => Subject::Client(client),
                     _ => Subject::Values({
                         rule.encode_key(request, &mut values).ok()?;
                         &values
                     }),
                 };
-                targets.push(memory.target(lookup, subject, inline, cost));
+                targets.push(memory.target::<WIDEST>(lookup, subject, inline, cost));
                 words = words.saturating_add(lookup.words());
                 let fits = targets.len().wrapping_sub(before) <= TAGS_MAX && words <= WORDS_MAX;
                 fits.then_some(())?;
@@ -213,39 +214,36 @@ impl PlainRules {
         request.valid_cost().is_some() && request.is_unscoped() && (!self.first.by_client || has_client())
     }
 
-    /// Locates the budgets of a request under these `N` rules, whose states have `width` words.
-    /// `None` if the request has to be searched for.
+    /// Locates the budgets of a request under these `N` rules, whose states have `W` words. `None`
+    /// if the request has to be searched for.
     #[inline(always)]
-    pub(super) fn locate<'a, const N: usize>(
+    pub(super) fn locate<'a, const N: usize, const W: usize>(
         &'a self,
         memory: &'a MemoryStore,
-        width: usize,
         request: &Request<'_>,
     ) -> Option<[Target<'a>; N]> {
         let cost = request.valid_cost().filter(|_| request.is_unscoped())?;
-        let mut targets = [self.first.locate(memory, width, cost, request)?; N];
+        let mut targets = [self.first.locate::<W>(memory, request, cost)?; N];
         for (target, rule) in targets.iter_mut().skip(1).zip(&self.others) {
-            *target = rule.locate(memory, width, cost, request)?;
+            *target = rule.locate::<W>(memory, request, cost)?;
         }
         Some(targets)
     }
 }
 
 impl PlainRule {
-    /// Locates the budget of a request.
     #[inline(always)]
-    fn locate<'a>(
+    fn locate<'a, const W: usize>(
         &'a self,
         memory: &'a MemoryStore,
-        width: usize,
-        cost: u64,
         request: &Request<'_>,
+        cost: u64,
     ) -> Option<Target<'a>> {
         if !self.by_client {
-            return Some(memory.target_packed(&self.lookup, None, width, cost));
+            return Some(memory.target::<W>(&self.lookup, Subject::Global, None, cost));
         }
         let client = request.only_client().filter(is_valid)?;
-        Some(memory.target_packed(&self.lookup, Some(client), width, cost))
+        Some(memory.target::<W>(&self.lookup, Subject::Client(client), None, cost))
     }
 }
 

@@ -72,8 +72,10 @@ pub(crate) enum Decider<'a> {
 /// The subject of a budget.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subject<'a> {
+    /// All requests.
+    Global,
     Client(Client<'a>),
-    /// Encoded attribute values; empty for a global budget.
+    /// Encoded attribute values.
     Values(&'a [u8]),
 }
 
@@ -90,9 +92,10 @@ impl MemoryStore {
         Lookup { tag, number, prefix, steps, width, unit_cost, shadow, warn_at, key_count, tally, global }
     }
 
-    /// Locates a budget's packed state and prefetches it.
+    /// Locates a budget's packed state, of `W` words, and prefetches it. `inline` is the limit that
+    /// came with the request.
     #[inline(always)]
-    pub(crate) fn target<'a>(
+    pub(crate) fn target<'a, const W: usize>(
         &'a self,
         lookup: &'a Lookup,
         subject: Subject<'_>,
@@ -105,50 +108,19 @@ impl MemoryStore {
             with_period = self.secrets.with_period(prefix, window.period);
             prefix = &with_period;
         }
-        let slot = match subject {
-            Subject::Values([]) => lookup.global,
+        let Slot { id, home, shard: index } = match subject {
+            Subject::Global => lookup.global,
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
             Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
         };
-        self.aim(lookup, slot, lookup.width, cost, true)
-    }
-
-    /// Locates the packed state of a client, of `width` words, and prefetches it; without a client,
-    /// that of the global budget. Every request draws on the latter, so it is cached anyway.
-    #[inline(always)]
-    pub(crate) fn target_packed<'a>(
-        &'a self,
-        lookup: &'a Lookup,
-        client: Option<Client<'_>>,
-        width: usize,
-        cost: u64,
-    ) -> Target<'a> {
-        match client {
-            Some(client) => {
-                let slot = self.slot(self.secrets.identify_client(&lookup.prefix, client));
-                self.aim(lookup, slot, width, cost, true)
-            }
-            None => self.aim(lookup, lookup.global, width, cost, false),
-        }
-    }
-
-    /// The state in a slot; `prefetches` it and its shard's lock.
-    #[inline(always)]
-    fn aim<'a>(
-        &'a self,
-        lookup: &'a Lookup,
-        slot: Slot,
-        width: usize,
-        cost: u64,
-        prefetches: bool,
-    ) -> Target<'a> {
-        let shard = &self.shards[slot.shard];
-        if prefetches {
+        let shard = &self.shards[index];
+        let target = Target { lookup, shard, id, home, cost, charge: cost.saturating_mul(lookup.unit_cost) };
+        // Every request draws on a global budget, so its state is cached anyway.
+        if !matches!(subject, Subject::Global) {
             prefetch(std::ptr::from_ref(shard).addr());
-            self.views.prefetch(width, slot.shard, slot.home);
+            self.views.prefetch(target.width::<W>(), index, home);
         }
-        let (Slot { id, home, .. }, charge) = (slot, cost.saturating_mul(lookup.unit_cost));
-        Target { lookup, shard, id, home, cost, charge }
+        target
     }
 
     #[inline]
