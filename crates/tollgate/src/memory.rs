@@ -25,7 +25,6 @@ mod changes;
 #[cfg(feature = "dump")]
 mod dump;
 mod hash;
-mod id;
 mod legacy;
 mod locked;
 mod lookup;

@@ -152,7 +152,7 @@ impl MemoryStore {
 
     fn is_unknown(&self, group: &Group<'_>) -> bool {
         let shard = self.shards[group.slot.shard].0.lock();
-        shard.find(group.slot.id, group.tag.words()) == Location::Absent
+        shard.find(group.slot.id, group.tag.words()).is_none()
     }
 
     /// The budgets of a request, in the order of its charges.
@@ -178,11 +178,10 @@ impl MemoryStore {
         let mut locked = LockedList::lock(self, groups.iter().map(|group| group.slot.shard));
         let (reading, now) = (now, locked.observe_clocks(self, now));
         let mut reserved = ReservedRoom { store: self, rules: SmallVec::new() };
-        let mut found: SmallVec<[(Location, bool); 4]> = SmallVec::new();
+        let mut found: SmallVec<[(Option<Location>, bool); 4]> = SmallVec::new();
         for group in groups {
             let location = find(&mut locked, group);
-            let is_new = location == Location::Absent;
-            found.push((location, is_new && !self.has_room(group, op, now, full, &mut reserved)));
+            found.push((location, location.is_none() && !self.has_room(group, op, now, full, &mut reserved)));
         }
         if full == WhenFull::Abort && found.iter().any(|(_, lacks_room)| *lacks_room) {
             return None;
@@ -260,11 +259,10 @@ impl MemoryStore {
         reserved: &mut ReservedRoom<'_>,
     ) {
         let Draft { group, found, mut unpacked, .. } = draft;
-        let is_new = found == Location::Absent;
         unpacked.tag = group.tag;
         drop_surplus_cells(&mut unpacked.cells, group.tag.limits.len(), op, now);
         // Storing another key of the same shard may have moved this one.
-        let found = if let Location::Packed { .. } = found { find(locked, group) } else { found };
+        let (is_new, found) = (found.is_none(), found.and_then(|_| find(locked, group)));
         let kept = locked.shard(group.slot.shard).store(found, group.slot.id, unpacked, now);
         match (is_new, kept) {
             (true, true) => reserved.keep(&group.key_count),
@@ -337,8 +335,8 @@ fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
 
 /// The cells of a budget, at least one per limit. A request may charge only some of them: slots are
 /// released apart from the rates beside them.
-fn load(locked: &mut LockedList<'_>, group: &Group<'_>, found: Location) -> Unpacked {
-    let loaded = locked.shard(group.slot.shard).load(found, group.slot.id, group.inline);
+fn load(locked: &mut LockedList<'_>, group: &Group<'_>, found: Option<Location>) -> Unpacked {
+    let loaded = found.and_then(|found| locked.shard(group.slot.shard).load(found, group.inline));
     let mut unpacked = loaded.unwrap_or(Unpacked { tag: group.tag, cells: Cells::new() });
     let charged = |index: usize| group.charges.iter().find(|charge| usize::from(charge.key.index()) == index);
     for (index, limit) in group.tag.limits.iter().enumerate().skip(unpacked.cells.len()) {
@@ -347,6 +345,6 @@ fn load(locked: &mut LockedList<'_>, group: &Group<'_>, found: Location) -> Unpa
     unpacked
 }
 
-fn find(locked: &mut LockedList<'_>, group: &Group<'_>) -> Location {
+fn find(locked: &mut LockedList<'_>, group: &Group<'_>) -> Option<Location> {
     locked.shard(group.slot.shard).find(group.slot.id, group.tag.words())
 }

@@ -14,8 +14,10 @@
     reason = "indexes and counts within one allocation, far below the width of their integers"
 )]
 
+use std::collections::BTreeSet;
+
 use super::ALL_SHARDS;
-use super::id::{Id, IdSet};
+use super::hash::Id;
 use super::shard::{Shard, Views};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +27,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Changes {
     /// One bit per page.
     pages: u128,
-    unpacked: IdSet,
+    unpacked: BTreeSet<Id>,
 }
 
 impl Shard {
@@ -35,7 +37,7 @@ impl Shard {
     }
 
     /// Takes the changed pages and the changed unpacked keys, and leaves none.
-    pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, IdSet) {
+    pub(super) fn take_changes(&mut self) -> (impl Iterator<Item = u32> + use<>, BTreeSet<Id>) {
         let Changes { pages, unpacked } = self.changes.as_deref_mut().map(std::mem::take).unwrap_or_default();
         ((0..u128::BITS).filter(move |page| pages >> page & 1 == 1), unpacked)
     }
@@ -63,7 +65,7 @@ impl Shard {
             changes.raise_flag(&self.views, self.index);
             changes.pages = u128::MAX;
             // Removed keys are marked already.
-            changes.unpacked.extend(self.unpacked.keys());
+            changes.unpacked.extend(self.unpacked.iter().map(|(id, _)| *id));
         }
     }
 }

@@ -18,7 +18,7 @@ use std::io::{self, BufRead, Write};
 
 use serde_json::{Value, json};
 
-use super::id::Id;
+use super::hash::Id;
 use super::legacy::cell_of_v1;
 use super::lookup::shard_of;
 use super::pages::{tag_of, written_limits};

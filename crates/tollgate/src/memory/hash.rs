@@ -20,7 +20,6 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use super::id::Id;
 use crate::key::{Budget, Key, MAX_VALUE_BYTES};
 use crate::request::Client;
 use crate::rule::MAX_KEY_ATTRIBUTES;
@@ -35,6 +34,13 @@ const NUMBER_MARKER: u64 = u64::MAX;
 /// The subject of a pool, the budget that new keys share when the store is full. No encoded subject
 /// is equal to it.
 pub(super) const POOLED: &[u8] = &[0xff, 0xff];
+
+/// The identity of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Id {
+    pub(super) high: u64,
+    pub(super) low: u32,
+}
 
 /// The multipliers of one word, one for each sum.
 type Secret = [u128; 2];

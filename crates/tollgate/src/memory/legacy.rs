@@ -5,10 +5,10 @@
 //! that draws on its budget. When the last key is migrated or forgotten, migration ends.
 
 use super::MemoryStore;
-use super::id::Id;
+use super::hash::Id;
 use super::lookup::shard_of;
 use super::pages::{ID, bytes, id_of, text};
-use super::shard::{Cells, Location, Unpacked};
+use super::shard::{Cells, Unpacked};
 use crate::cell::Cell;
 use crate::key::Budget;
 use crate::rule::Tag;
@@ -107,20 +107,20 @@ impl MemoryStore {
             Some(high) => (&mut **high, Some(&mut *low)),
             None => (&mut *low, None),
         };
-        let found = old.find(id, charge.tag.words());
-        if old.tag(found, id).is_none_or(|tag| !tag.rule.is_empty()) {
+        let Some(found) = old.find(id, charge.tag.words()) else { return };
+        if old.tag(found).is_none_or(|tag| !tag.rule.is_empty()) {
             return;
         }
-        let Some(unpacked) = old.load(found, id, None) else { return };
-        old.forget(found, id);
+        let Some(unpacked) = old.load(found, None) else { return };
+        old.forget(found);
         let now = old.latest;
         let new = new.unwrap_or(old);
         self.room.release(&unnamed);
-        if new.find(to.id, charge.tag.words()) == Location::Absent {
+        if new.find(to.id, charge.tag.words()).is_none() {
             let Some(cells) = migrated(unpacked.cells, charge) else { return };
             let limits = Limits::from(cells.iter().map(Cell::limit).collect::<Vec<_>>());
             let tag = if charge.tag.is_inline() { charge.tag } else { charge.tag.under(limits) };
-            if new.store(Location::Absent, to.id, Unpacked { tag, cells }, now) {
+            if new.store(None, to.id, Unpacked { tag, cells }, now) {
                 self.room.take_unbounded(&self.room.of(charge.key.rule()));
             }
         }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::hash::{POOLED, Prefix};
-use super::id::Id;
+use super::hash::{Id, POOLED, Prefix};
 use super::room::KeyCount;
 use super::table::{WIDEST, prefetch};
 use super::{GLOBALS, MemoryStore, Padded, SHARDS};

@@ -21,10 +21,10 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::changes::page_of;
-use super::id::Id;
+use super::hash::Id;
 use super::legacy::is_v1;
 use super::lookup::shard_of;
-use super::shard::{Cells, Location, Shard, Unpacked, pack};
+use super::shard::{Cells, Shard, UNPACKED, Unpacked, pack};
 use super::table::WIDEST;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
@@ -109,13 +109,13 @@ impl MemoryStore {
     ) -> Result<(), &'static str> {
         let tag = unpacked.tag;
         let mut shard = self.shards[shard % ALL_SHARDS].0.lock();
-        if shard.find(id, tag.words()) != Location::Absent {
+        if shard.find(id, tag.words()).is_some() {
             return Err(DUPLICATE_KEY);
         }
         shard.next_idle = 0;
         match packed {
-            true => pack(&unpacked.cells, shard.insert(id, tag)),
-            false => drop(shard.unpacked.insert(id, unpacked)),
+            true => pack(&unpacked.cells, shard.insert_packed(id, tag)),
+            false => shard.insert_unpacked(id, unpacked),
         }
         self.room.take_unbounded(&self.room.of(tag.rule));
         Ok(())
@@ -161,11 +161,11 @@ impl Loader<'_> {
         let mut shard = self.store.shards[shard].0.lock();
         shard.next_idle = 0;
         for (id, tag, words) in &keys {
-            if shard.find(*id, tag.words()) != Location::Absent {
+            if shard.find(*id, tag.words()).is_some() {
                 return Err(invalid(DUPLICATE_KEY));
             }
             let width = tag.words().unwrap_or(0);
-            shard.insert(*id, *tag).copy_from_slice(&words[..width]);
+            shard.insert_packed(*id, *tag).copy_from_slice(&words[..width]);
             self.store.room.take_unbounded(&self.store.room.of(tag.rule));
         }
         Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
@@ -294,7 +294,7 @@ impl Shard {
             pages.push((Name::of_page(self.index, page.into()), content.len()));
         }
         for id in single {
-            if let Some(unpacked) = self.unpacked.get(&id) {
+            if let Some(unpacked) = self.find(id, Some(1)).and_then(|found| self.unpacked_of(found)) {
                 write_single(unpacked, content);
             }
             pages.push((Name::of_key(self.index, self.secrets.home(id), id), content.len()));
@@ -308,7 +308,7 @@ impl Shard {
             let table = self.table(width);
             for index in table.page_range(page) {
                 let (id, number) = (table.id(index), table.number(index));
-                if page_of(self.secrets.home(id)) != u64::from(page) {
+                if number == UNPACKED || page_of(self.secrets.home(id)) != u64::from(page) {
                     continue;
                 }
                 let tag = tags.iter().position(|tag| *tag == number).unwrap_or_else(|| {

@@ -1,8 +1,9 @@
-//! A shard: keys behind one lock, packed states in flat tables, the rest in a map.
+//! A shard: keys behind one lock, each with a slot in a flat table.
 //!
 //! Every state packs, except a sliding log's. The packed states of all limits of one budget share a
 //! slot in the table of their total width. A key with a log, a block or a reservation is kept as
-//! whole [`Cell`]s in a map, and moves back into a table when it can.
+//! whole [`Cell`]s, *unpacked*: its slot, in the table of width 1, has the index of the cells. It
+//! is packed again when it can be.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -14,8 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::changes::{Changes, Flags};
-use super::hash::Secrets;
-use super::id::{Id, IdMap};
+use super::hash::{Id, Secrets};
 use super::lookup::Target;
 use super::table::{SlotIndex, StateOffset, Table, TableView, WIDEST};
 use super::{ALL_SHARDS, SHARDS};
@@ -45,7 +45,8 @@ pub(super) struct Shard {
     pub(super) next_idle: u64,
     /// Whether the clock has gone back since the last search for idle keys.
     pub(super) went_back: bool,
-    pub(super) unpacked: IdMap<Unpacked>,
+    /// The unpacked keys, in no order.
+    pub(super) unpacked: Vec<(Id, Box<Unpacked>)>,
     /// The width and the slot that a sweep under way has reached.
     pub(super) sweep_at: Option<(usize, SlotIndex)>,
     /// The slot at which the next new key searches for idle ones.
@@ -96,12 +97,14 @@ impl Views {
     }
 }
 
-/// Where the state of a key is.
+/// The tag number in the slot of an unpacked key.
+pub(super) const UNPACKED: u32 = u32::MAX;
+
+/// The slot of a key, valid until the table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Location {
-    Packed { width: usize, index: SlotIndex },
-    Unpacked,
-    Absent,
+pub(super) struct Location {
+    pub(super) width: usize,
+    pub(super) index: SlotIndex,
 }
 
 impl Shard {
@@ -113,7 +116,7 @@ impl Shard {
             tables: std::array::from_fn(|index| Table::new(index + 1)),
             next_idle: u64::MAX,
             went_back: false,
-            unpacked: IdMap::default(),
+            unpacked: Vec::new(),
             sweep_at: None,
             cursor: 0,
             stagger: index * 256 / SHARDS % 256,
@@ -165,54 +168,79 @@ impl Shard {
 
     /// Finds a key: first in the table of its `likely` width, then everywhere else, since its
     /// limits may have had another width.
-    pub(super) fn find(&self, id: Id, likely: Option<usize>) -> Location {
+    pub(super) fn find(&self, id: Id, likely: Option<usize>) -> Option<Location> {
         let home = self.secrets.home(id);
-        let packed =
-            |width: usize| self.table(width).find(id, home).map(|index| Location::Packed { width, index });
-        if let Some(found) = likely.filter(|width| (1..=WIDEST).contains(width)).and_then(packed) {
-            return found;
-        }
-        if !self.unpacked.is_empty() && self.unpacked.contains_key(&id) {
-            return Location::Unpacked;
-        }
-        (1..=WIDEST).filter(|width| Some(*width) != likely).find_map(packed).unwrap_or(Location::Absent)
+        let likely = likely.filter(|width| (1..=WIDEST).contains(width));
+        let others = (1..=WIDEST).filter(|width| Some(*width) != likely);
+        let in_table = |width| Some(Location { width, index: self.table(width).find(id, home)? });
+        likely.into_iter().chain(others).find_map(in_table)
     }
 
-    /// Adds a zeroed packed state for a new key.
-    pub(super) fn insert(&mut self, id: Id, tag: Tag) -> &mut [u64] {
-        self.note(self.secrets.home(id));
-        let width = tag.words().unwrap_or(0);
+    /// Adds a zeroed state for a new key, written by the tag with this number.
+    fn insert(&mut self, id: Id, width: usize, number: u32) -> &mut [u64] {
         let table = &mut self.tables[width.wrapping_sub(1) % WIDEST];
-        table.insert(id, tag.number(), &self.secrets, self.stagger);
+        table.insert(id, number, &self.secrets, self.stagger);
         self.views.publish(width, self.index, table);
         let index = table.find(id, self.secrets.home(id)).unwrap_or(0);
         table.state_mut(index)
     }
 
+    /// Adds a zeroed packed state for a new key.
+    pub(super) fn insert_packed(&mut self, id: Id, tag: Tag) -> &mut [u64] {
+        self.note(self.secrets.home(id));
+        self.insert(id, tag.words().unwrap_or(0), tag.number())
+    }
+
+    /// Adds the cells of a new key, unpacked.
+    pub(super) fn insert_unpacked(&mut self, id: Id, unpacked: Unpacked) {
+        self.note_unpacked(id);
+        let at = word_of(self.unpacked.len());
+        self.unpacked.push((id, Box::new(unpacked)));
+        self.insert(id, 1, UNPACKED).fill(at);
+    }
+
+    /// The index of an unpacked key; `None` if the key is packed.
+    pub(super) fn unpacked_at(&self, Location { width, index }: Location) -> Option<usize> {
+        let table = self.table(width);
+        let at = table.state(index).first().filter(|_| table.number(index) == UNPACKED)?;
+        usize::try_from(*at).ok()
+    }
+
+    /// An unpacked key; `None` if the key is packed.
+    pub(super) fn unpacked_of(&self, found: Location) -> Option<&Unpacked> {
+        self.unpacked.get(self.unpacked_at(found)?).map(|(_, unpacked)| &**unpacked)
+    }
+
+    /// An unpacked key; `None` if the key is packed.
+    pub(super) fn unpacked_mut(&mut self, found: Location) -> Option<&mut Unpacked> {
+        let at = self.unpacked_at(found)?;
+        self.unpacked.get_mut(at).map(|(_, unpacked)| &mut **unpacked)
+    }
+
     /// The tag of a key.
-    pub(super) fn tag(&self, found: Location, id: Id) -> Option<Tag> {
-        match found {
-            Location::Packed { width, index } => Tag::of_number(self.table(width).number(index)),
-            Location::Unpacked => self.unpacked.get(&id).map(|unpacked| unpacked.tag),
-            Location::Absent => None,
+    pub(super) fn tag(&self, found: Location) -> Option<Tag> {
+        match self.unpacked_of(found) {
+            Some(unpacked) => Some(unpacked.tag),
+            None => Tag::of_number(self.table(found.width).number(found.index)),
         }
     }
 
     /// The tag and the cells of a key, to be changed and put back. `inline` is the limit in force
     /// if it came with the request.
-    pub(super) fn load(&mut self, found: Location, id: Id, inline: Option<&Limit>) -> Option<Unpacked> {
-        match found {
-            Location::Packed { width, index } => self.unpack(width, index, inline),
+    pub(super) fn load(&mut self, found: Location, inline: Option<&Limit>) -> Option<Unpacked> {
+        match self.unpacked_mut(found) {
             // Moved, not copied: a log may be long. The entry stays, for when they are put back.
-            Location::Unpacked => self
-                .unpacked
-                .get_mut(&id)
-                .map(|entry| Unpacked { tag: entry.tag, cells: std::mem::take(&mut entry.cells) }),
-            Location::Absent => None,
+            Some(entry) => Some(Unpacked { tag: entry.tag, cells: std::mem::take(&mut entry.cells) }),
+            None => self.unpack(found, inline),
         }
     }
 
-    pub(super) fn unpack(&self, width: usize, index: SlotIndex, inline: Option<&Limit>) -> Option<Unpacked> {
+    /// The tag and the cells of a packed key.
+    pub(super) fn unpack(
+        &self,
+        Location { width, index }: Location,
+        inline: Option<&Limit>,
+    ) -> Option<Unpacked> {
         let table = self.table(width);
         let tag = Tag::of_number(table.number(index))?;
         let (mut cells, mut words) = (Cells::new(), table.state(index));
@@ -226,8 +254,8 @@ impl Shard {
     }
 
     /// Puts back the unchanged cells of a key, without those that only a longer list of limits has.
-    pub(super) fn put_back(&mut self, found: Location, id: Id, Unpacked { tag, mut cells }: Unpacked) {
-        if let (Location::Unpacked, Some(entry)) = (found, self.unpacked.get_mut(&id)) {
+    pub(super) fn put_back(&mut self, found: Location, Unpacked { tag, mut cells }: Unpacked) {
+        if let Some(entry) = self.unpacked_mut(found) {
             cells.truncate(tag.limits.len());
             *entry = Unpacked { tag, cells };
         }
@@ -237,7 +265,7 @@ impl Shard {
     /// the key is kept.
     pub(super) fn store(
         &mut self,
-        found: Location,
+        found: Option<Location>,
         id: Id,
         Unpacked { tag, cells }: Unpacked,
         now: Timestamp,
@@ -247,43 +275,44 @@ impl Shard {
         let plain = keeps && cells.iter().all(|cell| cell.is_plain(now));
         let width = tag.words().filter(|width| plain && *width <= WIDEST);
         if keeps {
-            self.next_idle = cells.iter().map(Cell::idle_at).max().unwrap_or(0).min(self.next_idle);
+            self.next_idle = idle_at(&cells).min(self.next_idle);
         }
+        let is_unpacked = found.is_some_and(|found| self.unpacked_at(found).is_some());
         match (width, found) {
-            (Some(width), Location::Packed { width: was, index }) if was == width => {
+            (Some(width), Some(found)) if found.width == width && !is_unpacked => {
                 self.note(self.secrets.home(id));
                 let table = self.table_mut(width);
-                table.set_number(index, tag.number());
-                pack(&cells, table.state_mut(index));
+                table.set_number(found.index, tag.number());
+                pack(&cells, table.state_mut(found.index));
             }
-            (Some(_), _) => {
-                self.forget(found, id);
-                pack(&cells, self.insert(id, tag));
-            }
-            (None, _) if keeps => {
-                if found != Location::Unpacked {
-                    self.forget(found, id);
-                }
-                self.unpacked.insert(id, Unpacked { tag, cells });
+            (None, Some(found)) if keeps && is_unpacked => {
                 self.note_unpacked(id);
+                self.put_back(found, Unpacked { tag, cells });
             }
-            (None, _) => self.forget(found, id),
+            (width, found) => {
+                found.into_iter().for_each(|found| self.forget(found));
+                if width.is_some() {
+                    pack(&cells, self.insert_packed(id, tag));
+                } else if keeps {
+                    self.insert_unpacked(id, Unpacked { tag, cells });
+                }
+            }
         }
         keeps
     }
 
     /// Forgets a key.
-    pub(super) fn forget(&mut self, found: Location, id: Id) {
-        match found {
-            Location::Packed { width, index } => {
-                self.note(self.secrets.home(id));
-                self.tables[width.wrapping_sub(1) % WIDEST].remove(index, &self.secrets);
-            }
-            Location::Unpacked => {
-                self.note_unpacked(id);
-                self.unpacked.remove(&id);
-            }
-            Location::Absent => {}
+    pub(super) fn forget(&mut self, found: Location) {
+        let (Location { width, index }, at) = (found, self.unpacked_at(found));
+        let id = self.table(width).id(index);
+        self.tables[width.wrapping_sub(1) % WIDEST].remove(index, &self.secrets);
+        let Some(at) = at else { return self.note(self.secrets.home(id)) };
+        self.note_unpacked(id);
+        self.unpacked.swap_remove(at);
+        // The last one is there now.
+        let moved = self.unpacked.get(at).and_then(|(moved, _)| self.find(*moved, Some(1)));
+        if let Some(Location { width, index }) = moved {
+            self.table_mut(width).state_mut(index).fill(word_of(at));
         }
     }
 
@@ -296,12 +325,14 @@ impl Shard {
     #[cfg(any(test, feature = "dump"))]
     pub(super) fn each(&self, mut each: impl FnMut(Id, &Unpacked)) {
         for width in 1..=WIDEST {
-            let table = self.table(width);
-            for index in table.occupied() {
-                self.unpack(width, index, None).iter().for_each(|unpacked| each(table.id(index), unpacked));
+            for index in self.table(width).occupied() {
+                let (found, id) = (Location { width, index }, self.table(width).id(index));
+                match self.unpacked_of(found) {
+                    Some(unpacked) => each(id, unpacked),
+                    None => self.unpack(found, None).iter().for_each(|unpacked| each(id, unpacked)),
+                }
             }
         }
-        self.unpacked.iter().for_each(|(id, unpacked)| each(*id, unpacked));
     }
 }
 
@@ -319,6 +350,15 @@ pub(super) fn pack(cells: &Cells, mut words: &mut [u64]) {
         cell.meter().save(state);
         words = rest;
     }
+}
+
+/// When no unit of these cells is in use any more.
+pub(super) fn idle_at(cells: &Cells) -> u64 {
+    cells.iter().map(Cell::idle_at).max().unwrap_or(0)
+}
+
+fn word_of(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX)
 }
 
 /// The tag of these cells: `likely`, unless their limits differ from its list.

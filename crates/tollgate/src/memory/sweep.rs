@@ -6,9 +6,8 @@
 )]
 
 use super::room::Freed;
-use super::shard::{Shard, pack};
+use super::shard::{Location, Shard, UNPACKED, idle_at, pack};
 use super::table::{SlotIndex, WIDEST};
-use crate::cell::Cell;
 use crate::meter::packed;
 use crate::rule::Tag;
 use crate::{RuleName, Timestamp};
@@ -39,7 +38,6 @@ impl Shard {
             for width in 1..=WIDEST {
                 self.sweep_slots(width, 0, usize::MAX, now.as_nanos(), freed);
             }
-            self.reclaim_unpacked(now.as_nanos(), freed);
         }
     }
 
@@ -48,36 +46,37 @@ impl Shard {
         for width in 1..=WIDEST {
             let mut index = 0;
             while index < self.table(width).slots() {
-                let tag = Tag::of_number(self.table(width).number(index)).filter(|tag| tag.rule == rule);
-                match tag {
+                match self.tag(Location { width, index }).filter(|tag| tag.rule == rule) {
+                    // Removal shifts another key into this slot: it is examined next.
                     Some(tag) => {
                         freed.add(tag);
-                        self.remove(width, index);
+                        self.forget(Location { width, index });
                     }
                     None => index += 1,
                 }
             }
         }
-        let gone = self.unpacked.iter().filter(|(_, unpacked)| unpacked.tag.rule == rule);
-        for (id, tag) in gone.map(|(id, unpacked)| (*id, unpacked.tag)).collect::<Vec<_>>() {
-            freed.add(tag);
-            self.note_unpacked(id);
-            self.unpacked.remove(&id);
-        }
     }
 
     /// The earliest time at which any key (of `rule`, if given) turns idle.
     pub(super) fn next_idle_of(&self, rule: Option<RuleName>) -> u64 {
-        let (mut next, is_of) = (u64::MAX, |tag: &Tag| rule.is_none_or(|rule| tag.rule == rule));
+        let mut next = u64::MAX;
         for width in 1..=WIDEST {
-            let table = self.table(width);
-            for index in table.occupied() {
-                let tag = Tag::of_number(table.number(index)).filter(is_of);
-                next = tag.map_or(next, |tag| packed::idle_at(&tag.limits, table.state(index)).min(next));
+            for index in self.table(width).occupied() {
+                let found = Location { width, index };
+                let tag = self.tag(found).filter(|tag| rule.is_none_or(|rule| tag.rule == rule));
+                next = tag.map_or(next, |tag| self.idle_at(found, tag).min(next));
             }
         }
-        let of_rule = self.unpacked.values().filter(|unpacked| is_of(&unpacked.tag));
-        of_rule.flat_map(|unpacked| unpacked.cells.iter().map(Cell::idle_at).max()).fold(next, u64::min)
+        next
+    }
+
+    /// When no unit of a key is in use any more.
+    fn idle_at(&self, found: Location, tag: Tag) -> u64 {
+        match self.unpacked_of(found) {
+            Some(unpacked) => idle_at(&unpacked.cells),
+            None => packed::idle_at(&tag.limits, self.table(found.width).state(found.index)),
+        }
     }
 
     /// Re-bases, after the clock has gone back, every state that a wild reading wrote: it is
@@ -86,35 +85,16 @@ impl Shard {
         self.note_all();
         for width in 1..=WIDEST {
             for index in 0..self.table(width).slots() {
-                let unpacked = self.unpack(width, index, None).filter(|unpacked| !unpacked.tag.is_inline());
+                let unpacked = self.unpack(Location { width, index }, None);
+                let unpacked = unpacked.filter(|unpacked| !unpacked.tag.is_inline());
                 if let Some(mut unpacked) = unpacked {
                     unpacked.cells.iter_mut().for_each(|cell| cell.rebase_wild(now));
                     pack(&unpacked.cells, self.table_mut(width).state_mut(index));
                 }
             }
         }
-        self.unpacked
-            .values_mut()
-            .flat_map(|unpacked| &mut unpacked.cells)
-            .for_each(|cell| cell.rebase_wild(now));
-    }
-
-    /// Forgets unpacked keys that had turned idle by `since`.
-    fn reclaim_unpacked(&mut self, since: u64, freed: &mut Freed) {
-        let since = Timestamp::from_nanos(since);
-        let (mut next_idle, mut gone) = (self.next_idle, Vec::new());
-        self.unpacked.retain(|id, unpacked| {
-            let busy = unpacked.cells.iter().any(|cell| !cell.is_idle(since));
-            if busy {
-                next_idle = unpacked.cells.iter().map(Cell::idle_at).max().unwrap_or(0).min(next_idle);
-            } else {
-                freed.add(unpacked.tag);
-                gone.push(*id);
-            }
-            busy
-        });
-        self.next_idle = next_idle;
-        gone.into_iter().for_each(|id| self.note_unpacked(id));
+        let cells = self.unpacked.iter_mut().flat_map(|(_, unpacked)| &mut unpacked.cells);
+        cells.for_each(|cell| cell.rebase_wild(now));
     }
 
     /// Continues a sweep that is due: forgets keys in a few slots that had turned idle by `since`.
@@ -136,7 +116,8 @@ impl Shard {
         self.sweep_due = Timestamp::EPOCH;
         if self.sweep_at.is_none() {
             self.sweep_due = next;
-            self.reclaim_unpacked(since, freed);
+            let spare = self.unpacked.len() * 2;
+            self.unpacked.shrink_to(spare);
         }
     }
 
@@ -153,21 +134,20 @@ impl Shard {
         let (mut known, mut next_idle) = (None, self.next_idle);
         let end = index.saturating_add(count).min(self.table(width).slots());
         while index < end {
-            let table = self.table(width);
-            let number = table.number(index);
+            let (number, found) = (self.table(width).number(index), Location { width, index });
             if number == 0 {
                 index += 1;
                 continue;
             }
-            if known.is_none_or(|tag: Tag| tag.number() != number) {
-                known = Tag::of_number(number);
+            if number == UNPACKED || known.is_none_or(|tag: Tag| tag.number() != number) {
+                known = self.tag(found);
             }
-            let idle_at = known.map_or(u64::MAX, |tag| packed::idle_at(&tag.limits, table.state(index)));
+            let idle_at = known.map_or(u64::MAX, |tag| self.idle_at(found, tag));
             match known.filter(|_| idle_at <= since) {
                 // Removal shifts another key into this slot: it is examined next.
                 Some(tag) => {
                     freed.add(tag);
-                    self.remove(width, index);
+                    self.forget(found);
                 }
                 None => {
                     next_idle = next_idle.min(idle_at);
@@ -177,12 +157,5 @@ impl Shard {
         }
         self.next_idle = next_idle;
         index
-    }
-
-    fn remove(&mut self, width: usize, index: SlotIndex) {
-        let secrets = std::sync::Arc::clone(&self.secrets);
-        let home = secrets.home(self.table(width).id(index));
-        self.note(home);
-        self.table_mut(width).remove(index, &secrets);
     }
 }

@@ -15,8 +15,7 @@
     reason = "indexes and counts within one allocation, far below the width of their integers"
 )]
 
-use super::hash::Secrets;
-use super::id::Id;
+use super::hash::{Id, Secrets};
 use super::words::Words;
 // Not `shuttle`'s: views are only hints, and exploring them would crowd out interleavings that
 // matter.

@@ -12,7 +12,7 @@ use super::MemoryStore;
 use super::locked::{Locked, LockedShards};
 use super::lookup::{Decider, Target};
 use super::room::Freed;
-use super::shard::{Location, Shard};
+use super::shard::Shard;
 use super::table::{NO_SLOT, StateOffset, WIDEST};
 use crate::Timestamp;
 use crate::meter::packed;
@@ -117,7 +117,7 @@ impl MemoryStore {
     /// the version 1 format.
     #[cold]
     fn has_other_state(&self, shard: &Shard, target: &Target<'_>) -> bool {
-        self.has_legacy() || shard.find(target.id, Some(target.lookup.width)) != Location::Absent
+        self.has_legacy() || shard.find(target.id, Some(target.lookup.width)).is_some()
     }
 
     /// Adds slots for the new keys of a request that takes. `None` if there is no room; a request
@@ -170,7 +170,7 @@ impl MemoryStore {
             shard.reclaim_some(width, SWEEP_PER_NEW_KEY, since, &mut freed);
             self.room.reclaim(&freed);
         }
-        shard.insert(target.id, target.lookup.tag);
+        shard.insert_packed(target.id, target.lookup.tag);
     }
 
     #[cold]

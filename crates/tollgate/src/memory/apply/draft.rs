@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Group;
+use super::{Group, find};
 use crate::cell::Cell;
 use crate::memory::locked::LockedList;
 use crate::memory::shard::{Location, Unpacked};
@@ -17,7 +17,7 @@ const FULL_RETRY: Duration = Duration::from_millis(1);
 /// A budget while an operation is applied to it.
 pub(super) struct Draft<'a> {
     pub(super) group: &'a Group<'a>,
-    pub(super) found: Location,
+    pub(super) found: Option<Location>,
     /// Whether the key is new and there is no room for it.
     pub(super) lacks_room: bool,
     pub(super) unpacked: Unpacked,
@@ -46,7 +46,10 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn put_back(self, locked: &mut LockedList<'_>) {
-        locked.shard(self.group.slot.shard).put_back(self.found, self.group.slot.id, self.unpacked);
+        // Storing another key of the same shard may have moved this one.
+        if let Some(found) = self.found.and_then(|_| find(locked, self.group)) {
+            locked.shard(self.group.slot.shard).put_back(found, self.unpacked);
+        }
     }
 
     /// Answers that every slot is busy until `room_at`: a denial, or an overflow that lends
