@@ -5,19 +5,18 @@
 //! that draws on its budget. When the last key is migrated or forgotten, migration ends.
 
 use super::MemoryStore;
-use super::hash::Id;
 use super::lookup::shard_of;
-use super::pages::{ID, bytes, id_of, text};
+use super::pages::ID;
 use super::shard::{Cells, Unpacked};
 use crate::cell::Cell;
 use crate::key::Budget;
 use crate::rule::Tag;
 use crate::store::Charge;
 use crate::sync::atomic::Ordering;
-use crate::{Algorithm, Error, Limit, Limits, Meter, RuleName};
+use crate::{Algorithm, Limit, Limits, Meter, RuleName};
 
 /// Length of a version 1 page's name, with one byte for the shard.
-const NAME_V1: usize = 2;
+pub(super) const NAME_V1: usize = 2;
 const NAME_SINGLE_V1: usize = NAME_V1 + ID;
 
 /// Whether this is the name of a version 1 page.
@@ -36,58 +35,6 @@ impl MemoryStore {
     #[inline]
     pub(super) fn has_legacy(&self) -> bool {
         self.has_legacy.load(Ordering::Relaxed)
-    }
-
-    /// Loads a version 1 page.
-    pub(super) fn load_v1(&self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
-        let invalid = |reason| Error::InvalidPage { reason };
-        let mut rest = content;
-        let limits = |rest: &mut &[u8]| {
-            let limits: Option<Vec<&str>> =
-                (0..u16::from_le_bytes(bytes(rest)?)).map(|_| text(rest)).collect();
-            let limits: Option<Vec<Limit>> = limits?.iter().map(|limit| limit.parse().ok()).collect();
-            limits.filter(|limits| !limits.is_empty()).map(|limits| self.legacy_tag(limits.into()))
-        };
-        let mut keys: Vec<(Id, Unpacked, bool)> = Vec::new();
-        let mut read = || {
-            let numbers = |rest: &mut &[u8], count: u32| -> Option<Vec<u64>> {
-                (0..count).map(|_| bytes(rest).map(u64::from_le_bytes)).collect()
-            };
-            if name.len() == NAME_SINGLE_V1 {
-                let (id, tag) = (id_of(&name[NAME_V1..])?, limits(&mut rest)?);
-                let cell = |limit: &Limit| {
-                    let count = u32::from_le_bytes(bytes(&mut rest)?);
-                    cell_of_v1(limit, &numbers(&mut rest, count)?)
-                };
-                let cells = tag.limits.into_iter().map(cell).collect::<Option<Cells>>()?;
-                keys.push((id, Unpacked { tag, cells }, false));
-                return rest.is_empty().then_some(());
-            }
-            let tags: Option<Vec<Tag>> =
-                (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| limits(&mut rest)).collect();
-            let tags = tags?;
-            for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
-                let id = id_of(&bytes::<ID>(&mut rest)?)?;
-                let tag = *tags.get(usize::from(u16::from_le_bytes(bytes(&mut rest)?)))?;
-                let words = numbers(&mut rest, u32::try_from(tag.words()?).ok()?)?;
-                let (mut cells, mut words) = (Cells::new(), words.as_slice());
-                for limit in tag.limits {
-                    let (state, others) = words.split_at_checked(Meter::words(limit)?)?;
-                    cells.push(Cell::plain(Meter::load(*limit, state)));
-                    words = others;
-                }
-                keys.push((id, Unpacked { tag, cells }, true));
-            }
-            rest.is_empty().then_some(())
-        };
-        read().ok_or(invalid("not a list of keys and their states"))?;
-        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
-        for (id, unpacked, packed) in keys {
-            let elsewhere = invalid("of another store: its keys belong to other pages");
-            let shard = shard_of_v1(name, id, self).ok_or(elsewhere)?;
-            self.put(shard, id, unpacked, packed).map_err(invalid)?;
-        }
-        Ok(count)
     }
 
     /// Migrates the version 1 state of this charge's budget, if there is any.
@@ -158,12 +105,6 @@ pub(super) fn cell_of_v1(limit: &Limit, numbers: &[u64]) -> Option<Cell> {
     }
     now.extend(state);
     Cell::from_numbers(*limit, &now)
-}
-
-/// The shard of a version 1 page name, which has one byte for the shard instead of two.
-fn shard_of_v1(name: &[u8], id: Id, store: &MemoryStore) -> Option<usize> {
-    let shard = shard_of(store.secrets.home(id));
-    (usize::from(*name.first()?) == shard).then_some(shard)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use super::changes::page_of;
 use super::hash::Id;
-use super::legacy::is_v1;
+use super::legacy::{NAME_V1, cell_of_v1, is_v1};
 use super::lookup::shard_of;
 use super::shard::{Cells, Shard, UNPACKED, Unpacked, pack};
 use super::table::WIDEST;
@@ -34,9 +34,6 @@ use crate::{Error, Limit, RuleName};
 
 /// Length of a page's name: two bytes for the shard, one for the page.
 const NAME: usize = 3;
-
-/// Length of a single-key page's name: the page's name and the key's identity.
-const NAME_SINGLE: usize = NAME + ID;
 
 pub(super) const ID: usize = 12;
 
@@ -78,7 +75,7 @@ impl MemoryStore {
             drop(shard);
             let mut start = 0;
             for (name, end) in pages.drain(..) {
-                each(name.as_bytes(), &content[start..end]);
+                each(&name, &content[start..end]);
                 start = end;
             }
             content.clear();
@@ -139,26 +136,20 @@ impl Loader<'_> {
     /// [`Error::InvalidPage`] if the page is damaged or belongs to another store. The store must
     /// not be used then.
     pub fn load(&mut self, name: &[u8], content: &[u8]) -> Result<u64, Error> {
-        if is_v1(name) {
-            return self.store.load_v1(name, content);
-        }
         let invalid = |reason| Error::InvalidPage { reason };
-        let shard = usize::from(u16::from_be_bytes(*name.first_chunk().ok_or(invalid("without a name"))?));
-        if shard >= ALL_SHARDS {
-            return Err(invalid("of a shard that does not exist"));
-        }
-        if name.len() == NAME_SINGLE {
-            let id = id_of(&name[NAME..]).ok_or(invalid("without an identity"))?;
-            let unpacked = self.read_single(content).ok_or(invalid("not a key and its state"))?;
-            self.check_page(name, shard, id)?;
+        let name = Name::parse(name).ok_or(invalid("without a name, or of a shard that does not exist"))?;
+        let elsewhere = invalid("of another store: its keys belong to other pages");
+        if let Some(id) = name.id {
+            let unpacked = self.read_single(&name, content).ok_or(invalid("not a key and its state"))?;
+            name.has(id, self.store).then_some(()).ok_or(elsewhere)?;
             // Unpacked here too, even if the key would pack by now: otherwise its old page would
             // stay, and it would be stored twice.
-            self.store.put(shard, id, unpacked, false).map_err(invalid)?;
+            self.store.put(name.shard, id, unpacked, false).map_err(invalid)?;
             return Ok(1);
         }
-        let keys = self.read_page(content).ok_or(invalid("not a list of keys and their states"))?;
-        keys.iter().try_for_each(|(id, _, _)| self.check_page(name, shard, *id))?;
-        let mut shard = self.store.shards[shard].0.lock();
+        let keys = self.read_page(&name, content).ok_or(invalid("not a list of keys and their states"))?;
+        keys.iter().all(|(id, _, _)| name.has(*id, self.store)).then_some(()).ok_or(elsewhere)?;
+        let mut shard = self.store.shards[name.shard].0.lock();
         shard.next_idle = 0;
         for (id, tag, words) in &keys {
             if shard.find(*id, tag.words()).is_some() {
@@ -171,20 +162,11 @@ impl Loader<'_> {
         Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
     }
 
-    /// Checks that a key belongs to the page of this name.
-    fn check_page(&self, name: &[u8], shard: usize, id: Id) -> Result<(), Error> {
-        let home = self.store.secrets.home(id);
-        let here = name.starts_with(&page_name(shard, page_of(home)))
-            && (shard >= SHARDS || shard == shard_of(home));
-        let elsewhere = Error::InvalidPage { reason: "of another store: its keys belong to other pages" };
-        here.then_some(()).ok_or(elsewhere)
-    }
-
     /// The keys of a page.
-    fn read_page(&mut self, content: &[u8]) -> Option<Vec<(Id, Tag, [u64; WIDEST])>> {
+    fn read_page(&mut self, name: &Name<'_>, content: &[u8]) -> Option<Vec<(Id, Tag, [u64; WIDEST])>> {
         let mut rest = content;
         let tags: Option<Vec<Tag>> =
-            (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| self.read_tag(&mut rest)).collect();
+            (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| self.read_tag(name, &mut rest)).collect();
         let (tags, mut keys) = (tags?, Vec::new());
         for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
             let id = id_of(&bytes::<ID>(&mut rest)?)?;
@@ -199,37 +181,37 @@ impl Loader<'_> {
     }
 
     /// The cells of a single-key page.
-    fn read_single(&mut self, content: &[u8]) -> Option<Unpacked> {
+    fn read_single(&mut self, name: &Name<'_>, content: &[u8]) -> Option<Unpacked> {
         let mut rest = content;
-        let tag = self.read_tag(&mut rest)?;
+        let tag = self.read_tag(name, &mut rest)?;
         let cell = |limit: &Limit| {
             let count = u32::from_le_bytes(bytes(&mut rest)?);
             let numbers: Option<Vec<u64>> =
                 (0..count).map(|_| bytes(&mut rest).map(u64::from_le_bytes)).collect();
-            Cell::from_numbers(*limit, &numbers?)
+            if name.is_v1 { cell_of_v1(limit, &numbers?) } else { Cell::from_numbers(*limit, &numbers?) }
         };
         let cells = tag.limits.into_iter().map(cell).collect::<Option<Cells>>()?;
         rest.is_empty().then_some(Unpacked { tag, cells })
     }
 
-    fn read_tag(&mut self, rest: &mut &[u8]) -> Option<Tag> {
+    fn read_tag(&mut self, name: &Name<'_>, rest: &mut &[u8]) -> Option<Tag> {
         let written = *rest;
-        let (rule, budget) = (text(rest)?, text(rest)?);
-        let unit_cost = u64::from_le_bytes(bytes(rest)?);
+        let (rule, budget, unit_cost) = match name.is_v1 {
+            true => ("", "", 1),
+            false => (text(rest)?, text(rest)?, u64::from_le_bytes(bytes(rest)?)),
+        };
         let limits: Option<SmallVec<[&str; 4]>> =
             (0..u16::from_le_bytes(bytes(rest)?)).map(|_| text(rest)).collect();
         let (limits, written) = (limits?, &written[..written.len() - rest.len()]);
+        if rule.is_empty() {
+            // Version 1 state, now or when it was written again.
+            let limits: Option<Vec<Limit>> = limits.iter().map(|limit| limit.parse().ok()).collect();
+            return Some(self.store.legacy_tag(limits.filter(|limits| !limits.is_empty())?.into()));
+        }
         if let Some(tag) = self.known.get(written) {
             return Some(*tag);
         }
-        let tag = match rule {
-            // Version 1 state that no request has migrated yet.
-            "" => {
-                let limits: Option<Vec<Limit>> = limits.iter().map(|limit| limit.parse().ok()).collect();
-                self.store.legacy_tag(limits?.into())
-            }
-            rule => tag_of(rule, budget, &limits, unit_cost)?,
-        };
+        let tag = tag_of(rule, budget, &limits, unit_cost)?;
         self.known.insert(written.to_vec(), tag);
         Some(tag)
     }
@@ -251,29 +233,34 @@ pub(super) fn written_limits(tag: Tag) -> Vec<String> {
     limits.iter().map(Limit::to_string).collect()
 }
 
-/// The name of a page.
-#[derive(Clone, Copy, Debug)]
-struct Name {
-    bytes: [u8; NAME_SINGLE],
-    length: usize,
+/// The name of a page, as it was written.
+struct Name<'a> {
+    is_v1: bool,
+    shard: usize,
+    /// The part that the names of all pages have.
+    page: &'a [u8],
+    /// The only key of the page, if it is a single-key page.
+    id: Option<Id>,
 }
 
-impl Name {
-    fn of_page(shard: usize, page: u64) -> Self {
-        let mut bytes = [0; NAME_SINGLE];
-        bytes[..NAME].copy_from_slice(&page_name(shard, page));
-        Self { bytes, length: NAME }
+impl<'a> Name<'a> {
+    fn parse(name: &'a [u8]) -> Option<Self> {
+        let is_v1 = is_v1(name);
+        let (page, id) = name.split_at_checked(if is_v1 { NAME_V1 } else { NAME })?;
+        let shard = match page {
+            [low, _] => u16::from(*low),
+            page => u16::from_be_bytes(*page.first_chunk()?),
+        };
+        let shard = usize::from(shard);
+        let id = if id.is_empty() { None } else { Some(id_of(id)?) };
+        (shard < ALL_SHARDS).then_some(Self { is_v1, shard, page, id })
     }
 
-    fn of_key(shard: usize, home: u64, id: Id) -> Self {
-        let mut bytes = [0; NAME_SINGLE];
-        bytes[..NAME].copy_from_slice(&page_name(shard, page_of(home)));
-        bytes[NAME..].copy_from_slice(&id_bytes(id));
-        Self { bytes, length: NAME_SINGLE }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+    /// Whether a key belongs to the page.
+    fn has(&self, id: Id, store: &MemoryStore) -> bool {
+        let home = store.secrets.home(id);
+        let is_page = self.is_v1 || self.page == page_name(self.shard, page_of(home));
+        is_page && (self.shard == shard_of(home) || self.shard >= SHARDS)
     }
 }
 
@@ -287,17 +274,18 @@ fn page_name(shard: usize, page: u64) -> [u8; NAME] {
 
 impl Shard {
     /// Appends the content of every changed page to `content`, and its name and end to `pages`.
-    fn collect(&mut self, pages: &mut Vec<(Name, usize)>, content: &mut Vec<u8>) {
+    fn collect(&mut self, pages: &mut Vec<(SmallVec<[u8; 16]>, usize)>, content: &mut Vec<u8>) {
         let (changed, single) = self.take_changes();
         for page in changed {
             self.write_page(page, content);
-            pages.push((Name::of_page(self.index, page.into()), content.len()));
+            pages.push((page_name(self.index, page.into()).as_slice().into(), content.len()));
         }
         for id in single {
             if let Some(unpacked) = self.find(id, Some(1)).and_then(|found| self.unpacked_of(found)) {
                 write_single(unpacked, content);
             }
-            pages.push((Name::of_key(self.index, self.secrets.home(id), id), content.len()));
+            let page = page_name(self.index, page_of(self.secrets.home(id)));
+            pages.push((page.into_iter().chain(id_bytes(id)).collect(), content.len()));
         }
     }
 
@@ -356,7 +344,7 @@ fn write_single(unpacked: &Unpacked, content: &mut Vec<u8>) {
 }
 
 /// Reads a text.
-pub(super) fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = usize::from(u16::from_le_bytes(bytes(rest)?));
     let text;
     (text, *rest) = rest.split_at_checked(length)?;
@@ -364,7 +352,7 @@ pub(super) fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
 }
 
 /// Reads `N` bytes.
-pub(super) fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let next;
     (next, *rest) = rest.split_first_chunk()?;
     Some(*next)
@@ -377,7 +365,7 @@ fn id_bytes(Id { high, low }: Id) -> [u8; ID] {
     bytes
 }
 
-pub(super) fn id_of(bytes: &[u8]) -> Option<Id> {
+fn id_of(bytes: &[u8]) -> Option<Id> {
     let (high, low) = bytes.split_first_chunk()?;
     Some(Id { high: u64::from_be_bytes(*high), low: u32::from_be_bytes(low.try_into().ok()?) })
 }
