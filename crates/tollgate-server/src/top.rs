@@ -216,18 +216,24 @@ impl Table {
     }
 
     fn find(&self, hash: u64) -> Option<usize> {
-        let entries = probes(hash).map_while(|entry| self.index.get(entry).copied());
-        let mut positions = entries.map_while(|entry| usize::from(entry).checked_sub(1));
-        positions.find(|position| self.counts.get(*position).is_some_and(|count| count.hash == hash))
+        let mut entry = first_entry(hash);
+        loop {
+            let position = usize::from(*self.index.get(entry)?).checked_sub(1)?;
+            if self.counts.get(position)?.hash == hash {
+                return Some(position);
+            }
+            entry = (entry + 1) % INDEX_ENTRIES;
+        }
     }
 
     /// Enters the position of a count into the index.
     fn enter(&mut self, hash: u64, position: usize) {
         self.index.resize(INDEX_ENTRIES, 0);
-        let empty = probes(hash).find(|entry| self.index[*entry] == 0);
-        if let Some(entry) = empty {
-            self.index[entry] = u8::try_from(position + 1).unwrap_or(0);
+        let mut entry = first_entry(hash);
+        while self.index[entry] != 0 {
+            entry = (entry + 1) % INDEX_ENTRIES;
         }
+        self.index[entry] = u8::try_from(position + 1).unwrap_or(0);
     }
 
     /// Subtracts the median from all counts, and drops those that reach zero.
@@ -248,11 +254,10 @@ impl Table {
     }
 }
 
-/// The entries of an index in which the position of a count may be: all of them, from its own on.
-fn probes(hash: u64) -> impl Iterator<Item = usize> {
+/// The first entry of an index in which the position of a count may be: the lowest bits.
+fn first_entry(hash: u64) -> usize {
     let [low, high, ..] = hash.to_le_bytes();
-    let first = usize::from(u16::from_le_bytes([low, high])) % INDEX_ENTRIES;
-    (first..INDEX_ENTRIES).chain(0..first)
+    usize::from(u16::from_le_bytes([low, high])) % INDEX_ENTRIES
 }
 
 #[cfg(test)]
