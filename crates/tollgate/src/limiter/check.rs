@@ -8,11 +8,10 @@ use smallvec::SmallVec;
 use super::Shared;
 use super::prepared::{PlainRules, Prepared};
 use crate::decision::{Degraded, TAGS_MAX};
-use crate::limit::Kind;
 use crate::memory::{Decider, Taken, Target, WIDEST};
 use crate::stats::stripe_index;
 use crate::store::{Op, Store};
-use crate::{AsRequest, Decision, Error, Limit, MemoryStore, Report, Reports, Request, Timestamp};
+use crate::{AsRequest, Decision, Error, MemoryStore, Report, Reports, Request, Timestamp};
 
 type Targets<'a> = SmallVec<[Target<'a>; TAGS_MAX]>;
 
@@ -157,12 +156,20 @@ impl<S: Store> Shared<S> {
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        if let ([target], Some(limit @ Limit(Kind::InlineBucket(_)))) = (targets, request.inline_limit())
-            && let Some(taken) = memory.take::<1, 3>(&[*target], Decider::Inline(limit), now)
-        {
-            return self.answer(request, [*target], &taken, Decider::Inline(limit));
+        let width = targets.first().map_or(0, Target::width::<WIDEST>);
+        let is_alike = |target: &Target<'_>| target.width::<WIDEST>() == width && !target.needs_reports();
+        let width = if targets.iter().all(is_alike) { width } else { WIDEST };
+        // The same steps, compiled for the number of budgets and the width of their states.
+        match (targets, width) {
+            ([a], 1) => self.take::<1, 1>(memory, rules, [*a], request, now),
+            ([a], 2) => self.take::<1, 2>(memory, rules, [*a], request, now),
+            ([a], 3) => self.take::<1, 3>(memory, rules, [*a], request, now),
+            ([a], 4) => self.take::<1, 4>(memory, rules, [*a], request, now),
+            ([a, b], 1) => self.take::<2, 1>(memory, rules, [*a, *b], request, now),
+            ([a, b], 2) => self.take::<2, 2>(memory, rules, [*a, *b], request, now),
+            ([a, b, c], 1) => self.take::<3, 1>(memory, rules, [*a, *b, *c], request, now),
+            _ => self.take_list(memory, rules, targets, request, now),
         }
-        self.take_list(memory, rules, targets, request, now)
     }
 
     /// Decides a request on located budgets whose states have any widths.
@@ -176,16 +183,16 @@ impl<S: Store> Shared<S> {
         now: Timestamp,
     ) -> Result<Decision, Error> {
         match *targets {
-            [a] => self.take_array(memory, rules, [a], request, now),
-            [a, b] => self.take_array(memory, rules, [a, b], request, now),
-            [a, b, c] => self.take_array(memory, rules, [a, b, c], request, now),
-            [a, b, c, d] => self.take_array(memory, rules, [a, b, c, d], request, now),
+            [a] => self.take::<1, WIDEST>(memory, rules, [a], request, now),
+            [a, b] => self.take::<2, WIDEST>(memory, rules, [a, b], request, now),
+            [a, b, c] => self.take::<3, WIDEST>(memory, rules, [a, b, c], request, now),
+            [a, b, c, d] => self.take::<4, WIDEST>(memory, rules, [a, b, c, d], request, now),
             _ => self.check_slow(memory, rules, request, now),
         }
     }
 
     #[inline(always)]
-    fn take_array<const N: usize>(
+    fn take<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
         rules: &Prepared,
@@ -194,11 +201,12 @@ impl<S: Store> Shared<S> {
         now: Timestamp,
     ) -> Result<Decision, Error> {
         let decider = request.inline_limit().map_or(Decider::Steps, Decider::Inline);
-        match memory.take::<N, WIDEST>(&targets, decider, now) {
-            Some(taken) if targets.iter().any(Target::needs_reports) => {
+        match memory.take::<N, W>(&targets, decider, now) {
+            Some(taken) if W == WIDEST && targets.iter().any(Target::needs_reports) => {
                 Ok(self.reported(request, &targets, &taken))
             }
             Some(taken) => self.answer(request, targets, &taken, decider),
+            None if W < WIDEST => self.take_list(memory, rules, &targets, request, now),
             None => self.check_slow(memory, rules, request, now),
         }
     }

@@ -14,7 +14,8 @@ pub struct RuleSet {
     pub(super) rules: Vec<Rule>,
     /// The number of rules that are not on demand.
     automatic: usize,
-    /// The index of each rule, sorted by name.
+    /// The index of each rule, sorted by the length of its name and by its name: most names differ
+    /// in length, which is cheaper to compare.
     by_name: Vec<(&'static str, usize)>,
     /// The overrides of each rule, in the order of the rules.
     pub(super) overrides: Vec<Overrides>,
@@ -63,7 +64,7 @@ impl RuleSet {
     fn from_checked(rules: Vec<Rule>) -> Self {
         let automatic = rules.partition_point(|rule| !rule.on_demand);
         let mut by_name: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).zip(0..).collect();
-        by_name.sort_unstable();
+        by_name.sort_unstable_by_key(|(name, _)| (name.len(), *name));
         let overrides = vec![Overrides::default(); rules.len()];
         let mut set =
             Self { rules, automatic, by_name, overrides, attributes: Vec::new(), denies_uncovered: false };
@@ -221,7 +222,8 @@ impl RuleSet {
     /// The index of the rule with this name.
     #[inline]
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
-        let position = self.by_name.binary_search_by_key(&name, |(known, _)| known).ok()?;
+        let position =
+            self.by_name.binary_search_by_key(&(name.len(), name), |(known, _)| (known.len(), known)).ok()?;
         self.by_name.get(position).map(|(_, index)| *index)
     }
 }
