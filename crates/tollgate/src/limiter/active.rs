@@ -19,8 +19,8 @@ use crate::{MemoryStore, RuleSet};
 pub(super) struct ActiveRules {
     /// The index in `all_kept` of the active rules; [`KEPT_MAX`] if they are not kept.
     kept: AtomicUsize,
-    /// All kept rules so far.
-    all_kept: Box<[OnceLock<Arc<Prepared>>; KEPT_MAX]>,
+    /// All kept rules so far, by value: a check follows one pointer.
+    all_kept: Box<[OnceLock<Prepared>; KEPT_MAX]>,
     prepared: Mutex<Arc<Prepared>>,
     /// Unique to every limiter in the process.
     id: u64,
@@ -64,7 +64,7 @@ impl ActiveRules {
     /// The active rules, if they are kept.
     #[inline(always)]
     pub(super) fn kept(&self) -> Option<&Prepared> {
-        self.all_kept.get(self.kept.load(Ordering::Acquire))?.get().map(|prepared| &**prepared)
+        self.all_kept.get(self.kept.load(Ordering::Acquire))?.get()
     }
 
     /// The active rules.
@@ -99,12 +99,12 @@ impl ActiveRules {
     }
 
     /// Keeps the active rules if they are plain and few.
-    fn keep(&self, prepared: &Arc<Prepared>) {
+    fn keep(&self, prepared: &Prepared) {
         let is_kept = prepared.plain.is_some() && prepared.rules.rules().len() <= KEPT_MAX;
-        let same = |known: &OnceLock<Arc<Prepared>>| known.get().is_none_or(|known| known.same(prepared));
+        let same = |known: &OnceLock<Prepared>| known.get().is_none_or(|known| known.same(prepared));
         let index = if is_kept { self.all_kept.iter().position(same) } else { None };
         let slot = index.and_then(|index| self.all_kept.get(index));
-        slot.map(|kept| kept.get_or_init(|| Arc::clone(prepared)));
+        slot.map(|kept| kept.get_or_init(|| prepared.clone()));
         self.kept.store(index.unwrap_or(KEPT_MAX), Ordering::Release);
     }
 

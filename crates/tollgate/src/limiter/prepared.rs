@@ -16,7 +16,7 @@ use crate::stats::Tally;
 use crate::{Budget, Limit, MemoryStore, Request, Rule, RuleName, RuleSet};
 
 /// Rules with their precomputed lookups.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Prepared {
     pub(super) rules: RuleSet,
     prepared_rules: Vec<PreparedRule>,
@@ -25,7 +25,7 @@ pub(super) struct Prepared {
 }
 
 /// Rules that apply to every client's requests alike.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PlainRules {
     /// The limit, if there is one rule with one limit, a token bucket with a one-word state.
     pub(super) bucket: Option<Word>,
@@ -35,7 +35,7 @@ pub(super) struct PlainRules {
     pub(super) others: Box<[PlainRule]>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PlainRule {
     /// Whether the rule counts by client; otherwise its budget is global.
     by_client: bool,
@@ -43,7 +43,7 @@ pub(super) struct PlainRule {
 }
 
 /// A rule with its decision counts and its budgets: the rule's first, then its overrides' in order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PreparedRule {
     pub(super) tally: Arc<Tally>,
     budgets: Vec<PreparedBudget>,
@@ -52,7 +52,7 @@ pub(super) struct PreparedRule {
 }
 
 /// A budget and the limits in force for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PreparedBudget {
     pub(super) tag: Tag,
     /// The lookup of its states in a memory store.
