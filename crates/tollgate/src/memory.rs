@@ -6,7 +6,7 @@
 //!
 //! Idle keys are reclaimed incrementally. Before a table grows for a new key, a few slots are
 //! searched for idle keys. Once in `sweep_interval` a sweep walks a shard, a few slots with each
-//! request. Only unpacked keys, which are rare, are swept in one go.
+//! request.
 //!
 //! Two threads may read the clock and then reach a shard in the opposite order. A shard therefore
 //! replaces a reading that is slightly older than its newest with the newest.

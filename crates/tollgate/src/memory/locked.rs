@@ -12,11 +12,8 @@ use crate::sync::Guard;
 /// Slots that each request sweeps while a sweep is under way.
 const SWEEP_PER_REQUEST: usize = 8;
 
-/// The locked shards of a request's budgets. Locking in ascending order rules out deadlock.
+/// The locked shards of a request. Locking in ascending order rules out deadlock.
 pub(super) trait Locked {
-    /// The shard of a budget. There always is one.
-    fn of(&mut self, budget: usize) -> Option<&mut Shard>;
-
     /// Each shard once.
     fn shards(&mut self) -> impl Iterator<Item = &mut Shard>;
 
@@ -41,16 +38,24 @@ pub(super) trait Locked {
     }
 }
 
+/// The locked shards of a list of budgets.
+pub(super) trait LockedBudgets: Locked {
+    /// The shard of a budget. There always is one.
+    fn of(&mut self, budget: usize) -> Option<&mut Shard>;
+}
+
 /// The shard of one budget.
 impl Locked for Guard<'_, Shard> {
     #[inline(always)]
-    fn of(&mut self, _: usize) -> Option<&mut Shard> {
-        Some(self)
-    }
-
-    #[inline(always)]
     fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
         std::iter::once(&mut **self)
+    }
+}
+
+impl LockedBudgets for Guard<'_, Shard> {
+    #[inline(always)]
+    fn of(&mut self, _: usize) -> Option<&mut Shard> {
+        Some(self)
     }
 }
 
@@ -87,13 +92,15 @@ impl<'a, const N: usize> LockedShards<'a, N> {
 
 impl<const N: usize> Locked for LockedShards<'_, N> {
     #[inline(always)]
-    fn of(&mut self, budget: usize) -> Option<&mut Shard> {
-        self.guards.get_mut(*self.positions.get(budget)?)?.as_deref_mut()
-    }
-
-    #[inline(always)]
     fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.guards.iter_mut().flatten().map(|guard| &mut **guard)
+    }
+}
+
+impl<const N: usize> LockedBudgets for LockedShards<'_, N> {
+    #[inline(always)]
+    fn of(&mut self, budget: usize) -> Option<&mut Shard> {
+        self.guards.get_mut(*self.positions.get(budget)?)?.as_deref_mut()
     }
 }
 
@@ -118,10 +125,6 @@ impl<'a> LockedList<'a> {
 }
 
 impl Locked for LockedList<'_> {
-    fn of(&mut self, shard: usize) -> Option<&mut Shard> {
-        Some(self.shard(shard))
-    }
-
     fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.0.iter_mut().map(|(_, guard)| &mut **guard)
     }

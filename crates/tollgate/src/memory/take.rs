@@ -9,7 +9,7 @@
 //! full store, a shadow rule that counts attempts) is left to [`apply`](super::apply).
 
 use super::MemoryStore;
-use super::locked::{Locked, LockedShards};
+use super::locked::{LockedBudgets, LockedShards};
 use super::lookup::{Decider, Target};
 use super::room::Freed;
 use super::shard::Shard;
@@ -56,7 +56,7 @@ impl MemoryStore {
     #[inline(always)]
     fn take_locked<const N: usize, const W: usize>(
         &self,
-        mut locked: impl Locked,
+        mut locked: impl LockedBudgets,
         targets: &[Target<'_>; N],
         decider: Decider<'_>,
         now: Timestamp,
@@ -127,7 +127,7 @@ impl MemoryStore {
         &self,
         targets: &[Target<'_>; N],
         slots: &mut [StateOffset; N],
-        locked: &mut impl Locked,
+        locked: &mut impl LockedBudgets,
         takes: bool,
         now: Timestamp,
     ) -> Option<()> {
