@@ -141,8 +141,9 @@ impl Prepared {
     fn lookup(&self, covered: Covered, inline: Option<&Limit>) -> Option<(&Rule, &Lookup)> {
         let (rule, budget) = self.get(covered, inline)?;
         let is_inline = rule.is_inline();
-        let needs_reports = is_inline && rule.needs_reports();
-        let is_slow = rule.records_denied() || needs_reports || is_inline != inline.is_some();
+        // The identity of an inline window has its period, and a global budget's is prepared.
+        let is_special = is_inline && (rule.needs_reports() || rule.key_attributes().is_empty());
+        let is_slow = rule.records_denied() || is_special || is_inline != inline.is_some();
         let lookup = budget.lookup.as_ref().filter(|lookup| !is_slow && lookup.width() > 0)?;
         Some((rule, lookup))
     }

@@ -3,6 +3,7 @@
 
 use tollgate::{
     DAY, HOUR, Limit, Limiter, MINUTE, ManualClock, Override, Request, Rule, RuleSet, SECOND, Timestamp,
+    block_on,
 };
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -96,4 +97,17 @@ fn b7_a_block_of_ten_minutes_lasts_ten_minutes_after_the_clock_goes_back() {
     assert_eq!(limiter.check("a").unwrap().retry_after(), Some(10 * MINUTE));
     clock.advance(10 * MINUTE);
     assert!(limiter.check("a").unwrap().allowed());
+}
+
+#[test]
+fn b12_inline_windows_of_different_periods_have_counts_of_their_own_without_a_key_too() {
+    let (limiter, _) = limiter(RuleSet::new([Rule::inline("all")]).unwrap());
+    let [hour, day] = [HOUR, DAY].map(|period| limiter.inline(Limit::fixed_window(2, period)).unwrap());
+    let request = Request::new(&[]);
+    for remaining in [1, 0] {
+        let decision = limiter.check(request.under("all", &hour)).unwrap();
+        assert_eq!((decision.allowed(), decision.remaining()), (true, remaining));
+        assert_eq!(block_on(limiter.peek(request.under("all", &hour))).unwrap().remaining(), remaining);
+    }
+    assert_eq!(limiter.check(request.under("all", &day)).unwrap().remaining(), 1);
 }
