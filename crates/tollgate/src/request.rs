@@ -247,15 +247,10 @@ impl<'a> Request<'a> {
     }
 
     /// The inline limit.
-    pub(crate) fn inline_limit(&self) -> Option<&'a Limit> {
-        self.named_limit().map(|(_, limit)| limit)
-    }
-
-    /// The inline rule and its limit.
     #[inline]
-    pub(crate) const fn named_limit(&self) -> Option<(&'a str, &'a Limit)> {
+    pub(crate) const fn inline_limit(&self) -> Option<&'a Limit> {
         match self.scope {
-            Scope::Under(rule, limit) => Some((rule, &limit.0)),
+            Scope::Under(_, limit) => Some(&limit.0),
             Scope::All | Scope::Costs(_) | Scope::Only(_) | Scope::Own | Scope::OwnOnly(_) => None,
         }
     }

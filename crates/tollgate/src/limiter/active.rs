@@ -100,7 +100,9 @@ impl ActiveRules {
 
     /// Keeps the active rules if they are plain and few.
     fn keep(&self, prepared: &Prepared) {
-        let is_kept = prepared.plain.is_some() && prepared.rules.rules().len() <= KEPT_MAX;
+        let is_small =
+            prepared.rules.rules().len() <= KEPT_MAX && prepared.rules.overrides().next().is_none();
+        let is_kept = prepared.plain.is_some() && is_small;
         let same = |known: &OnceLock<Prepared>| known.get().is_none_or(|known| known.same(prepared));
         let index = if is_kept { self.all_kept.iter().position(same) } else { None };
         let slot = index.and_then(|index| self.all_kept.get(index));

@@ -1,5 +1,5 @@
 //! Checks on a memory store, which answers synchronously: find the rules that cover the request,
-//! locate the states of their budgets, read the clock (first, under one global bucket), and take.
+//! locate the states of their budgets, read the clock, and take.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ impl<S: Store> Shared<S> {
     pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
         match self.rules.kept() {
             Some(rules) => self.check_kept(memory, rules, request),
-            None => request.with_request(|request| self.check_under(memory, &self.rules.load(), &request)),
+            None => request.with_request(|request| self.check_loaded(memory, &request)),
         }
     }
 
@@ -69,11 +69,17 @@ impl<S: Store> Shared<S> {
     ) -> Result<Decision, Error> {
         match self.rules.kept_in_snapshot() {
             Some(rules) => self.check_kept(memory, rules, request),
-            None => self.check_under(memory, &self.rules.load(), request),
+            None => self.check_loaded(memory, request),
         }
     }
 
-    /// Checks a request under rules that are kept. One token bucket is decided where the caller is.
+    /// Checks a request under rules that are not kept.
+    #[inline(never)]
+    fn check_loaded(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        self.check_kept(memory, &self.rules.load(), request)
+    }
+
+    /// Checks a request under these rules. One token bucket is decided where the caller is.
     #[inline(always)]
     fn check_kept(
         &self,
@@ -89,7 +95,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Checks a request under these rules.
+    /// Checks a request under rules that are not one token bucket.
     #[inline(never)]
     fn check_under(
         &self,

@@ -218,13 +218,6 @@ impl Target<'_> {
     }
 }
 
-impl PartialEq for Lookup {
-    /// Whether both are for the same tag and the same counts.
-    fn eq(&self, other: &Self) -> bool {
-        self.tag == other.tag && Arc::ptr_eq(&self.tally, &other.tally)
-    }
-}
-
 impl Lookup {
     /// Words of the packed state; 0 if it does not pack.
     pub(crate) const fn width(&self) -> usize {

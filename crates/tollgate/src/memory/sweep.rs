@@ -6,7 +6,7 @@
 )]
 
 use super::room::Freed;
-use super::shard::{Location, Shard, UNPACKED, idle_at, pack};
+use super::shard::{Cells, Location, Shard, UNPACKED, idle_at, pack};
 use super::table::{SlotIndex, WIDEST};
 use crate::meter::packed;
 use crate::rule::Tag;
@@ -101,14 +101,13 @@ impl Shard {
     pub(super) fn sweep_some(&mut self, slots: usize, since: u64, next: Timestamp, freed: &mut Freed) {
         let (mut width, mut index) = self.sweep_at.unwrap_or((1, 0));
         while width <= WIDEST && self.table(width).len() == 0 {
+            self.shrink(width);
             (width, index) = (width + 1, 0);
         }
         if width <= WIDEST {
             index = self.sweep_slots(width, index, slots, since, freed);
             if index >= self.table(width).slots() {
-                let secrets = std::sync::Arc::clone(&self.secrets);
-                self.table_mut(width).shrink(&secrets);
-                self.publish(width);
+                self.shrink(width);
                 (width, index) = (width + 1, 0);
             }
         }
@@ -119,6 +118,13 @@ impl Shard {
             let spare = self.unpacked.len() * 2;
             self.unpacked.shrink_to(spare);
         }
+    }
+
+    /// Frees memory of a table that is mostly empty.
+    fn shrink(&mut self, width: usize) {
+        let secrets = std::sync::Arc::clone(&self.secrets);
+        self.table_mut(width).shrink(&secrets);
+        self.publish(width);
     }
 
     /// Sweeps up to `count` slots of one table from `index` on, and returns the index where it
@@ -143,7 +149,10 @@ impl Shard {
                 known = self.tag(found);
             }
             let idle_at = known.map_or(u64::MAX, |tag| self.idle_at(found, tag));
-            match known.filter(|_| idle_at <= since) {
+            // A reservation that has expired may have made a key idle earlier.
+            let cells = self.unpacked_of(found).map(|unpacked| &unpacked.cells);
+            let is_idle = |cells: &Cells| cells.iter().all(|cell| cell.is_idle(Timestamp::from_nanos(since)));
+            match known.filter(|_| cells.map_or(idle_at <= since, is_idle)) {
                 // Removal shifts another key into this slot: it is examined next.
                 Some(tag) => {
                     freed.add(tag);
@@ -157,5 +166,32 @@ impl Shard {
         }
         self.next_idle = next_idle;
         index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hash::Secrets;
+    use super::super::shard::Views;
+    use super::*;
+    use crate::key::Budget;
+    use crate::request::Client;
+    use crate::{Limit, Limits};
+    use std::sync::Arc;
+
+    #[test]
+    fn e5_a_sweep_frees_the_memory_of_a_table_without_keys() {
+        let (secrets, views) = (Arc::new(Secrets::from_seed([1, 2])), Arc::new(Views::new()));
+        let mut shard = Shard::new(0, Arc::clone(&secrets), views);
+        let rule = RuleName::intern("r");
+        let tag = Tag::new(rule, Budget::Rule, Limits::from(Limit::per_minute(10)), 1);
+        for number in 0..1_000 {
+            shard.insert_packed(secrets.identify_client(&secrets.prefix(0), Client::Numbered(number)), tag);
+        }
+        let mut freed = Freed::default();
+        shard.clear(rule, &mut freed);
+        assert_eq!((freed.keys(), shard.table(1).slots() > 1_000), (1_000, true));
+        shard.sweep_some(8, 0, Timestamp::EPOCH, &mut freed);
+        assert!(shard.table(1).slots() <= 64, "{} slots", shard.table(1).slots());
     }
 }

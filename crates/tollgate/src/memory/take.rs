@@ -35,7 +35,7 @@ pub(crate) struct Taken<const N: usize, const W: usize> {
 impl MemoryStore {
     /// Takes the cost from all budgets of a request if every one that enforces has enough. A denial
     /// counts as an attempt where a limit counts those. `None` if this path cannot decide the
-    /// request: nothing has been done.
+    /// request: nothing has been taken.
     ///
     /// The steps are compiled for the number of budgets and for the width of their states. With a
     /// `W` of [`WIDEST`] the states have any widths, keys may be new and rules may be shadows: each

@@ -160,7 +160,7 @@ impl RuleSet {
     }
 
     /// Whether a rule is enforced on every request that has its key, always with the same limits.
-    pub(crate) fn is_unconditional(&self, rule: &Rule) -> bool {
+    fn is_unconditional(&self, rule: &Rule) -> bool {
         let overrides = self.index(&rule.name).and_then(|index| self.overrides.get(index));
         let has_overrides = overrides.is_some_and(|overrides| !overrides.all.is_empty());
         let is_special = rule.needs_reports() || rule.records_denied();

@@ -261,3 +261,46 @@ fn c7_a_store_that_pools_counts_a_settlement_of_nothing_once() {
     let full = block_on(limiter.reserve(Request::client("b").cost(0), MINUTE, OnExpiry::Keep)).unwrap();
     assert_eq!(block_on(full.settle(1)), Err(Error::StoreFull), "as a record is");
 }
+
+/// Of a few clients the keys of both rules are neighbours in one table. The window's key leaves the
+/// table when its block is over, and the log's moves.
+#[test]
+fn b2_a_denied_request_that_moves_one_key_loses_no_other() {
+    let clients: Vec<String> = (0..500).map(|client| format!("client-{client}")).collect();
+    for seed in 0..60 {
+        let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+        let rules = RuleSet::new([
+            Rule::new("window", Limit::fixed_window(1, MINUTE).counting_denied()).key(["client"]),
+            Rule::new("log", Limit::sliding_log(1, MINUTE)).key(["client"]),
+        ]);
+        let store = MemoryStore::new().seeded([seed, 2]);
+        let limiter = Limiter::builder(rules.unwrap()).store(store).clock(clock.clone()).build().unwrap();
+        for client in &clients {
+            let [window, log] = ["window", "log"].map(|rule| Request::client(client).only(rule));
+            assert!(limiter.check(window).unwrap().allowed());
+            block_on(limiter.block(window, SECOND)).unwrap();
+            assert!(limiter.check(log).unwrap().allowed());
+        }
+        clock.advance(2 * SECOND);
+        for client in &clients {
+            assert!(!limiter.check(client).unwrap().allowed());
+            let log = block_on(limiter.peek(Request::client(client).only("log"))).unwrap();
+            assert!(!log.allowed(), "the log of {client} is lost");
+        }
+    }
+}
+
+#[test]
+fn e5_a_sweep_forgets_a_key_whose_reservation_was_given_back() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let rules = RuleSet::new([Rule::new("per-client", Limit::per_day(10)).key(["client"])]).unwrap();
+    let store = MemoryStore::new().sweep(Duration::from_nanos(1), Duration::ZERO);
+    let limiter = Limiter::builder(rules).store(store).clock(clock.clone()).build().unwrap();
+    let all = Request::client("a").cost(10);
+    let reserved = block_on(limiter.reserve(all, 10 * SECOND, OnExpiry::GiveBack)).unwrap();
+    assert!(reserved.detach().is_some());
+    assert_eq!((limiter.store().sweep_all(clock.now()), limiter.stats().live_keys), (0, Some(1)));
+    // It can be settled for as long again.
+    clock.advance(20 * SECOND);
+    assert_eq!((limiter.store().sweep_all(clock.now()), limiter.stats().live_keys), (1, Some(0)));
+}

@@ -325,3 +325,15 @@ fn b7_all_shards_of_a_request_follow_a_clock_that_goes_back() {
     assert_eq!(decided_at("alice", 100), 100, "1.9 s behind the global budget's shard");
     assert_eq!(decided_at("alice", 50), 100, "50 ms late");
 }
+
+#[test]
+fn g1_a_rule_that_was_removed_and_added_again_is_counted() {
+    let rules = |name: &str| RuleSet::new([Rule::new(name, Limit::per_minute(9)).key(["client"])]).unwrap();
+    let limiter = Limiter::builder(rules("one")).build().unwrap();
+    assert!(limiter.check("a").unwrap().allowed());
+    limiter.set_rules(rules("other")).unwrap();
+    limiter.set_rules(rules("one")).unwrap();
+    assert!(limiter.check("a").unwrap().allowed());
+    let stats = limiter.stats();
+    assert_eq!((stats.total.allowed, stats.rules[0].1.allowed), (2, 1), "counts begin anew");
+}
