@@ -25,11 +25,13 @@ impl<S: Store> Shared<S> {
     ) {
         for batch in requests.chunks(BATCH) {
             let rules = self.rules.current();
+            // Requests of a batch are usually alike: the first tells whether they are plain.
+            let is_plain = |plain: &PlainRules| {
+                let first = batch.first();
+                first.is_some_and(|first| first.with_request(|first| plain.covers(&first)))
+            };
             match &rules.plain {
-                Some(plain @ PlainRules { bucket: Some(bucket), .. })
-                    // Requests of a batch are usually alike: the first tells whether they are plain.
-                    if batch.first().is_some_and(|first| first.with_request(|first| plain.covers(&first))) =>
-                {
+                Some(plain @ PlainRules { bucket: Some(bucket), .. }) if is_plain(plain) => {
                     self.check_batch_of_words(bucket, plain, memory, &rules, batch, &mut each);
                 }
                 _ => self.check_batch(memory, &rules, batch, &mut each),

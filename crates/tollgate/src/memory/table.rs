@@ -86,8 +86,8 @@ impl Table {
         None
     }
 
-    /// The state of `id`, if the tag with this number wrote it, and where it is. `W` is the width of
-    /// the table, or [`WIDEST`] if the caller does not know it: the state is zero-padded then.
+    /// The state of `id`, if the tag with this number wrote it, and where it is. `W` is the table's
+    /// width, or [`WIDEST`] if the caller does not know it: the state is zero-padded then.
     #[inline(always)]
     pub(super) fn state_written_by<const W: usize>(
         &self,
