@@ -98,7 +98,8 @@ impl ActiveRules {
         self.keep(&prepared);
     }
 
-    /// Keeps the active rules if they are plain and few.
+    /// Keeps the active rules if they are plain, few and without overrides: kept rules are never
+    /// freed.
     fn keep(&self, prepared: &Prepared) {
         let is_small =
             prepared.rules.rules().len() <= KEPT_MAX && prepared.rules.overrides().next().is_none();
