@@ -170,10 +170,13 @@ pub(crate) fn push_value(
 /// The value, if it can be part of a key.
 #[inline]
 pub(crate) fn checked_value<'a>(attribute: &str, value: &'a str) -> Result<&'a str, Error> {
-    if (1..=MAX_VALUE_BYTES).contains(&value.len()) {
-        return Ok(value);
-    }
-    Err(invalid_key(attribute, value.len()))
+    if is_valid(value) { Ok(value) } else { Err(invalid_key(attribute, value.len())) }
+}
+
+/// Whether a value can be part of a key.
+#[inline]
+pub(crate) fn is_valid(value: &str) -> bool {
+    (1..=MAX_VALUE_BYTES).contains(&value.len())
 }
 
 #[cold]

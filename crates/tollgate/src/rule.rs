@@ -343,13 +343,20 @@ impl Rule {
         attributes.try_for_each(|name| push_value(subject, name, request.get(name).unwrap_or_default()))
     }
 
-    #[inline]
-    fn covers(&self, request: &Request<'_>) -> bool {
-        if self.by_client && self.matches.is_empty() && request.only_client().is_some() {
-            return true;
+    /// The values of its key. `None` if the request lacks one: the rule does not cover it then.
+    #[inline(always)]
+    pub(crate) fn key_values<'a>(&self, request: &Request<'a>) -> Option<SmallVec<[&'a str; 4]>> {
+        let mut values = SmallVec::new();
+        for attribute in &self.key {
+            values.push(request.get(attribute)?);
         }
-        let matched = if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) };
-        matched && self.key.iter().all(|attribute| request.has(attribute))
+        Some(values)
+    }
+
+    /// Whether a request meets its conditions.
+    #[inline]
+    fn is_met_by(&self, request: &Request<'_>) -> bool {
+        if request.is_own() { !self.key.is_empty() } else { all_match(&self.matches, request) }
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -7,10 +7,8 @@ use smallvec::{Array, SmallVec};
 
 use crate::algorithm::token_bucket::Word;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
-use crate::key::checked_value;
 use crate::limit::Kind;
 use crate::memory::{Lookup, Subject, Target, WIDEST};
-use crate::request::{CLIENT, Client};
 use crate::rule::{Covered, Tag};
 use crate::stats::Tally;
 use crate::{Budget, Limit, MemoryStore, Request, Rule, RuleName, RuleSet};
@@ -55,13 +53,14 @@ pub(super) struct PreparedRule {
 #[derive(Clone, Debug)]
 pub(super) struct PreparedBudget {
     pub(super) tag: Tag,
-    /// The lookup of its states in a memory store.
+    /// The lookup of its states in a memory store, if the fast path can decide on them.
     pub(super) lookup: Option<Lookup>,
 }
 
 impl PreparedBudget {
     fn new(tag: Tag, memory: Option<&MemoryStore>, rule: &Rule, tally: &Arc<Tally>) -> Self {
-        Self { tag, lookup: memory.map(|memory| memory.lookup(tag, rule, Arc::clone(tally))) }
+        let lookup = memory.map(|memory| memory.lookup(tag, rule, Arc::clone(tally)));
+        Self { tag, lookup: lookup.filter(|lookup| lookup.width() > 0) }
     }
 }
 
@@ -79,8 +78,7 @@ impl Prepared {
                 false => Tag::new(name, budget, limits, cost),
             };
             let tally = before.and_then(|before| before.tally(name)).unwrap_or_default();
-            // The fast path charges each limit by itself: without a lookup, the slow path decides.
-            let memory = memory.filter(|_| rule.overflow_rule().is_none());
+            let memory = memory.filter(|_| is_fast(rule));
             let budget = |tag| PreparedBudget::new(tag, memory, rule, &tally);
             let budgets: Vec<_> = rules.budgets(rule).map(|limits| budget(tag(limits))).collect();
             let inline = rule.is_inline().then(|| {
@@ -113,16 +111,20 @@ impl Prepared {
         let mut locate = || {
             let cost =
                 request.valid_cost().filter(|_| !request.is_own() && request.rule_costs().is_empty())?;
-            for covered in self.rules.covered(request) {
-                let ((rule, lookup), mut values) = (self.lookup(covered, inline)?, SmallVec::new());
+            for (index, rule) in self.rules.matching(request) {
+                let values;
                 let subject = match request.only_client() {
                     _ if rule.key_attributes().is_empty() => Subject::Global,
-                    Some(client) if rule.is_by_client() && is_valid(&client) => Subject::Client(client),
-                    _ => Subject::Values({
-                        rule.encode_key(request, &mut values).ok()?;
-                        &values
-                    }),
+                    Some(client) if rule.is_by_client() => Subject::Client(client),
+                    _ => {
+                        let Some(present) = rule.key_values(request) else { continue };
+                        values = present;
+                        Subject::Values(&values)
+                    }
                 };
+                subject.is_valid().then_some(())?;
+                let (_, budget) = self.get(self.rules.covered(index, request), inline)?;
+                let lookup = budget.lookup.as_ref().filter(|_| rule.is_inline() == inline.is_some())?;
                 targets.push(memory.target::<WIDEST>(lookup, subject, inline, cost));
                 words = words.saturating_add(lookup.words());
                 let fits = targets.len().wrapping_sub(before) <= TAGS_MAX && words <= WORDS_MAX;
@@ -133,19 +135,6 @@ impl Prepared {
         if locate().is_none() {
             targets.truncate(before);
         }
-    }
-
-    /// The rule that covers a request, and the lookup of the budget that the request draws on, if
-    /// the fast path can decide on it.
-    #[inline(always)]
-    fn lookup(&self, covered: Covered, inline: Option<&Limit>) -> Option<(&Rule, &Lookup)> {
-        let (rule, budget) = self.get(covered, inline)?;
-        let is_inline = rule.is_inline();
-        // The identity of an inline window has its period, and a global budget's is prepared.
-        let is_special = is_inline && (rule.needs_reports() || rule.key_attributes().is_empty());
-        let is_slow = rule.records_denied() || is_special || is_inline != inline.is_some();
-        let lookup = budget.lookup.as_ref().filter(|lookup| !is_slow && lookup.width() > 0)?;
-        Some((rule, lookup))
     }
 
     /// The rule that covers a request, and the budget that the request draws on.
@@ -193,14 +182,21 @@ impl Prepared {
     }
 }
 
+/// Whether the fast path can decide on a rule's budgets. It charges each limit by itself, and only
+/// if the request is admitted. The identity of an inline window has its period, and a global
+/// budget's is prepared.
+fn is_fast(rule: &Rule) -> bool {
+    let is_special = rule.is_inline() && (rule.needs_reports() || rule.key_attributes().is_empty());
+    rule.overflow_rule().is_none() && !rule.records_denied() && !is_special
+}
+
 impl PlainRules {
     fn new(rules: &RuleSet, prepared_rules: &[PreparedRule]) -> Option<Self> {
         let (rules, mut words) = (rules.plain().filter(|rules| rules.len() <= TAGS_MAX)?, 0_usize);
         let mut plain = rules.iter().zip(prepared_rules).map(|(rule, prepared)| {
             let lookup = prepared.budgets.first()?.lookup.clone()?;
             words = words.saturating_add(lookup.words());
-            let packs = lookup.width() > 0 && words <= WORDS_MAX;
-            packs.then(|| PlainRule { by_client: rule.is_by_client(), lookup })
+            (words <= WORDS_MAX).then(|| PlainRule { by_client: rule.is_by_client(), lookup })
         });
         let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
         let bucket = first.lookup.bucket().filter(|_| others.is_empty());
@@ -211,7 +207,7 @@ impl PlainRules {
 
     /// Whether the first budget of a request can be located: see [`locate`](Self::locate).
     pub(super) fn covers(&self, request: &Request<'_>) -> bool {
-        let has_client = || request.only_client().is_some_and(|client| is_valid(&client));
+        let has_client = || request.only_client().is_some_and(|client| Subject::Client(client).is_valid());
         request.valid_cost().is_some() && request.is_unscoped() && (!self.first.by_client || has_client())
     }
 
@@ -240,18 +236,7 @@ impl PlainRule {
         request: &Request<'_>,
         cost: u64,
     ) -> Option<Target<'a>> {
-        if !self.by_client {
-            return Some(memory.target::<W>(&self.lookup, Subject::Global, None, cost));
-        }
-        let client = request.only_client().filter(is_valid)?;
-        Some(memory.target::<W>(&self.lookup, Subject::Client(client), None, cost))
-    }
-}
-
-#[inline]
-fn is_valid(client: &Client<'_>) -> bool {
-    match client {
-        Client::Named(name) => checked_value(CLIENT, name).is_ok(),
-        Client::Numbered(_) => true,
+        let subject = if self.by_client { Subject::Client(request.only_client()?) } else { Subject::Global };
+        subject.is_valid().then(|| memory.target::<W>(&self.lookup, subject, None, cost))
     }
 }

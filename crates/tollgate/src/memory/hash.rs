@@ -121,14 +121,20 @@ impl Secrets {
                 sums.add(number, &prefix.number);
                 sums.finish()
             }
-            Client::Named(name) => self.identify_value(prefix, name.as_bytes()),
+            Client::Named(name) => {
+                let mut sums = Sums { sums: prefix.sums, secrets: self.for_words.iter() };
+                sums.add_value(name.as_bytes());
+                sums.finish()
+            }
         }
     }
 
-    /// The identity of one value under a budget.
-    fn identify_value(&self, prefix: &Prefix, value: &[u8]) -> Id {
+    /// The identity of values under a budget.
+    pub(super) fn identify_values(&self, prefix: &Prefix, values: &[&str]) -> Id {
         let mut sums = Sums { sums: prefix.sums, secrets: self.for_words.iter() };
-        sums.add_value(value);
+        for value in values {
+            sums.add_value(value.as_bytes());
+        }
         sums.finish()
     }
 
@@ -331,13 +337,19 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_the_identity_of_its_encoding() {
+    fn clients_and_values_have_the_identities_of_their_encodings() {
         let secrets = Secrets::random();
         let prefix = secrets.prefix(7);
-        let encoded = |value: &str| {
+        let encode = |value: &str| {
             let length = u16::try_from(value.len()).unwrap().to_le_bytes();
-            secrets.identify(&prefix, &[&length[..], value.as_bytes()].concat())
+            [&length[..], value.as_bytes()].concat()
         };
+        let encoded = |value: &str| secrets.identify(&prefix, &encode(value));
+        for values in [&["a", "bc"][..], &["ab", "c"], &["7", "/api/items", "7"], &["a"], &[]] {
+            let subject: Vec<u8> = values.iter().flat_map(|value| encode(value)).collect();
+            let id = secrets.identify_values(&prefix, values);
+            assert_eq!(id, secrets.identify(&prefix, &subject), "{values:?}");
+        }
         for length in 0..40 {
             let value = "a1b2c3".repeat(7)[..length].to_owned();
             assert_eq!(secrets.identify_client(&prefix, Client::Named(&value)), encoded(&value));

@@ -8,7 +8,7 @@ use super::table::{WIDEST, prefetch};
 use super::{GLOBALS, MemoryStore, Padded, SHARDS};
 use crate::algorithm::token_bucket::Word;
 use crate::decision::words_of;
-use crate::key::{Key, digest};
+use crate::key::{Key, digest, is_valid};
 use crate::limit::Kind;
 use crate::meter::packed::{self, Step};
 use crate::request::Client;
@@ -27,6 +27,8 @@ pub(crate) struct Lookup {
     pub(super) steps: Box<[Step]>,
     /// Words of the packed state; 0 if it does not pack.
     pub(super) width: usize,
+    /// Words that a decision needs for this budget.
+    words: usize,
     unit_cost: u64,
     /// Whether the rule is a shadow, which never denies.
     pub(super) shadow: bool,
@@ -74,8 +76,20 @@ pub(crate) enum Subject<'a> {
     /// All requests.
     Global,
     Client(Client<'a>),
-    /// Encoded attribute values.
-    Values(&'a [u8]),
+    /// The values of the key's attributes.
+    Values(&'a [&'a str]),
+}
+
+impl Subject<'_> {
+    /// Whether every value can be part of a key.
+    #[inline(always)]
+    pub(crate) fn is_valid(&self) -> bool {
+        match self {
+            Subject::Global | Subject::Client(Client::Numbered(_)) => true,
+            Subject::Client(Client::Named(name)) => is_valid(name),
+            Subject::Values(values) => values.iter().all(|value| is_valid(value)),
+        }
+    }
 }
 
 impl MemoryStore {
@@ -86,9 +100,20 @@ impl MemoryStore {
         let global = self.global_slot(self.secrets.identify(&prefix, &[]), digest);
         let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
         let (steps, key_count) = (tag.limits.iter().map(Step::new).collect(), self.room.of(tag.rule));
-        let (number, unit_cost) = (tag.number(), tag.unit_cost);
-        let (shadow, warn_at) = (rule.is_shadow(), rule.warns_at());
-        Lookup { tag, number, prefix, steps, width, unit_cost, shadow, warn_at, key_count, tally, global }
+        Lookup {
+            number: tag.number(),
+            prefix,
+            steps,
+            width,
+            words: words_of(tag.budget, width),
+            unit_cost: tag.unit_cost,
+            shadow: rule.is_shadow(),
+            warn_at: rule.warns_at(),
+            key_count,
+            tally,
+            global,
+            tag,
+        }
     }
 
     /// Locates a budget's packed state, of `W` words, and prefetches it. `inline` is the limit that
@@ -110,7 +135,7 @@ impl MemoryStore {
         let Slot { id, home, shard: index } = match subject {
             Subject::Global => lookup.global,
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
-            Subject::Values(values) => self.slot(self.secrets.identify(prefix, values)),
+            Subject::Values(values) => self.slot(self.secrets.identify_values(prefix, values)),
         };
         let shard = &self.shards[index];
         let target = Target { lookup, shard, id, home, cost, charge: cost.saturating_mul(lookup.unit_cost) };
@@ -225,8 +250,8 @@ impl Lookup {
     }
 
     /// Words that a decision needs for this budget.
-    pub(crate) fn words(&self) -> usize {
-        words_of(self.tag.budget, self.width)
+    pub(crate) const fn words(&self) -> usize {
+        self.words
     }
 
     /// The decision counts of the rule.

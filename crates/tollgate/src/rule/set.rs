@@ -167,27 +167,31 @@ impl RuleSet {
         !is_special && rule.matches.is_empty() && !has_overrides
     }
 
-    /// The rules that cover a request, with their overrides.
+    /// The rules whose conditions a request meets. One of them covers the request if the request
+    /// also has its key.
     #[inline(always)]
-    fn covering<'a>(
+    pub(crate) fn matching<'a>(
         &'a self,
         request: &'a Request<'_>,
-    ) -> impl Iterator<Item = (usize, &'a Rule, &'a Overrides)> {
+    ) -> impl Iterator<Item = (usize, &'a Rule)> {
         let candidates = match request.only_rule() {
             Some(only) => self.index(only).map_or(0..0, |index| index..index.saturating_add(1)),
             None => 0..self.automatic,
         };
-        let candidates =
-            candidates.filter_map(|index| Some((index, self.rules.get(index)?, self.overrides.get(index)?)));
-        candidates.filter(|(_, rule, _)| rule.covers(request))
+        let candidates = candidates.filter_map(|index| Some((index, self.rules.get(index)?)));
+        candidates.filter(|(_, rule)| rule.is_met_by(request))
     }
 
-    /// The rules that cover a request which is not about a client's own budgets, and the limits
-    /// that apply.
-    #[inline(always)]
-    pub(crate) fn covered<'a>(&'a self, request: &'a Request<'_>) -> impl Iterator<Item = Covered> {
-        self.covering(request)
-            .map(|(rule, _, overrides)| Covered { rule, replacement: overrides.find(request) })
+    /// The rules that cover a request.
+    fn covering<'a>(&'a self, request: &'a Request<'_>) -> impl Iterator<Item = (usize, &'a Rule)> {
+        self.matching(request).filter(|(_, rule)| rule.key.iter().all(|attribute| request.has(attribute)))
+    }
+
+    /// A rule that covers a request which is not about a client's own budgets, and the limits that
+    /// apply.
+    #[inline]
+    pub(crate) fn covered(&self, rule: usize, request: &Request<'_>) -> Covered {
+        Covered { rule, replacement: self.overrides.get(rule).and_then(|overrides| overrides.find(request)) }
     }
 
     /// Calls `found` with each rule that covers a request and the limits that apply, up to the
@@ -198,9 +202,10 @@ impl RuleSet {
         mut found: impl FnMut(Covered) -> Result<(), E>,
     ) -> Result<(), E> {
         if !request.is_own() {
-            return self.covered(request).try_for_each(found);
+            return self.covering(request).try_for_each(|(index, _)| found(self.covered(index, request)));
         }
-        for (index, rule, overrides) in self.covering(request) {
+        for (index, rule) in self.covering(request) {
+            let Some(overrides) = self.overrides.get(index) else { continue };
             // All budgets of the client. The rule's budget has the limits of one override at most.
             let all = overrides.all_of(request, &rule.key);
             let replaces =
@@ -216,7 +221,7 @@ impl RuleSet {
     /// The rule that covers what this one lacks, and the limits that apply to the request there.
     pub(crate) fn overflow(&self, covered: Covered, request: &Request<'_>) -> Option<Covered> {
         let index = self.index(&self.rules.get(covered.rule)?.overflow?)?;
-        Some(Covered { rule: index, replacement: self.overrides.get(index)?.find(request) })
+        Some(self.covered(index, request))
     }
 
     /// The index of the rule with this name.
