@@ -114,7 +114,7 @@ impl Limiter {
     /// error.
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        self.shared.check(&self.shared.store, &request)
+        self.shared.check(&self.shared.store, self.shared.rules.kept(), &request)
     }
 
     /// Checks requests one after the other and calls `each` with each decision, in order. The
@@ -150,7 +150,7 @@ impl<S: Store> Limiter<S> {
     /// As [`check`](Limiter::check). A store that fails is a degraded decision.
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
         if let Some(memory) = self.shared.store.decides_in() {
-            return request.with_request(|request| self.shared.check_in_snapshot(memory, &request));
+            return self.shared.check(memory, self.shared.rules.kept_in_snapshot(), &request);
         }
         // In a box, since the future of a store is large, and callers embed this one.
         Box::pin(async {

@@ -72,7 +72,7 @@ impl<S: Store> Shared<S> {
             }
         }
         let stripe = stripe_index();
-        plain.first.lookup.tally().count_many_at(stripe, decided);
+        plain.first.lookup.tally.count_many_at(stripe, decided);
         self.total.count_many_at(stripe, decided);
     }
 

@@ -29,7 +29,7 @@ impl<S: Store> InMemory<'_, S> {
     /// As [`Limiter::check`](crate::Limiter::check).
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        self.shared.check(self.memory, &request)
+        self.shared.check(self.memory, self.shared.rules.kept(), &request)
     }
 
     /// Whether every rule in force applies to every client alike, so that a request needs no other
@@ -53,46 +53,29 @@ impl<S> fmt::Debug for InMemory<'_, S> {
 }
 
 impl<S: Store> Shared<S> {
+    /// Checks a request under these rules or, if they are not kept, under those of the thread. One
+    /// token bucket is decided where the caller is.
     #[inline(always)]
-    pub(super) fn check(&self, memory: &MemoryStore, request: &impl AsRequest) -> Result<Decision, Error> {
-        match self.rules.kept() {
-            Some(rules) => self.check_kept(memory, rules, request),
-            None => request.with_request(|request| self.check_loaded(memory, &request)),
-        }
-    }
-
-    /// Checks a request under the rules of the entered snapshot, if there is one.
-    pub(super) fn check_in_snapshot(
+    pub(super) fn check(
         &self,
         memory: &MemoryStore,
-        request: &Request<'_>,
-    ) -> Result<Decision, Error> {
-        match self.rules.kept_in_snapshot() {
-            Some(rules) => self.check_kept(memory, rules, request),
-            None => self.check_loaded(memory, request),
-        }
-    }
-
-    /// Checks a request under rules that are not kept.
-    #[inline(never)]
-    fn check_loaded(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        self.check_kept(memory, &self.rules.load(), request)
-    }
-
-    /// Checks a request under these rules. One token bucket is decided where the caller is.
-    #[inline(always)]
-    fn check_kept(
-        &self,
-        memory: &MemoryStore,
-        rules: &Prepared,
+        kept: Option<&Prepared>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
+        let Some(rules) = kept else {
+            return request.with_request(|request| self.check_loaded(memory, &request));
+        };
         match &rules.plain {
             Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
                 self.check_plain::<1, 1>(memory, rules, plain, Decider::Bucket(bucket), request)
             }
             _ => self.check_under(memory, rules, request),
         }
+    }
+
+    #[inline(never)]
+    fn check_loaded(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
+        self.check(memory, Some(&self.rules.load()), request)
     }
 
     /// Checks a request under rules that are not one token bucket.
@@ -126,16 +109,10 @@ impl<S: Store> Shared<S> {
         decider: Decider<'_>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
-        let Some(targets) = request.with_request(|request| plain.locate::<N, W>(memory, &request)) else {
-            return request.with_request(|request| self.check_any(memory, rules, &request));
-        };
-        // The clock is read while the states are being fetched.
-        let now = self.clock.now();
-        match memory.take::<N, W>(&targets, decider, now) {
-            Some(taken) => self.answer(request, targets, &taken, decider),
-            None => {
-                request.with_request(move |request| self.take_list(memory, rules, &targets, &request, now))
-            }
+        match request.with_request(|request| plain.locate::<N, W>(memory, &request)) {
+            // The clock is read while the states are being fetched.
+            Some(targets) => self.take::<N, W>(memory, rules, targets, decider, request, self.clock.now()),
+            None => request.with_request(|request| self.check_any(memory, rules, &request)),
         }
     }
 
@@ -165,15 +142,16 @@ impl<S: Store> Shared<S> {
         let width = targets.first().map_or(0, Target::width::<WIDEST>);
         let is_alike = |target: &Target<'_>| target.width::<WIDEST>() == width && !target.needs_reports();
         let width = if targets.iter().all(is_alike) { width } else { WIDEST };
+        let decider = Decider::of(request);
         // The same steps, compiled for the number of budgets and the width of their states.
         match (targets, width) {
-            ([a], 1) => self.take::<1, 1>(memory, rules, [*a], request, now),
-            ([a], 2) => self.take::<1, 2>(memory, rules, [*a], request, now),
-            ([a], 3) => self.take::<1, 3>(memory, rules, [*a], request, now),
-            ([a], 4) => self.take::<1, 4>(memory, rules, [*a], request, now),
-            ([a, b], 1) => self.take::<2, 1>(memory, rules, [*a, *b], request, now),
-            ([a, b], 2) => self.take::<2, 2>(memory, rules, [*a, *b], request, now),
-            ([a, b, c], 1) => self.take::<3, 1>(memory, rules, [*a, *b, *c], request, now),
+            ([a], 1) => self.take::<1, 1>(memory, rules, [*a], decider, request, now),
+            ([a], 2) => self.take::<1, 2>(memory, rules, [*a], decider, request, now),
+            ([a], 3) => self.take::<1, 3>(memory, rules, [*a], decider, request, now),
+            ([a], 4) => self.take::<1, 4>(memory, rules, [*a], decider, request, now),
+            ([a, b], 1) => self.take::<2, 1>(memory, rules, [*a, *b], decider, request, now),
+            ([a, b], 2) => self.take::<2, 2>(memory, rules, [*a, *b], decider, request, now),
+            ([a, b, c], 1) => self.take::<3, 1>(memory, rules, [*a, *b, *c], decider, request, now),
             _ => self.take_list(memory, rules, targets, request, now),
         }
     }
@@ -188,32 +166,37 @@ impl<S: Store> Shared<S> {
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Decision, Error> {
+        let decider = Decider::of(request);
         match *targets {
-            [a] => self.take::<1, WIDEST>(memory, rules, [a], request, now),
-            [a, b] => self.take::<2, WIDEST>(memory, rules, [a, b], request, now),
-            [a, b, c] => self.take::<3, WIDEST>(memory, rules, [a, b, c], request, now),
-            [a, b, c, d] => self.take::<4, WIDEST>(memory, rules, [a, b, c, d], request, now),
+            [a] => self.take::<1, WIDEST>(memory, rules, [a], decider, request, now),
+            [a, b] => self.take::<2, WIDEST>(memory, rules, [a, b], decider, request, now),
+            [a, b, c] => self.take::<3, WIDEST>(memory, rules, [a, b, c], decider, request, now),
+            [a, b, c, d] => self.take::<4, WIDEST>(memory, rules, [a, b, c, d], decider, request, now),
             _ => self.check_slow(memory, rules, request, now),
         }
     }
 
+    /// Takes from located budgets and answers; if that needs more than this shape, goes on with the
+    /// shape of any widths, and from there with the slow path.
     #[inline(always)]
     fn take<const N: usize, const W: usize>(
         &self,
         memory: &MemoryStore,
         rules: &Prepared,
         targets: [Target<'_>; N],
-        request: &Request<'_>,
+        decider: Decider<'_>,
+        request: &impl AsRequest,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        let decider = request.inline_limit().map_or(Decider::Steps, Decider::Inline);
         match memory.take::<N, W>(&targets, decider, now) {
             Some(taken) if W == WIDEST && targets.iter().any(Target::needs_reports) => {
                 Ok(self.reported(request, &targets, &taken))
             }
             Some(taken) => self.answer(request, targets, &taken, decider),
-            None if W < WIDEST => self.take_list(memory, rules, &targets, request, now),
-            None => self.check_slow(memory, rules, request, now),
+            None => request.with_request(move |request| match W {
+                WIDEST => self.check_slow(memory, rules, &request, now),
+                _ => self.take_list(memory, rules, &targets, &request, now),
+            }),
         }
     }
 
@@ -230,11 +213,11 @@ impl<S: Store> Shared<S> {
         // Two branches: a counter chosen by the verdict would wait for the state and the clock, and
         // the next reading of the clock for the counter.
         if taken.denied == 0 {
-            targets.iter().for_each(|target| target.tally().count_at(stripe, true));
+            targets.iter().for_each(|target| target.lookup.tally.count_at(stripe, true));
             self.total.count_at(stripe, true);
         } else {
             for (index, target) in targets.iter().enumerate() {
-                target.tally().count_at(stripe, taken.denied >> index & 1 == 0);
+                target.lookup.tally.count_at(stripe, taken.denied >> index & 1 == 0);
             }
             self.total.count_at(stripe, false);
         }
@@ -263,7 +246,7 @@ impl<S: Store> Shared<S> {
     #[inline(never)]
     fn reported<const N: usize, const W: usize>(
         &self,
-        request: &Request<'_>,
+        request: &impl AsRequest,
         targets: &[Target<'_>; N],
         taken: &Taken<N, W>,
     ) -> Decision {
@@ -271,7 +254,8 @@ impl<S: Store> Shared<S> {
         let reports = |allowed| decision(targets, &Taken { allowed, ..*taken }, Decider::Steps).limits();
         // A budget that was not drawn on reports each limit by its state.
         let (drawn, undrawn) = (reports(allowed), if denied == 0 { Reports::new() } else { reports(false) });
-        let target = |report: &Report| targets.iter().position(|target| target.tag().rule == report.rule);
+        let target =
+            |report: &Report| targets.iter().position(|target| target.lookup.tag.rule == report.rule);
         let complete = |(index, report): (usize, &Report)| {
             let at = target(report)?;
             let report = if denied >> at & 1 == 0 { report } else { undrawn.get(index)? };
@@ -280,9 +264,9 @@ impl<S: Store> Shared<S> {
         let decision = Decision::merge(now, Degraded::No, drawn.iter().enumerate().filter_map(complete));
         decision.with_limits(|reports| {
             self.total.count(&decision, reports);
-            targets
-                .iter()
-                .for_each(|target| target.tally().count_rule(&decision, reports, target.tag().rule));
+            targets.iter().for_each(|target| {
+                target.lookup.tally.count_rule(&decision, reports, target.lookup.tag.rule)
+            });
         });
         self.notify(request, &decision);
         decision
@@ -314,8 +298,8 @@ pub(super) fn decision<const N: usize, const W: usize>(
     taken: &Taken<N, W>,
     decider: Decider<'_>,
 ) -> Decision {
-    let cost = targets.first().map_or(0, Target::cost);
-    let budgets = targets.map(|target| (target.tag(), target.width::<W>()));
+    let cost = targets.first().map_or(0, |target| target.cost);
+    let budgets = targets.map(|target| (target.lookup.tag, target.width::<W>()));
     let inline = if let Decider::Inline(limit) = decider { Some(limit) } else { None };
     Decision::of_states(taken.now, cost, taken.allowed, budgets, &taken.left, inline)
 }

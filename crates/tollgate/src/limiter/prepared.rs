@@ -60,7 +60,7 @@ pub(super) struct PreparedBudget {
 impl PreparedBudget {
     fn new(tag: Tag, memory: Option<&MemoryStore>, rule: &Rule, tally: &Arc<Tally>) -> Self {
         let lookup = memory.map(|memory| memory.lookup(tag, rule, Arc::clone(tally)));
-        Self { tag, lookup: lookup.filter(|lookup| lookup.width() > 0) }
+        Self { tag, lookup: lookup.filter(|lookup| lookup.width > 0) }
     }
 }
 
@@ -126,7 +126,7 @@ impl Prepared {
                 let (_, budget) = self.get(self.rules.covered(index, request), inline)?;
                 let lookup = budget.lookup.as_ref().filter(|_| rule.is_inline() == inline.is_some())?;
                 targets.push(memory.target::<WIDEST>(lookup, subject, inline, cost));
-                words = words.saturating_add(lookup.words());
+                words = words.saturating_add(lookup.words);
                 let fits = targets.len().wrapping_sub(before) <= TAGS_MAX && words <= WORDS_MAX;
                 fits.then_some(())?;
             }
@@ -195,13 +195,13 @@ impl PlainRules {
         let (rules, mut words) = (rules.plain().filter(|rules| rules.len() <= TAGS_MAX)?, 0_usize);
         let mut plain = rules.iter().zip(prepared_rules).map(|(rule, prepared)| {
             let lookup = prepared.budgets.first()?.lookup.clone()?;
-            words = words.saturating_add(lookup.words());
+            words = words.saturating_add(lookup.words);
             (words <= WORDS_MAX).then(|| PlainRule { by_client: rule.is_by_client(), lookup })
         });
         let (first, others): (_, Box<[_]>) = (plain.next()??, plain.collect::<Option<_>>()?);
         let bucket = first.lookup.bucket().filter(|_| others.is_empty());
-        let width = first.lookup.width();
-        let width = if others.iter().all(|rule| rule.lookup.width() == width) { width } else { 0 };
+        let width = first.lookup.width;
+        let width = if others.iter().all(|rule| rule.lookup.width == width) { width } else { 0 };
         Some(Self { bucket, width, first, others })
     }
 

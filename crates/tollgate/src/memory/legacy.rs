@@ -45,7 +45,7 @@ impl MemoryStore {
             self.has_legacy.store(false, Ordering::Relaxed);
             return;
         }
-        let id = self.secrets.identify_v1(charge.key.rule().digest(), charge.key.subject());
+        let id = self.secrets.identify_v1(&charge.key);
         let (from, to) = (shard_of(self.secrets.home(id)), self.slot_of(&charge.key));
         let mut low = self.shards[from.min(to.shard)].0.lock();
         let mut high = (from != to.shard).then(|| self.shards[from.max(to.shard)].0.lock());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::hash::{Id, POOLED, Prefix};
+use super::hash::{Id, Prefix};
 use super::room::KeyCount;
 use super::table::{WIDEST, prefetch};
 use super::{GLOBALS, MemoryStore, Padded, SHARDS};
@@ -14,28 +14,28 @@ use crate::meter::packed::{self, Step};
 use crate::request::Client;
 use crate::rule::Tag;
 use crate::stats::Tally;
-use crate::{Limit, Report, Rule};
+use crate::{Limit, Report, Request, Rule};
 
 /// What the store precomputes to find a budget's states: made when rules are set.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
-    pub(super) tag: Tag,
+    pub(crate) tag: Tag,
     /// The tag's number.
     pub(super) number: u32,
     prefix: Prefix,
     /// The limits, prepared.
     pub(super) steps: Box<[Step]>,
     /// Words of the packed state; 0 if it does not pack.
-    pub(super) width: usize,
+    pub(crate) width: usize,
     /// Words that a decision needs for this budget.
-    words: usize,
+    pub(crate) words: usize,
     unit_cost: u64,
     /// Whether the rule is a shadow, which never denies.
     pub(super) shadow: bool,
     warn_at: Option<u8>,
     pub(super) key_count: Arc<KeyCount>,
     /// The rule's decision counts.
-    tally: Arc<Tally>,
+    pub(crate) tally: Arc<Tally>,
     /// The slot of the global budget.
     global: Slot,
 }
@@ -51,11 +51,13 @@ pub(super) struct Slot {
 /// A budget that a request draws on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    pub(super) lookup: &'a Lookup,
+    pub(crate) lookup: &'a Lookup,
     pub(super) shard: &'a Padded,
     pub(super) id: Id,
     pub(super) home: u64,
-    cost: u64,
+    /// The cost of the request.
+    pub(crate) cost: u64,
+    /// Units that the request draws.
     pub(super) charge: u64,
 }
 
@@ -68,6 +70,13 @@ pub(crate) enum Decider<'a> {
     Steps,
     /// The limit that came with the request.
     Inline(&'a Limit),
+}
+
+impl<'a> Decider<'a> {
+    /// The limits that decide on a request.
+    pub(crate) fn of(request: &Request<'a>) -> Self {
+        request.inline_limit().map_or(Self::Steps, Self::Inline)
+    }
 }
 
 /// The subject of a budget.
@@ -97,7 +106,7 @@ impl MemoryStore {
     pub(crate) fn lookup(&self, tag: Tag, rule: &Rule, tally: Arc<Tally>) -> Lookup {
         let digest = tag.budget.digest(tag.rule);
         let prefix = self.secrets.prefix(digest);
-        let global = self.global_slot(self.secrets.identify(&prefix, &[]), digest);
+        let global = self.global_slot(self.secrets.identify(&prefix, []), digest);
         let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
         let (steps, key_count) = (tag.limits.iter().map(Step::new).collect(), self.room.of(tag.rule));
         Lookup {
@@ -135,7 +144,9 @@ impl MemoryStore {
         let Slot { id, home, shard: index } = match subject {
             Subject::Global => lookup.global,
             Subject::Client(client) => self.slot(self.secrets.identify_client(prefix, client)),
-            Subject::Values(values) => self.slot(self.secrets.identify_values(prefix, values)),
+            Subject::Values(values) => {
+                self.slot(self.secrets.identify(prefix, values.iter().map(|value| value.as_bytes())))
+            }
         };
         let shard = &self.shards[index];
         let target = Target { lookup, shard, id, home, cost, charge: cost.saturating_mul(lookup.unit_cost) };
@@ -163,7 +174,7 @@ impl MemoryStore {
     pub(super) fn pool_slot(&self, tag: Tag) -> Slot {
         let limits = tag.limits.iter().flat_map(|limit| limit.to_string().into_bytes());
         let digest = digest([tag.budget.digest(tag.rule).to_le_bytes().to_vec(), limits.collect()].concat());
-        self.slot(self.secrets.identify(&self.secrets.prefix(digest), POOLED))
+        self.slot(self.secrets.identify_pool(digest))
     }
 
     /// The slot of a key.
@@ -177,12 +188,6 @@ impl MemoryStore {
 }
 
 impl Target<'_> {
-    /// The decision counts of the target's rule.
-    #[inline(always)]
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.lookup.tally
-    }
-
     /// Takes from a copy of the budget's state: see [`packed::take`].
     #[inline(always)]
     pub(super) fn step(&self, decider: Decider<'_>, words: &mut [u64], now: u64) -> Option<bool> {
@@ -229,14 +234,6 @@ impl Target<'_> {
         self.charge > 0 && self.lookup.tag.counts_denied
     }
 
-    pub(crate) const fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    pub(crate) const fn tag(&self) -> Tag {
-        self.lookup.tag
-    }
-
     /// Whether the budget is global. A global budget needs no room.
     pub(super) fn is_global(&self) -> bool {
         self.id == self.lookup.global.id
@@ -244,21 +241,6 @@ impl Target<'_> {
 }
 
 impl Lookup {
-    /// Words of the packed state; 0 if it does not pack.
-    pub(crate) const fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Words that a decision needs for this budget.
-    pub(crate) const fn words(&self) -> usize {
-        self.words
-    }
-
-    /// The decision counts of the rule.
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
     /// The limit, if it is one token bucket with a one-word state.
     pub(crate) fn bucket(&self) -> Option<Word> {
         match &*self.steps {
