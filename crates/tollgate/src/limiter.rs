@@ -114,7 +114,7 @@ impl Limiter {
     /// error.
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        self.shared.check(&self.shared.store, self.shared.rules.kept(), &request)
+        InMemory { shared: &self.shared, memory: &self.shared.store }.check(request)
     }
 
     /// Checks requests one after the other and calls `each` with each decision, in order. The
@@ -133,7 +133,7 @@ impl Limiter {
     /// assert_eq!(allowed, [true, true, true, false]);
     /// ```
     pub fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
-        self.shared.check_many(&self.shared.store, requests, each);
+        InMemory { shared: &self.shared, memory: &self.shared.store }.check_many(requests, each);
     }
 }
 
@@ -149,8 +149,8 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// As [`check`](Limiter::check). A store that fails is a degraded decision.
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        if let Some(memory) = self.shared.store.decides_in() {
-            return self.shared.check(memory, self.shared.rules.kept_in_snapshot(), &request);
+        if let Some(in_memory) = self.in_memory() {
+            return in_memory.check_kept(self.shared.rules.kept_in_snapshot(), &request);
         }
         // In a box, since the future of a store is large, and callers embed this one.
         Box::pin(async {

@@ -29,7 +29,7 @@ impl<S: Store> InMemory<'_, S> {
     /// As [`Limiter::check`](crate::Limiter::check).
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        self.shared.check(self.memory, self.shared.rules.kept(), &request)
+        self.check_kept(self.shared.rules.kept(), &request)
     }
 
     /// Whether every rule in force applies to every client alike, so that a request needs no other
@@ -38,13 +38,15 @@ impl<S: Store> InMemory<'_, S> {
     pub fn counts_clients_alike(&self) -> bool {
         self.shared.rules.current().plain.is_some()
     }
+}
 
-    /// Checks requests one after the other, as [`Limiter::check_many`](crate::Limiter::check_many)
-    /// does.
-    pub fn check_many<R: AsRequest>(&self, requests: &[R], each: impl FnMut(Result<Decision, Error>)) {
-        self.shared.check_many(self.memory, requests, each);
+impl<S> Clone for InMemory<'_, S> {
+    fn clone(&self) -> Self {
+        *self
     }
 }
+
+impl<S> Copy for InMemory<'_, S> {}
 
 impl<S> fmt::Debug for InMemory<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,88 +54,75 @@ impl<S> fmt::Debug for InMemory<'_, S> {
     }
 }
 
-impl<S: Store> Shared<S> {
+impl<S: Store> InMemory<'_, S> {
     /// Checks a request under these rules or, if they are not kept, under those of the thread. One
     /// token bucket is decided where the caller is.
     #[inline(always)]
-    pub(super) fn check(
-        &self,
-        memory: &MemoryStore,
+    pub(super) fn check_kept(
+        self,
         kept: Option<&Prepared>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
         let Some(rules) = kept else {
-            return request.with_request(|request| self.check_loaded(memory, &request));
+            return request.with_request(|request| self.check_loaded(&request));
         };
         match &rules.plain {
             Some(plain @ PlainRules { bucket: Some(bucket), .. }) => {
-                self.check_plain::<1, 1>(memory, rules, plain, Decider::Bucket(bucket), request)
+                self.check_plain::<1, 1>(rules, plain, Decider::Bucket(bucket), request)
             }
-            _ => self.check_under(memory, rules, request),
+            _ => self.check_under(rules, request),
         }
     }
 
     #[inline(never)]
-    fn check_loaded(&self, memory: &MemoryStore, request: &Request<'_>) -> Result<Decision, Error> {
-        self.check(memory, Some(&self.rules.load()), request)
+    fn check_loaded(self, request: &Request<'_>) -> Result<Decision, Error> {
+        self.check_kept(Some(&self.shared.rules.load()), request)
     }
 
     /// Checks a request under rules that are not one token bucket.
     #[inline(never)]
-    fn check_under(
-        &self,
-        memory: &MemoryStore,
-        rules: &Prepared,
-        request: &impl AsRequest,
-    ) -> Result<Decision, Error> {
+    fn check_under(self, rules: &Prepared, request: &impl AsRequest) -> Result<Decision, Error> {
         // The same steps, compiled for the number of budgets and the width of their states.
         let steps = Decider::Steps;
         match rules.plain.as_ref().map(|plain| (plain, plain.others.len(), plain.width)) {
-            Some((plain, 0, 2)) => self.check_plain::<1, 2>(memory, rules, plain, steps, request),
-            Some((plain, 0, 3)) => self.check_plain::<1, 3>(memory, rules, plain, steps, request),
-            Some((plain, 0, 4)) => self.check_plain::<1, 4>(memory, rules, plain, steps, request),
-            Some((plain, 1, 1)) => self.check_plain::<2, 1>(memory, rules, plain, steps, request),
-            Some((plain, 1, 2)) => self.check_plain::<2, 2>(memory, rules, plain, steps, request),
-            Some((plain, 2, 1)) => self.check_plain::<3, 1>(memory, rules, plain, steps, request),
-            _ => request.with_request(|request| self.check_any(memory, rules, &request)),
+            Some((plain, 0, 2)) => self.check_plain::<1, 2>(rules, plain, steps, request),
+            Some((plain, 0, 3)) => self.check_plain::<1, 3>(rules, plain, steps, request),
+            Some((plain, 0, 4)) => self.check_plain::<1, 4>(rules, plain, steps, request),
+            Some((plain, 1, 1)) => self.check_plain::<2, 1>(rules, plain, steps, request),
+            Some((plain, 1, 2)) => self.check_plain::<2, 2>(rules, plain, steps, request),
+            Some((plain, 2, 1)) => self.check_plain::<3, 1>(rules, plain, steps, request),
+            _ => request.with_request(|request| self.check_any(rules, &request)),
         }
     }
 
     /// Checks a request under `N` plain rules whose states have `W` words.
     #[inline(always)]
     fn check_plain<const N: usize, const W: usize>(
-        &self,
-        memory: &MemoryStore,
+        self,
         rules: &Prepared,
         plain: &PlainRules,
         decider: Decider<'_>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
-        match request.with_request(|request| plain.locate::<N, W>(memory, &request)) {
+        match request.with_request(|request| plain.locate::<N, W>(self.memory, &request)) {
             // The clock is read while the states are being fetched.
-            Some(targets) => self.take::<N, W>(memory, rules, targets, decider, request, self.clock.now()),
-            None => request.with_request(|request| self.check_any(memory, rules, &request)),
+            Some(targets) => self.take::<N, W>(rules, targets, decider, request, self.shared.clock.now()),
+            None => request.with_request(|request| self.check_any(rules, &request)),
         }
     }
 
     /// Checks a request that has to be searched for.
     #[inline(never)]
-    pub(super) fn check_any(
-        &self,
-        memory: &MemoryStore,
-        rules: &Prepared,
-        request: &Request<'_>,
-    ) -> Result<Decision, Error> {
+    pub(super) fn check_any(self, rules: &Prepared, request: &Request<'_>) -> Result<Decision, Error> {
         let mut targets = Targets::new();
-        rules.locate(memory, request, &mut targets);
-        self.take_any(memory, rules, &targets, request, self.clock.now())
+        rules.locate(self.memory, request, &mut targets);
+        self.take_any(rules, &targets, request, self.shared.clock.now())
     }
 
     /// Decides a request on located budgets.
     #[inline(never)]
     pub(super) fn take_any(
-        &self,
-        memory: &MemoryStore,
+        self,
         rules: &Prepared,
         targets: &[Target<'_>],
         request: &Request<'_>,
@@ -145,22 +134,21 @@ impl<S: Store> Shared<S> {
         let decider = Decider::of(request);
         // The same steps, compiled for the number of budgets and the width of their states.
         match (targets, width) {
-            ([a], 1) => self.take::<1, 1>(memory, rules, [*a], decider, request, now),
-            ([a], 2) => self.take::<1, 2>(memory, rules, [*a], decider, request, now),
-            ([a], 3) => self.take::<1, 3>(memory, rules, [*a], decider, request, now),
-            ([a], 4) => self.take::<1, 4>(memory, rules, [*a], decider, request, now),
-            ([a, b], 1) => self.take::<2, 1>(memory, rules, [*a, *b], decider, request, now),
-            ([a, b], 2) => self.take::<2, 2>(memory, rules, [*a, *b], decider, request, now),
-            ([a, b, c], 1) => self.take::<3, 1>(memory, rules, [*a, *b, *c], decider, request, now),
-            _ => self.take_list(memory, rules, targets, request, now),
+            ([a], 1) => self.take::<1, 1>(rules, [*a], decider, request, now),
+            ([a], 2) => self.take::<1, 2>(rules, [*a], decider, request, now),
+            ([a], 3) => self.take::<1, 3>(rules, [*a], decider, request, now),
+            ([a], 4) => self.take::<1, 4>(rules, [*a], decider, request, now),
+            ([a, b], 1) => self.take::<2, 1>(rules, [*a, *b], decider, request, now),
+            ([a, b], 2) => self.take::<2, 2>(rules, [*a, *b], decider, request, now),
+            ([a, b, c], 1) => self.take::<3, 1>(rules, [*a, *b, *c], decider, request, now),
+            _ => self.take_list(rules, targets, request, now),
         }
     }
 
     /// Decides a request on located budgets whose states have any widths.
     #[inline(never)]
     fn take_list(
-        &self,
-        memory: &MemoryStore,
+        self,
         rules: &Prepared,
         targets: &[Target<'_>],
         request: &Request<'_>,
@@ -168,11 +156,11 @@ impl<S: Store> Shared<S> {
     ) -> Result<Decision, Error> {
         let decider = Decider::of(request);
         match *targets {
-            [a] => self.take::<1, WIDEST>(memory, rules, [a], decider, request, now),
-            [a, b] => self.take::<2, WIDEST>(memory, rules, [a, b], decider, request, now),
-            [a, b, c] => self.take::<3, WIDEST>(memory, rules, [a, b, c], decider, request, now),
-            [a, b, c, d] => self.take::<4, WIDEST>(memory, rules, [a, b, c, d], decider, request, now),
-            _ => self.check_slow(memory, rules, request, now),
+            [a] => self.take::<1, WIDEST>(rules, [a], decider, request, now),
+            [a, b] => self.take::<2, WIDEST>(rules, [a, b], decider, request, now),
+            [a, b, c] => self.take::<3, WIDEST>(rules, [a, b, c], decider, request, now),
+            [a, b, c, d] => self.take::<4, WIDEST>(rules, [a, b, c, d], decider, request, now),
+            _ => self.check_slow(rules, request, now),
         }
     }
 
@@ -180,22 +168,21 @@ impl<S: Store> Shared<S> {
     /// shape of any widths, and from there with the slow path.
     #[inline(always)]
     fn take<const N: usize, const W: usize>(
-        &self,
-        memory: &MemoryStore,
+        self,
         rules: &Prepared,
         targets: [Target<'_>; N],
         decider: Decider<'_>,
         request: &impl AsRequest,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        match memory.take::<N, W>(&targets, decider, now) {
+        match self.memory.take::<N, W>(&targets, decider, now) {
             Some(taken) if W == WIDEST && targets.iter().any(Target::needs_reports) => {
                 Ok(self.reported(request, &targets, &taken))
             }
             Some(taken) => self.answer(request, targets, &taken, decider),
             None => request.with_request(move |request| match W {
-                WIDEST => self.check_slow(memory, rules, &request, now),
-                _ => self.take_list(memory, rules, &targets, &request, now),
+                WIDEST => self.check_slow(rules, &request, now),
+                _ => self.take_list(rules, &targets, &request, now),
             }),
         }
     }
@@ -203,7 +190,7 @@ impl<S: Store> Shared<S> {
     /// The decision that left these states, counted and observed.
     #[inline(always)]
     fn answer<const N: usize, const W: usize>(
-        &self,
+        self,
         request: &impl AsRequest,
         targets: [Target<'_>; N],
         taken: &Taken<N, W>,
@@ -214,14 +201,14 @@ impl<S: Store> Shared<S> {
         // the next reading of the clock for the counter.
         if taken.denied == 0 {
             targets.iter().for_each(|target| target.lookup.tally.count_at(stripe, true));
-            self.total.count_at(stripe, true);
+            self.shared.total.count_at(stripe, true);
         } else {
             for (index, target) in targets.iter().enumerate() {
                 target.lookup.tally.count_at(stripe, taken.denied >> index & 1 == 0);
             }
-            self.total.count_at(stripe, false);
+            self.shared.total.count_at(stripe, false);
         }
-        match self.observer {
+        match self.shared.observer {
             // A decision that nothing borrows is built where the caller wants it. Elsewhere the
             // targets and states are copied, so that they themselves stay in registers.
             None => Ok(decision(&targets, taken, decider)),
@@ -231,21 +218,21 @@ impl<S: Store> Shared<S> {
 
     #[inline(never)]
     pub(super) fn observed<const N: usize, const W: usize>(
-        &self,
+        self,
         request: &impl AsRequest,
         targets: &[Target<'_>; N],
         taken: &Taken<N, W>,
         decider: Decider<'_>,
     ) -> Decision {
         let decision = decision(targets, taken, decider);
-        self.notify(request, &decision);
+        self.shared.notify(request, &decision);
         decision
     }
 
     /// The decision that left these states, with reports, counted and observed.
     #[inline(never)]
     fn reported<const N: usize, const W: usize>(
-        &self,
+        self,
         request: &impl AsRequest,
         targets: &[Target<'_>; N],
         taken: &Taken<N, W>,
@@ -263,30 +250,24 @@ impl<S: Store> Shared<S> {
         };
         let decision = Decision::merge(now, Degraded::No, drawn.iter().enumerate().filter_map(complete));
         decision.with_limits(|reports| {
-            self.total.count(&decision, reports);
+            self.shared.total.count(&decision, reports);
             targets.iter().for_each(|target| {
                 target.lookup.tally.count_rule(&decision, reports, target.lookup.tag.rule)
             });
         });
-        self.notify(request, &decision);
+        self.shared.notify(request, &decision);
         decision
     }
 
     /// Checks any request, through the general path of the store.
     #[cold]
-    fn check_slow(
-        &self,
-        memory: &MemoryStore,
-        rules: &Prepared,
-        request: &Request<'_>,
-        now: Timestamp,
-    ) -> Result<Decision, Error> {
-        let (plan, cost) = self.plan(rules, request)?;
+    fn check_slow(self, rules: &Prepared, request: &Request<'_>, now: Timestamp) -> Result<Decision, Error> {
+        let (plan, cost) = self.shared.plan(rules, request)?;
         plan.without_slots()?;
-        let applied = memory.apply_now(Op::Take, &plan.charges(cost), now);
-        let decision = self.decided(applied, Op::Take, &plan, cost, now)?;
-        self.count(&decision, rules);
-        self.notify(request, &decision);
+        let applied = self.memory.apply_now(Op::Take, &plan.charges(cost), now);
+        let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
+        self.shared.count(&decision, rules);
+        self.shared.notify(request, &decision);
         Ok(decision)
     }
 }

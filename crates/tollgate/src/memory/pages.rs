@@ -319,19 +319,17 @@ impl Shard {
 }
 
 fn write_tag(tag: Tag, content: &mut Vec<u8>) {
-    let mut write = |text: &str| {
-        content.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
-        content.extend(text.as_bytes());
-    };
-    write(tag.rule.as_str());
-    write(&tag.budget.to_string());
     let limits = written_limits(tag);
+    write_text(tag.rule.as_str(), content);
+    write_text(&tag.budget.to_string(), content);
     content.extend(tag.unit_cost.to_le_bytes());
     content.extend(u16::try_from(limits.len()).unwrap_or(u16::MAX).to_le_bytes());
-    for limit in limits {
-        content.extend(u16::try_from(limit.len()).unwrap_or(u16::MAX).to_le_bytes());
-        content.extend(limit.as_bytes());
-    }
+    limits.iter().for_each(|limit| write_text(limit, content));
+}
+
+fn write_text(text: &str, content: &mut Vec<u8>) {
+    content.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+    content.extend(text.as_bytes());
 }
 
 fn write_single(unpacked: &Unpacked, content: &mut Vec<u8>) {

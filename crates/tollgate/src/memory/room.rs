@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::MemoryStore;
+use super::shard::Shard;
+use super::{MemoryStore, Padded};
 use crate::rule::Tag;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{RuleName, Timestamp};
@@ -166,14 +167,7 @@ impl Room {
 impl MemoryStore {
     /// Forgets every idle key, a shard at a time, and returns how many there were.
     pub fn reclaim(&self, now: Timestamp) -> u64 {
-        let mut sum = 0_u64;
-        for shard in self.shards.iter() {
-            let mut freed = Freed::default();
-            shard.0.lock().reclaim(now, &mut freed);
-            self.room.reclaim(&freed);
-            sum = sum.saturating_add(freed.keys());
-        }
-        sum
+        self.forget(|shard, freed| shard.reclaim(now, freed))
     }
 
     /// Makes room for one more key of a rule by forgetting idle keys, at most once per millisecond.
@@ -203,13 +197,17 @@ impl MemoryStore {
     /// Forgets every key of a rule, idle or busy, and returns how many there were.
     pub fn clear(&self, rule: &str) -> u64 {
         let rule = RuleName::intern(rule);
-        let mut sum = 0_u64;
-        for shard in self.shards.iter() {
+        self.forget(|shard, freed| shard.clear(rule, freed))
+    }
+
+    /// Forgets keys, a shard at a time, and returns how many there were.
+    fn forget(&self, forget: impl Fn(&mut Shard, &mut Freed)) -> u64 {
+        let forget = |shard: &Padded| {
             let mut freed = Freed::default();
-            shard.0.lock().clear(rule, &mut freed);
+            forget(&mut shard.0.lock(), &mut freed);
             self.room.reclaim(&freed);
-            sum = sum.saturating_add(freed.keys());
-        }
-        sum
+            freed.keys()
+        };
+        self.shards.iter().map(forget).fold(0, u64::saturating_add)
     }
 }
