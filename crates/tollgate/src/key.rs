@@ -159,29 +159,20 @@ pub(crate) fn push_value(
     attribute: &str,
     value: &str,
 ) -> Result<(), Error> {
-    let value = checked_value(attribute, value)?;
-    // A checked value's length fits.
+    if !is_valid(value) {
+        return Err(Error::InvalidKey { attribute: attribute.into(), length: value.len() });
+    }
+    // A valid value's length fits.
     let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
     subject.extend_from_slice(&length.to_le_bytes());
     subject.extend_from_slice(value.as_bytes());
     Ok(())
 }
 
-/// The value, if it can be part of a key.
-#[inline]
-pub(crate) fn checked_value<'a>(attribute: &str, value: &'a str) -> Result<&'a str, Error> {
-    if is_valid(value) { Ok(value) } else { Err(invalid_key(attribute, value.len())) }
-}
-
 /// Whether a value can be part of a key.
 #[inline]
 pub(crate) fn is_valid(value: &str) -> bool {
     (1..=MAX_VALUE_BYTES).contains(&value.len())
-}
-
-#[cold]
-fn invalid_key(attribute: &str, length: usize) -> Error {
-    Error::InvalidKey { attribute: attribute.into(), length }
 }
 
 /// FNV-1a, 64 bits: the same in every process. An attacker gains nothing from collisions where it

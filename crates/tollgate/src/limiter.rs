@@ -150,7 +150,8 @@ impl<S: Store> Limiter<S> {
     /// As [`check`](Limiter::check). A store that fails is a degraded decision.
     pub async fn check_async(&self, request: impl AsRequest) -> Result<Decision, Error> {
         if let Some(in_memory) = self.in_memory() {
-            return in_memory.check_kept(self.shared.rules.kept_in_snapshot(), &request);
+            let rules = self.shared.rules.kept_in_snapshot();
+            return request.with_request(|request| in_memory.check_with(rules, &request));
         }
         // In a box, since the future of a store is large, and callers embed this one.
         Box::pin(async {

@@ -31,6 +31,9 @@ pub(crate) use tag::Tag;
 /// The most attributes that a rule can count by.
 pub(crate) const MAX_KEY_ATTRIBUTES: usize = 8;
 
+/// The values of a key's attributes, on the stack.
+pub(crate) type KeyValues<'a> = SmallVec<[&'a str; MAX_KEY_ATTRIBUTES]>;
+
 /// The longest rule name.
 const MAX_NAME_BYTES: usize = 128;
 
@@ -345,8 +348,8 @@ impl Rule {
 
     /// The values of its key. `None` if the request lacks one: the rule does not cover it then.
     #[inline(always)]
-    pub(crate) fn key_values<'a>(&self, request: &Request<'a>) -> Option<SmallVec<[&'a str; 4]>> {
-        let mut values = SmallVec::new();
+    pub(crate) fn key_values<'a>(&self, request: &Request<'a>) -> Option<KeyValues<'a>> {
+        let mut values = KeyValues::new();
         for attribute in &self.key {
             values.push(request.get(attribute)?);
         }

@@ -22,6 +22,25 @@ fn d1_a_decision_over_four_limits_allocates_nothing() {
     assert_eq!(measured.count_total, 0);
 }
 
+/// Numbers are not formatted for rules that do not cover them, and a key of as many attributes as
+/// there may be is on the stack.
+#[test]
+fn d1_a_searched_request_allocates_nothing() {
+    let names = ["client", "b", "c", "d", "e", "f", "g", "h"];
+    let by = |name, key: &[&str]| Rule::new(name, Limit::per_second(1_000_000)).key(key.iter().copied());
+    let rules = RuleSet::new([by("client", &names[..1]), by("two", &names[..2]), by("all", &names)]).unwrap();
+    let limiter = Limiter::builder(rules).build().unwrap();
+    let request = names.map(|name| (name, "value"));
+    assert_eq!(limiter.check(42).unwrap().limits().len(), 1);
+    assert_eq!(limiter.check(&request).unwrap().limits().len(), 3);
+    let measured = allocation_counter::measure(|| {
+        for _ in 0..1_000 {
+            assert!(limiter.check(42).unwrap().allowed() && limiter.check(&request).unwrap().allowed());
+        }
+    });
+    assert_eq!(measured.count_total, 0);
+}
+
 #[test]
 fn d1_a_kept_request_allocates_nothing_for_one_attribute_and_once_for_up_to_four() {
     for (names, count) in [("a", 0), ("ab", 1), ("abcd", 1), ("abcde", 2)] {

@@ -20,7 +20,7 @@ impl<S: Store> Shared<S> {
     /// The charges of a request, and the cost to apply them with: 1 if rules have costs of their
     /// own, which are then multipliers.
     pub(super) fn plan(&self, prepared: &Prepared, request: &Request<'_>) -> Result<(Plan, u64), Error> {
-        let (mut plan, cost) = (Plan::empty(), request.checked_cost()?);
+        let (mut plan, cost) = (Plan::under(&prepared.rules), request.checked_cost()?);
         let (multiplier, cost) = if request.rule_costs().is_empty() { (1, cost) } else { (cost, 1) };
         self.add(&mut plan, prepared, request, multiplier)?;
         Ok((plan, cost))
@@ -93,8 +93,11 @@ impl<S: Store> Shared<S> {
                 if converted > 0 {
                     self.converted.fetch_add(converted, Ordering::Relaxed);
                 }
-                let denied = plan.is_empty() && self.rules.load().rules.denies_uncovered();
-                Ok(if denied { Decision::uncovered(now) } else { plan.decision(now, Degraded::No, &answers) })
+                Ok(if plan.is_refused() {
+                    Decision::uncovered(now)
+                } else {
+                    plan.decision(now, Degraded::No, &answers)
+                })
             }
             Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
             Err(error) => {

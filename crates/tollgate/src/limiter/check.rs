@@ -29,7 +29,7 @@ impl<S: Store> InMemory<'_, S> {
     /// As [`Limiter::check`](crate::Limiter::check).
     #[inline]
     pub fn check(&self, request: impl AsRequest) -> Result<Decision, Error> {
-        self.check_kept(self.shared.rules.kept(), &request)
+        self.check_with(self.shared.rules.kept(), &request)
     }
 
     /// Whether every rule in force applies to every client alike, so that a request needs no other
@@ -55,15 +55,16 @@ impl<S> fmt::Debug for InMemory<'_, S> {
 }
 
 impl<S: Store> InMemory<'_, S> {
-    /// Checks a request under these rules or, if they are not kept, under those of the thread. One
-    /// token bucket is decided where the caller is.
+    /// Checks a request under these rules or, without any, under those that
+    /// [`load`](super::active::ActiveRules::load) returns. One token bucket is decided where the
+    /// caller is.
     #[inline(always)]
-    pub(super) fn check_kept(
+    pub(super) fn check_with(
         self,
-        kept: Option<&Prepared>,
+        rules: Option<&Prepared>,
         request: &impl AsRequest,
     ) -> Result<Decision, Error> {
-        let Some(rules) = kept else {
+        let Some(rules) = rules else {
             return request.with_request(|request| self.check_loaded(&request));
         };
         match &rules.plain {
@@ -76,7 +77,7 @@ impl<S: Store> InMemory<'_, S> {
 
     #[inline(never)]
     fn check_loaded(self, request: &Request<'_>) -> Result<Decision, Error> {
-        self.check_kept(Some(&self.shared.rules.load()), request)
+        self.check_with(Some(&self.shared.rules.load()), request)
     }
 
     /// Checks a request under rules that are not one token bucket.

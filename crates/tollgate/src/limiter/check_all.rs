@@ -85,9 +85,10 @@ impl<S: Store> Limiter<S> {
         requests: &[R],
     ) -> Result<(Decision, Vec<Decision>), Error> {
         let shared = &*self.shared;
-        let (mut plan, mut parts) = (Plan::empty(), Vec::<Range<usize>>::with_capacity(requests.len()));
-        {
+        let mut parts = Vec::<Range<usize>>::with_capacity(requests.len());
+        let plan = {
             let prepared = shared.rules.load();
+            let mut plan = Plan::under(&prepared.rules);
             for request in requests {
                 let start = plan.planned().len();
                 request.with_request(|request| {
@@ -95,7 +96,8 @@ impl<S: Store> Limiter<S> {
                 })?;
                 parts.push(start..plan.planned().len());
             }
-        }
+            plan
+        };
         plan.without_slots()?;
         let decision = shared.decide(op, &plan, 1, shared.clock.now()).await?;
         if plan.is_empty() {

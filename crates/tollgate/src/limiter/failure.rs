@@ -121,9 +121,7 @@ impl<S> Shared<S> {
             .collect();
         plan.decision(now, if closed { Degraded::Closed } else { Degraded::Yes }, &answers)
     }
-}
 
-impl<S> Shared<S> {
     /// The tag of a budget with a share of its limits.
     fn local_tag(&self, charge: &Charge<'_>) -> Tag {
         if charge.tag.is_inline() {

@@ -9,19 +9,23 @@ use super::prepared::Prepared;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
 use crate::store::{Answer, Charge, HoldId, Part};
-use crate::{Algorithm, Budget, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, Timestamp};
+use crate::{
+    Algorithm, Budget, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, RuleSet, Timestamp,
+};
 
 /// The charges of one request, independent of the rule set they came from: a reservation is settled
 /// under the rules it was made under.
 ///
 /// Several requests that are decided as one share a plan; each has a range of its charges.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     planned: SmallVec<[PlannedCharge; 4]>,
     /// The subjects of all charges, concatenated.
     subjects: SmallVec<[u8; 64]>,
     /// The inline limits.
     inline: SmallVec<[Limit; 1]>,
+    /// Whether its rules deny a request that none of them covers.
+    denies_uncovered: bool,
 }
 
 /// A charge on one limit, for any cost.
@@ -63,9 +67,14 @@ impl PlannedCharge {
 }
 
 impl Plan {
-    /// No charges.
-    pub(crate) fn empty() -> Self {
-        Self { planned: SmallVec::new(), subjects: SmallVec::new(), inline: SmallVec::new() }
+    /// A plan under these rules, without charges yet.
+    pub(crate) fn under(rules: &RuleSet) -> Self {
+        Self { denies_uncovered: rules.denies_uncovered(), ..Self::default() }
+    }
+
+    /// Whether no rule covers the request, which is denied then.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.planned.is_empty() && self.denies_uncovered
     }
 
     /// Adds the charges of all rules that cover `request`, with the rule's cost in the request or

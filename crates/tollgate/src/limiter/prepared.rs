@@ -59,8 +59,7 @@ pub(super) struct PreparedBudget {
 
 impl PreparedBudget {
     fn new(tag: Tag, memory: Option<&MemoryStore>, rule: &Rule, tally: &Arc<Tally>) -> Self {
-        let lookup = memory.map(|memory| memory.lookup(tag, rule, Arc::clone(tally)));
-        Self { tag, lookup: lookup.filter(|lookup| lookup.width > 0) }
+        Self { tag, lookup: memory.and_then(|memory| memory.lookup(tag, rule, Arc::clone(tally))) }
     }
 }
 
@@ -116,7 +115,9 @@ impl Prepared {
                 let subject = match request.only_client() {
                     _ if rule.key_attributes().is_empty() => Subject::Global,
                     Some(client) if rule.is_by_client() => Subject::Client(client),
-                    _ => {
+                    // Its key has another attribute.
+                    Some(_) => continue,
+                    None => {
                         let Some(present) = rule.key_values(request) else { continue };
                         values = present;
                         Subject::Values(&values)

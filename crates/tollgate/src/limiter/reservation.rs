@@ -148,7 +148,7 @@ impl<S: Store> Limiter<S> {
             // It can be settled for as long as another one: twice its time to live.
             let hold = HoldId::nothing_until(decision.now().saturating_add(ttl).saturating_add(ttl));
             reservation.hold = Some(hold);
-            reservation.plan = std::mem::replace(&mut reservation.plan, Plan::empty()).held_by(hold);
+            reservation.plan = std::mem::take(&mut reservation.plan).held_by(hold);
         }
         reservation.decision = decision;
         Ok(reservation)
@@ -212,7 +212,7 @@ impl<S: Store> Reservation<S> {
     pub fn take_slot(&mut self, ttl: Duration) -> Option<Slot<S>> {
         let hold = self.held()?;
         let slot = Slot::new(self.limiter.clone(), &self.plan, hold, ttl, self.decision.clone());
-        self.plan = std::mem::replace(&mut self.plan, Plan::empty()).only(false);
+        self.plan = std::mem::take(&mut self.plan).only(false);
         Some(slot)
     }
 
@@ -286,7 +286,7 @@ fn has_expired(applied: &Applied) -> bool {
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
         let Some(hold) = self.held() else { return };
-        let (limiter, plan) = (self.limiter.clone(), std::mem::replace(&mut self.plan, Plan::empty()));
+        let (limiter, plan) = (self.limiter.clone(), std::mem::take(&mut self.plan));
         let (settling, if_dropped) = (self.settling, self.if_dropped);
         finish(async move {
             let Shared { store, clock, .. } = &*limiter.shared;

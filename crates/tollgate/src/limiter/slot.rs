@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::reservation::finish;
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
-use crate::store::{Effect, HoldId, Op, Store};
+use crate::store::{Charge, Effect, HoldId, Op, Store};
 use crate::{AsRequest, Decision, Error};
 
 /// Renewals in a slot's time to live: one may be lost, and the next still comes in time.
@@ -202,16 +202,10 @@ impl<S: Store> Slot<S> {
 
 impl<S: Store> Lease<S> {
     async fn renew(&self, ttl: Duration) -> Result<(), Error> {
-        let shared = &*self.limiter.shared;
-        if self.is_local {
-            let (renew, now) = (Op::Renew { hold: self.hold, ttl }, shared.clock.now());
-            return shared
-                .local
-                .apply_now(renew, &self.plan.charges(1), now)
-                .map(|_| ())
-                .map_err(Error::from);
+        match self.is_local {
+            true => self.act_locally(Op::Renew { hold: self.hold, ttl }, &self.plan.charges(1)),
+            false => self.limiter.shared.renew(self.hold, &self.plan, ttl).await,
         }
-        shared.renew(self.hold, &self.plan, ttl).await
     }
 
     /// Renews the slot again and again, and returns why it is lost. A store that fails is asked
@@ -229,16 +223,15 @@ impl<S: Store> Lease<S> {
     }
 
     async fn release(&self) -> Result<(), Error> {
-        let shared = &*self.limiter.shared;
-        if self.is_local {
-            let (settle, now) = (Op::Settle { hold: self.hold }, shared.clock.now());
-            return shared
-                .local
-                .apply_now(settle, &self.plan.settling(0), now)
-                .map(|_| ())
-                .map_err(Error::from);
+        match self.is_local {
+            true => self.act_locally(Op::Settle { hold: self.hold }, &self.plan.settling(0)),
+            false => self.limiter.shared.release(self.hold, &self.plan).await,
         }
-        shared.release(self.hold, &self.plan).await
+    }
+
+    fn act_locally(&self, op: Op, charges: &[Charge<'_>]) -> Result<(), Error> {
+        let Shared { local, clock, .. } = &*self.limiter.shared;
+        local.apply_now(op, charges, clock.now()).map(drop).map_err(Error::from)
     }
 }
 

@@ -136,9 +136,7 @@ impl MemoryStore {
         }
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))
     }
-}
 
-impl MemoryStore {
     /// A key of a version 1 dump, which does not name the key's rule.
     fn key_of_v1(&self, line: &Value) -> Option<(usize, Id, Unpacked)> {
         let id = id_of(line)?;

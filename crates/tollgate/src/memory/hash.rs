@@ -162,10 +162,10 @@ impl Secrets {
     /// The sums of a budget whose period is part of its identity.
     #[inline]
     pub(super) fn with_period(&self, prefix: &Prefix, period: u64) -> Prefix {
-        let add = |[one, other]: Secret| {
-            let [first, second] = self.for_period;
-            let period = u128::from(period);
-            [one.wrapping_add(period.wrapping_mul(first)), other.wrapping_add(period.wrapping_mul(second))]
+        let add = |sums| {
+            let mut sums = Sums { sums, secrets: [].iter() };
+            sums.add(period, &self.for_period);
+            sums.sums
         };
         Prefix { sums: add(prefix.sums), numbered: add(prefix.numbered), number: prefix.number }
     }

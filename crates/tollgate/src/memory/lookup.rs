@@ -25,7 +25,7 @@ pub(crate) struct Lookup {
     prefix: Prefix,
     /// The limits, prepared.
     pub(super) steps: Box<[Step]>,
-    /// Words of the packed state; 0 if it does not pack.
+    /// Words of the packed state.
     pub(crate) width: usize,
     /// Words that a decision needs for this budget.
     pub(crate) words: usize,
@@ -103,13 +103,13 @@ impl Subject<'_> {
 
 impl MemoryStore {
     /// Precomputes the lookup of a tag's budgets under a rule.
-    pub(crate) fn lookup(&self, tag: Tag, rule: &Rule, tally: Arc<Tally>) -> Lookup {
+    pub(crate) fn lookup(&self, tag: Tag, rule: &Rule, tally: Arc<Tally>) -> Option<Lookup> {
+        let width = tag.words().filter(|width| *width <= WIDEST)?;
         let digest = tag.budget.digest(tag.rule);
         let prefix = self.secrets.prefix(digest);
         let global = self.global_slot(self.secrets.identify(&prefix, []), digest);
-        let width = tag.words().filter(|width| *width <= WIDEST).unwrap_or(0);
         let (steps, key_count) = (tag.limits.iter().map(Step::new).collect(), self.room.of(tag.rule));
-        Lookup {
+        Some(Lookup {
             number: tag.number(),
             prefix,
             steps,
@@ -122,7 +122,7 @@ impl MemoryStore {
             tally,
             global,
             tag,
-        }
+        })
     }
 
     /// Locates a budget's packed state, of `W` words, and prefetches it. `inline` is the limit that

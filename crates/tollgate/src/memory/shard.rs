@@ -179,9 +179,8 @@ impl Shard {
     /// Adds a zeroed state for a new key, written by the tag with this number.
     fn insert(&mut self, id: Id, width: usize, number: u32) -> &mut [u64] {
         let table = &mut self.tables[width.wrapping_sub(1) % WIDEST];
-        table.insert(id, number, &self.secrets, self.stagger);
+        let index = table.insert(id, number, &self.secrets, self.stagger);
         self.views.publish(width, self.index, table);
-        let index = table.find(id, self.secrets.home(id)).unwrap_or(0);
         table.state_mut(index)
     }
 

@@ -170,7 +170,7 @@ impl Table {
 
     /// Adds a zeroed slot for a new identity. `stagger`, of 256, offsets this shard's sizes from
     /// those of the others.
-    pub(super) fn insert(&mut self, id: Id, number: u32, secrets: &Secrets, stagger: usize) -> &mut [u64] {
+    pub(super) fn insert(&mut self, id: Id, number: u32, secrets: &Secrets, stagger: usize) -> SlotIndex {
         if self.is_filled() {
             let larger = match self.slots {
                 0 => SMALLEST + SMALLEST * stagger / 512,
@@ -179,8 +179,12 @@ impl Table {
             self.resize(larger, secrets);
         }
         self.used += 1;
-        let index = self.insert_header(id, number, secrets);
-        self.state_mut(index)
+        let index = self.first_empty(secrets.home(id));
+        if let Some(slot) = self.words.get_mut(index * self.stride..).and_then(|slot| slot.first_chunk_mut())
+        {
+            *slot = header(id, number);
+        }
+        index
     }
 
     /// Removes a slot, and shifts back the slots that probed past it.
@@ -229,16 +233,6 @@ impl Table {
         let mut index = first_probe(home, self.slots);
         while self.number(index) != 0 {
             index = self.after(index);
-        }
-        index
-    }
-
-    /// Writes the header of a new slot into the first empty slot from its first probe on.
-    fn insert_header(&mut self, id: Id, number: u32, secrets: &Secrets) -> SlotIndex {
-        let index = self.first_empty(secrets.home(id));
-        let slot = self.words.get_mut(index * self.stride..).and_then(|slot| slot.first_chunk_mut());
-        if let Some(slot) = slot {
-            *slot = header(id, number);
         }
         index
     }
@@ -371,7 +365,8 @@ mod tests {
                     }
                     (Some(index), _) => assert_eq!(map[&id], table.state(index)[0]),
                     (None, _) => {
-                        table.insert(id, 9, &secrets, 77).fill(step);
+                        let index = table.insert(id, 9, &secrets, 77);
+                        table.state_mut(index).fill(step);
                         assert_eq!(map.insert(id, step), None);
                     }
                 }

@@ -82,7 +82,9 @@ impl MemoryStore {
             }
             return Some(Taken { now, allowed: true, denied, left });
         }
-        let allowed = denied == 0 || W == WIDEST && enforcing(targets, denied) == 0;
+        let enforces =
+            |(index, target): (usize, &Target<'_>)| denied >> index & 1 == 1 && !target.lookup.shadow;
+        let allowed = denied == 0 || W == WIDEST && !targets.iter().enumerate().any(enforces);
         if W == WIDEST && denied != 0 && targets.iter().any(|target| target.is_rare(has_new)) {
             return None;
         }
@@ -181,10 +183,4 @@ impl MemoryStore {
         self.room.reclaim(&freed);
         freed.keys()
     }
-}
-
-/// The bits of the budgets with too little whose rules enforce.
-fn enforcing(targets: &[Target<'_>], denied: u32) -> u32 {
-    let shadows = targets.iter().enumerate().map(|(index, target)| u32::from(target.lookup.shadow) << index);
-    denied & !shadows.fold(0, |shadows, bit| shadows | bit)
 }

@@ -1,6 +1,6 @@
 //! Why a rule covers a request, or does not: for people who ask.
 //!
-//! Deciding takes [`RuleSet::cover`], which stops at the first obstacle and copies nothing.
+//! Deciding takes [`RuleSet::matching`], which stops at the first obstacle and copies nothing.
 
 use super::{Override, Rule, RuleSet};
 use crate::Request;

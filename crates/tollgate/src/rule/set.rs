@@ -154,17 +154,11 @@ impl RuleSet {
     /// global or by client, without conditions and overrides.
     pub(crate) fn plain(&self) -> Option<&[Rule]> {
         let rules = self.rules.get(..self.automatic)?;
-        let is_plain =
-            |rule: &Rule| self.is_unconditional(rule) && (rule.key.is_empty() || rule.is_by_client());
-        rules.iter().all(is_plain).then_some(rules)
-    }
-
-    /// Whether a rule is enforced on every request that has its key, always with the same limits.
-    fn is_unconditional(&self, rule: &Rule) -> bool {
-        let overrides = self.index(&rule.name).and_then(|index| self.overrides.get(index));
-        let has_overrides = overrides.is_some_and(|overrides| !overrides.all.is_empty());
-        let is_special = rule.needs_reports() || rule.records_denied();
-        !is_special && rule.matches.is_empty() && !has_overrides
+        let is_plain = |(rule, overrides): (&Rule, &Overrides)| {
+            let is_counted_alike = rule.key.is_empty() || rule.by_client;
+            is_counted_alike && rule.matches.is_empty() && !rule.needs_reports() && overrides.all.is_empty()
+        };
+        rules.iter().zip(&self.overrides).all(is_plain).then_some(rules)
     }
 
     /// The rules whose conditions a request meets. One of them covers the request if the request

@@ -4,12 +4,20 @@
 
 use proptest::prelude::*;
 use tollgate::{
-    Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Override, Request, Rule, RuleSet, Store,
-    Timestamp, block_on,
+    Limit, Limiter, MAX_VALUE_BYTES, MINUTE, ManualClock, MemoryStore, OnExpiry, Override, Request, Rule,
+    RuleSet, Store, Timestamp, block_on,
 };
 use tollgate_testkit::{FaultyStore, Step, any_limit, steps};
 
 const CLIENTS: [&str; 3] = ["a", "a\0", "b"];
+
+/// The third and the fourth cannot be part of a key.
+const PATHS: [&str; 4] = ["/x", "7", "", LONG];
+
+const LONG: &str = match str::from_utf8(&[b'x'; MAX_VALUE_BYTES + 1]) {
+    Ok(long) => long,
+    Err(_) => "",
+};
 
 /// An operation between checks, on both limiters, so that states move in and out of their tables.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +42,8 @@ fn interlude() -> impl Strategy<Value = Interlude> {
 }
 
 /// Rules of several shapes: keyed, global, both with the same limits or with one each, inline, with
-/// overrides that share the rule's budget and that have their own, and that are shadows or warn.
+/// overrides that share the rule's budget and that have their own, that are shadows or warn, and by
+/// several attributes.
 fn rules(limits: &[Limit], shape: u8) -> RuleSet {
     let rule = || Rule::new("rule", limits.to_vec()).cost(2);
     let all = || Rule::new("all", limits.to_vec());
@@ -59,6 +68,10 @@ fn rules(limits: &[Limit], shape: u8) -> RuleSet {
         ]),
         7 => RuleSet::new([all().warn_at(50), rule().key(["client"]).shadow()]),
         8 => RuleSet::new([all().shadow(), rule().key(["client"]).warn_at(50)]),
+        9 => {
+            let by_path = Rule::new("path", Limit::per_minute(9)).key(["path"]);
+            RuleSet::new([all(), rule().key(["client", "path"]), by_path])
+        }
         _ => RuleSet::new([rule().key(["client"])])
             .and_then(|rules| rules.with_overrides([replaced("path", "/x"), replaced("client", "b")])),
     }
@@ -103,14 +116,14 @@ proptest! {
         others in prop::collection::vec(any_limit(std::time::Duration::from_nanos(1)), 1..=3),
         steps in steps(std::time::Duration::from_nanos(1), MINUTE, 60),
         interludes in prop::collection::vec((interlude(), any::<bool>(), 0..12_u8), 60),
-        shape in 0..9_u8,
+        shape in 0..10_u8,
         small in any::<bool>(),
     ) {
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_123_456));
         // A full store has two keys, or all of them: which idle key is forgotten first, to make
         // room, differs between stores.
         let is_full = small && shape < 2;
-        let max_keys = if is_full { 2 } else { 8 };
+        let max_keys = if is_full { 2 } else { 16 };
         let store = || MemoryStore::new().seeded([1, 2]).max_keys(max_keys).sweep(MINUTE / 2, MINUTE);
         let builder = || Limiter::builder(rules(&limits, shape)).clock(clock.clone());
         let fast = builder().store(store()).build().unwrap();
@@ -133,15 +146,19 @@ proptest! {
             let memory = general.store().inner();
             apply_interlude(&general, memory, interlude, CLIENTS[client], &other_rules, now, odd);
             let on_path = [("client", CLIENTS[client]), ("path", "/x")];
+            let any_path = [("client", CLIENTS[client]), ("path", PATHS[usize::from(other) % PATHS.len()])];
             let request = match (shape, odd) {
+                // With both attributes, one of them, or none.
+                (9, _) => Request::new(&any_path[usize::from(other % 3 == 2)..if odd { 1 } else { 2 }]),
                 (3 | 6, _) => Request::client(CLIENTS[client]).under("inline", &inline[usize::from(other) % 4]),
                 (4, true) => Request::new(&on_path),
                 _ => Request::client(CLIENTS[client]),
             };
             // A cost of 0 writes nothing, which only shows when the clock goes back.
             let cost = if other < 3 { 0 } else { cost };
-            let decision = fast.check(request.cost(cost)).unwrap();
-            prop_assert_eq!(&decision, &block_on(general.check_async(request.cost(cost))).unwrap());
+            let decision = fast.check(request.cost(cost));
+            prop_assert!(decision.is_ok() || shape == 9);
+            prop_assert_eq!(decision, block_on(general.check_async(request.cost(cost))));
             prop_assert!(fast.stats().live_keys <= Some(max_keys));
         }
         prop_assert_eq!(fast.stats().total, general.stats().total);
@@ -198,6 +215,22 @@ proptest! {
         // stores.
         prop_assert_eq!(batched.stats().total, single.stats().total);
         prop_assert_eq!(batched.stats().rules, single.stats().rules);
+    }
+}
+
+#[test]
+fn d3_a_value_that_cannot_be_part_of_a_key_is_an_error_however_many_attributes_the_key_has() {
+    for key in [&["path"][..], &["client", "path"]] {
+        let rule = Rule::new("rule", Limit::per_minute(9)).key(key.iter().copied());
+        let limiter = Limiter::builder(RuleSet::new([rule]).unwrap()).build().unwrap();
+        for path in ["", LONG] {
+            let invalid = limiter.check(&[("client", "a"), ("path", path)]).unwrap_err();
+            assert_eq!(invalid.code(), "invalid_key");
+            limiter.check_many(&[&[("client", "a"), ("path", path)]], |answer| {
+                assert_eq!(answer, Err(invalid.clone()));
+            });
+        }
+        assert_eq!(limiter.stats().live_keys, Some(0));
     }
 }
 

@@ -317,6 +317,21 @@ fn b11_a_snapshot_outlives_a_change_of_rules() {
     assert_eq!(block_on(snapshot.scope(changing.peek("a"))).unwrap().remaining(), 7);
 }
 
+/// In a snapshot's scope `check` has the rules in force, and `check_async` the snapshot's: both
+/// rule sets deny the second request, and no mixture of them admits it.
+#[test]
+fn c2_the_rules_that_do_not_cover_a_request_say_whether_it_is_denied() {
+    let by_path = Rule::new("per-path", Limit::fixed_window(1, MINUTE)).key(["path"]);
+    let (limiter, _) = limiter([by_path]);
+    let (snapshot, request) = (limiter.snapshot(), Request::new(&[("path", "/x")]));
+    limiter.set_rules(RuleSet::per_client(Limit::per_second(10)).deny_uncovered()).unwrap();
+    block_on(snapshot.scope(async {
+        assert!(limiter.check_async(request).await.unwrap().allowed());
+        assert!(!limiter.check_async(request).await.unwrap().allowed());
+        assert_eq!(limiter.check(request).unwrap().cause(), Cause::Uncovered);
+    }));
+}
+
 #[test]
 fn c2_a_request_that_no_rule_covers_is_denied_everywhere_if_the_set_says_so() {
     let rules = RuleSet::new([Rule::new("per-client", Limit::per_second(10)).key(["client"])]).unwrap();
