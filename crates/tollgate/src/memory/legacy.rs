@@ -5,6 +5,7 @@
 //! that draws on its budget. When the last key is migrated or forgotten, migration ends.
 
 use super::MemoryStore;
+use super::locked::LockedList;
 use super::lookup::shard_of;
 use super::pages::ID;
 use super::shard::{Cells, Unpacked};
@@ -47,27 +48,19 @@ impl MemoryStore {
         }
         let id = self.secrets.identify_v1(&charge.key);
         let (from, to) = (shard_of(self.secrets.home(id)), self.slot_of(&charge.key));
-        let mut low = self.shards[from.min(to.shard)].0.lock();
-        let mut high = (from != to.shard).then(|| self.shards[from.max(to.shard)].0.lock());
-        let (old, new) = match &mut high {
-            Some(high) if from < to.shard => (&mut *low, Some(&mut **high)),
-            Some(high) => (&mut **high, Some(&mut *low)),
-            None => (&mut *low, None),
-        };
+        let mut locked = LockedList::lock(self, [from, to.shard].into_iter());
+        let old = locked.shard(from);
         let Some(found) = old.find(id, charge.tag.words()) else { return };
         if old.tag(found).is_none_or(|tag| !tag.rule.is_empty()) {
             return;
         }
         let Some(unpacked) = old.load(found, None) else { return };
         old.forget(found);
-        let now = old.latest;
-        let new = new.unwrap_or(old);
+        let (now, new) = (old.latest, locked.shard(to.shard));
         self.room.release(&unnamed);
         if new.find(to.id, charge.tag.words()).is_none() {
             let Some(cells) = migrated(unpacked.cells, charge) else { return };
-            let limits = Limits::from(cells.iter().map(Cell::limit).collect::<Vec<_>>());
-            let tag = if charge.tag.is_inline() { charge.tag } else { charge.tag.under(limits) };
-            if new.store(None, to.id, Unpacked { tag, cells }, now) {
+            if new.store(None, to.id, Unpacked { tag: charge.tag, cells }, now) {
                 self.room.take_unbounded(&self.room.of(charge.key.rule()));
             }
         }
