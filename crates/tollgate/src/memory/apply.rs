@@ -111,41 +111,31 @@ impl MemoryStore {
         pools: impl Fn(&Group<'_>) -> bool,
     ) -> Result<Applied, StoreError> {
         let mut groups = self.groups(charges);
-        let mut first_of: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut merged: SmallVec<[SmallVec<[Charge<'_>; 2]>; 4]> = SmallVec::new();
-        for (index, group) in groups.iter_mut().enumerate() {
+        for group in &mut groups {
             if group.slot.shard < SHARDS && pools(group) {
                 group.slot = self.pool_slot(group.tag);
             }
-            merged.push(group.charges.into());
-            first_of.push(index);
         }
-        for index in 0..groups.len() {
-            let same = |other: &Group<'_>| other.slot.id == groups[index].slot.id;
-            let first = groups.iter().position(same).unwrap_or(index);
-            first_of[index] = first;
-            for (nth, charge) in groups[index].charges.iter().enumerate() {
-                if let Some(into) = merged[first].get_mut(nth) {
-                    into.cost = into.cost.max(charge.cost);
-                    into.shadow &= charge.shadow;
+        let mut merged: Vec<(&Group<'_>, SmallVec<[Charge<'_>; 2]>)> = Vec::new();
+        for group in &groups {
+            match merged.iter_mut().find(|(first, _)| first.slot.id == group.slot.id) {
+                None => merged.push((group, group.charges.into())),
+                Some((_, charges)) => {
+                    for (into, charge) in charges.iter_mut().zip(group.charges) {
+                        into.cost = into.cost.max(charge.cost);
+                        into.shadow &= charge.shadow;
+                    }
                 }
             }
         }
-        let once = groups.iter().zip(&merged).enumerate().filter(|(index, _)| first_of[*index] == *index);
-        let once: SmallVec<[Group<'_>; 4]> =
-            once.map(|(_, (group, charges))| Group { charges, ..group.clone() }).collect();
-        let applied = self.apply_groups(op, &once, now, WhenFull::Exceed).ok_or(StoreError::Full)?;
+        let merged = merged.iter().map(|(group, charges)| Group { charges, ..(*group).clone() });
+        let merged: SmallVec<[Group<'_>; 4]> = merged.collect();
+        let applied = self.apply_groups(op, &merged, now, WhenFull::Exceed).ok_or(StoreError::Full)?;
         // One answer per charge: that of the pool it was merged into.
-        let mut starts: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut start = 0_usize;
-        for (index, group) in groups.iter().enumerate() {
-            starts.push(start);
-            start = start.saturating_add(if first_of[index] == index { group.charges.len() } else { 0 });
-        }
-        let answers = groups.iter().zip(&first_of).flat_map(|(group, first)| {
-            let start = starts.get(*first).copied().unwrap_or(0);
-            (start..start.saturating_add(group.charges.len()))
-                .filter_map(|at| applied.answers.get(at).copied())
+        let answers = groups.iter().flat_map(|group| {
+            let before = merged.iter().take_while(|first| first.slot.id != group.slot.id);
+            let start = before.map(|first| first.charges.len()).sum();
+            applied.answers.iter().skip(start).take(group.charges.len()).copied()
         });
         Ok(Applied { answers: answers.collect(), ..applied })
     }
