@@ -189,16 +189,10 @@ impl MemoryStore {
     /// the shards they touch. Each lock is held for a few slots at a time.
     pub fn sweep_all(&self, now: Timestamp) -> u64 {
         let sweep = |shard: &Padded| {
-            let mut freed: u64 = 0;
-            loop {
-                let mut shard = shard.0.lock();
-                if !shard.sweep_is_due(now) {
-                    return freed;
-                }
-                freed = freed.saturating_add(self.continue_sweep(&mut shard, SWEEP_BATCH, now));
-            }
+            let mut shard = shard.0.lock();
+            shard.sweep_is_due(now).then(|| self.continue_sweep(&mut shard, SWEEP_BATCH, now))
         };
-        self.shards.iter().map(sweep).fold(0, u64::saturating_add)
+        self.shards.iter().flat_map(|shard| std::iter::from_fn(move || sweep(shard))).sum()
     }
 
     /// Bounds the keys of a rule.

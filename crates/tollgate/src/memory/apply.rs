@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::locked::{Locked, LockedList};
 use super::lookup::Slot;
-use super::room::KeyCount;
+use super::room::{KeyCount, Room};
 use super::shard::{Cells, Location, Unpacked};
 use super::{MemoryStore, OnFull, SHARDS};
 use crate::cell::{Cell, Transaction, transact_in_place};
@@ -167,7 +167,7 @@ impl MemoryStore {
     ) -> Option<Applied> {
         let mut locked = LockedList::lock(self, groups.iter().map(|group| group.slot.shard));
         let (reading, now) = (now, locked.observe_clocks(self, now));
-        let mut reserved = ReservedRoom { store: self, rules: SmallVec::new() };
+        let mut reserved = ReservedRoom { room: &self.room, rules: SmallVec::new() };
         let mut found: SmallVec<[(Option<Location>, bool); 4]> = SmallVec::new();
         for group in groups {
             let location = find(&mut locked, group);
@@ -197,7 +197,7 @@ impl MemoryStore {
         };
         locked.shards().for_each(|shard| shard.set_time(applied.now));
         let (mut answers, mut changed) = (applied.answers.iter_mut(), changed.into_iter());
-        for (index, draft) in drafts.drain(..).enumerate() {
+        for (index, mut draft) in drafts.drain(..).enumerate() {
             let (charges, mut is_changed) = (draft.group.charges.len(), false);
             for (answer, changed) in answers.by_ref().zip(changed.by_ref()).take(charges) {
                 is_changed |= changed;
@@ -205,6 +205,8 @@ impl MemoryStore {
                     draft.refuse(answer, applied.now, room_at[index]);
                 }
             }
+            // Storing another key of the same shard may have moved this one.
+            draft.found = draft.found.and_then(|_| find(&mut locked, draft.group));
             if is_changed && !draft.lacks_room {
                 self.store_draft(&mut locked, draft, op, applied.now, &mut reserved);
             } else {
@@ -224,17 +226,12 @@ impl MemoryStore {
         full: WhenFull<'_>,
         reserved: &mut ReservedRoom<'_>,
     ) -> bool {
-        let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS;
+        // A settlement that is due cannot be refused.
+        let is_due = matches!(op, Op::Settle { .. }) && op.nothing().is_none() && group.draws_first();
+        let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS && !is_due;
         match may_create(op, group, now) {
-            // A settlement that is due cannot be refused.
-            Some(true)
-                if group.draws_first() && matches!(op, Op::Settle { .. }) && op.nothing().is_none() =>
-            {
-                reserved.take_unbounded(&group.key_count)
-            }
+            Some(true) => reserved.take(&group.key_count, is_bounded),
             Some(false) => true,
-            Some(true) if is_bounded => reserved.take(&group.key_count),
-            Some(true) => reserved.take_unbounded(&group.key_count),
             None => !is_bounded || self.room.has_room(&group.key_count),
         }
     }
@@ -250,13 +247,15 @@ impl MemoryStore {
     ) {
         let Draft { group, found, mut unpacked, .. } = draft;
         unpacked.tag = group.tag;
-        drop_surplus_cells(&mut unpacked.cells, group.tag.limits.len(), op, now);
-        // Storing another key of the same shard may have moved this one.
-        let (is_new, found) = (found.is_none(), found.and_then(|_| find(locked, group)));
+        // A list of limits may shrink and grow again, so cells beyond it stay until they are idle.
+        let is_over = |cell: &Cell| op == Op::Reset || cell.is_idle(now);
+        while unpacked.cells.len() > group.tag.limits.len() && unpacked.cells.last().is_some_and(is_over) {
+            unpacked.cells.pop();
+        }
         let kept = locked.shard(group.slot.shard).store(found, group.slot.id, unpacked, now);
-        match (is_new, kept) {
-            (true, true) => reserved.keep(&group.key_count),
-            (false, false) => self.room.release(&group.key_count),
+        match (found, kept) {
+            (None, true) => reserved.keep(&group.key_count),
+            (Some(_), false) => self.room.release(&group.key_count),
             _ => {}
         }
     }
@@ -264,21 +263,15 @@ impl MemoryStore {
 
 /// Room reserved for new keys. It is released on drop, except for keys that are kept.
 struct ReservedRoom<'a> {
-    store: &'a MemoryStore,
+    room: &'a Room,
     rules: SmallVec<[Arc<KeyCount>; 4]>,
 }
 
 impl ReservedRoom<'_> {
-    fn take(&mut self, rule: &Arc<KeyCount>) -> bool {
-        let taken = self.store.room.take(rule);
+    fn take(&mut self, rule: &Arc<KeyCount>, is_bounded: bool) -> bool {
+        let taken = self.room.take(rule, is_bounded);
         self.rules.extend(taken.then(|| Arc::clone(rule)));
         taken
-    }
-
-    fn take_unbounded(&mut self, rule: &Arc<KeyCount>) -> bool {
-        self.store.room.take_unbounded(rule);
-        self.rules.push(Arc::clone(rule));
-        true
     }
 
     fn keep(&mut self, rule: &Arc<KeyCount>) {
@@ -290,16 +283,7 @@ impl ReservedRoom<'_> {
 
 impl Drop for ReservedRoom<'_> {
     fn drop(&mut self) {
-        self.rules.iter().for_each(|rule| self.store.room.release(rule));
-    }
-}
-
-/// Drops the idle cells beyond the current list of limits. A list may shrink and grow again, so
-/// cells with units in use stay.
-fn drop_surplus_cells(cells: &mut Cells, limits: usize, op: Op, now: Timestamp) {
-    let is_over = |cell: &Cell| op == Op::Reset || cell.is_idle(now);
-    while cells.len() > limits && cells.last().is_some_and(is_over) {
-        cells.pop();
+        self.rules.iter().for_each(|rule| self.room.release(rule));
     }
 }
 

@@ -61,7 +61,7 @@ impl MemoryStore {
         if new.find(to.id, charge.tag.words()).is_none() {
             let Some(cells) = migrated(unpacked.cells, charge) else { return };
             if new.store(None, to.id, Unpacked { tag: charge.tag, cells }, now) {
-                self.room.take_unbounded(&self.room.of(charge.key.rule()));
+                self.room.take(&self.room.of(charge.key.rule()), false);
             }
         }
     }

@@ -114,7 +114,7 @@ impl MemoryStore {
             true => pack(&unpacked.cells, shard.insert_packed(id, tag)),
             false => shard.insert_unpacked(id, unpacked),
         }
-        self.room.take_unbounded(&self.room.of(tag.rule));
+        self.room.take(&self.room.of(tag.rule), false);
         Ok(())
     }
 }
@@ -157,7 +157,7 @@ impl Loader<'_> {
             }
             let width = tag.words().unwrap_or(0);
             shard.insert_packed(*id, *tag).copy_from_slice(&words[..width]);
-            self.store.room.take_unbounded(&self.store.room.of(tag.rule));
+            self.store.room.take(&self.store.room.of(tag.rule), false);
         }
         Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
     }

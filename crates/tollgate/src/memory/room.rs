@@ -38,6 +38,8 @@ pub(super) struct Room {
     pub(super) reclaimed: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) pooled: AtomicU64,
+    /// When idle keys were last searched for because there was no room.
+    searched_at: AtomicU64,
     rules: RwLock<HashMap<RuleName, Arc<KeyCount>>>,
 }
 
@@ -46,8 +48,6 @@ pub(super) struct Room {
 pub(crate) struct KeyCount {
     live: AtomicU64,
     max: AtomicU64,
-    /// When idle keys were last searched for because there was no room.
-    searched_at: AtomicU64,
     /// When `next_idle` was last computed.
     next_idle_computed_at: AtomicU64,
     /// When the first busy key turns idle.
@@ -56,8 +56,8 @@ pub(crate) struct KeyCount {
 
 impl KeyCount {
     fn new(max: u64) -> Self {
-        let [live, searched_at, next_idle_computed_at, next_idle] = [0; 4].map(AtomicU64::new);
-        Self { live, max: AtomicU64::new(max), searched_at, next_idle_computed_at, next_idle }
+        let [live, next_idle_computed_at, next_idle] = [0; 3].map(AtomicU64::new);
+        Self { live, max: AtomicU64::new(max), next_idle_computed_at, next_idle }
     }
 
     pub(super) fn live(&self) -> u64 {
@@ -72,14 +72,10 @@ impl KeyCount {
         self.live() < self.max.load(Ordering::Relaxed)
     }
 
-    fn take(&self) -> bool {
-        let max = self.max.load(Ordering::Relaxed);
+    fn take(&self, is_bounded: bool) -> bool {
+        let max = if is_bounded { self.max.load(Ordering::Relaxed) } else { u64::MAX };
         let more = |live: u64| live.checked_add(1).filter(|live| *live <= max);
         self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    fn take_unbounded(&self) {
-        self.live.fetch_add(1, Ordering::Relaxed);
     }
 
     fn release(&self, keys: u64) {
@@ -100,14 +96,14 @@ impl Freed {
     }
 
     pub(super) fn keys(&self) -> u64 {
-        self.0.iter().map(|(_, keys)| keys).fold(0, |sum, keys| sum.saturating_add(*keys))
+        self.0.iter().map(|(_, keys)| keys).sum()
     }
 }
 
 impl Room {
     pub(super) fn new(max: u64) -> Self {
-        let [reclaimed, refused, pooled] = [0; 3].map(AtomicU64::new);
-        Self { all: KeyCount::new(max), reclaimed, refused, pooled, rules: RwLock::default() }
+        let [reclaimed, refused, pooled, searched_at] = [0; 4].map(AtomicU64::new);
+        Self { all: KeyCount::new(max), reclaimed, refused, pooled, searched_at, rules: RwLock::default() }
     }
 
     /// The key count of a rule.
@@ -130,22 +126,17 @@ impl Room {
         self.all.has_room() && rule.has_room()
     }
 
-    /// Reserves room for one more key of a rule, if there is any.
-    pub(super) fn take(&self, rule: &KeyCount) -> bool {
-        if !rule.take() {
+    /// Reserves room for one more key of a rule. For a key that is exempt from the bounds there
+    /// always is room.
+    pub(super) fn take(&self, rule: &KeyCount, is_bounded: bool) -> bool {
+        if !rule.take(is_bounded) {
             return false;
         }
-        let taken = self.all.take();
+        let taken = self.all.take(is_bounded);
         if !taken {
             rule.release(1);
         }
         taken
-    }
-
-    /// Counts a key that is exempt from the bounds.
-    pub(super) fn take_unbounded(&self, rule: &KeyCount) {
-        rule.take_unbounded();
-        self.all.take_unbounded();
     }
 
     /// Releases the room of a key.
@@ -154,13 +145,17 @@ impl Room {
         self.all.release(1);
     }
 
-    /// Releases the room of forgotten keys.
-    pub(super) fn reclaim(&self, freed: &Freed) {
+    /// Releases the room of the keys that `forget` forgets, and returns how many there were.
+    pub(super) fn reclaim(&self, forget: impl FnOnce(&mut Freed)) -> u64 {
+        let mut freed = Freed::default();
+        forget(&mut freed);
         for (rule, keys) in &freed.0 {
             self.of(*rule).release(*keys);
         }
-        self.all.release(freed.keys());
-        self.reclaimed.fetch_add(freed.keys(), Ordering::Relaxed);
+        let keys = freed.keys();
+        self.all.release(keys);
+        self.reclaimed.fetch_add(keys, Ordering::Relaxed);
+        keys
     }
 }
 
@@ -173,9 +168,9 @@ impl MemoryStore {
     /// Makes room for one more key of a rule by forgetting idle keys, at most once per millisecond.
     /// Returns whether there is room.
     pub(super) fn search(&self, rule: &KeyCount, now: Timestamp) -> bool {
-        let searched_at = self.room.all.searched_at.load(Ordering::Relaxed);
+        let searched_at = self.room.searched_at.load(Ordering::Relaxed);
         if now.as_nanos().abs_diff(searched_at) >= SEARCH_INTERVAL_NANOS {
-            self.room.all.searched_at.store(now.as_nanos(), Ordering::Relaxed);
+            self.room.searched_at.store(now.as_nanos(), Ordering::Relaxed);
             self.reclaim(now);
         }
         self.room.has_room(rule)
@@ -202,12 +197,7 @@ impl MemoryStore {
 
     /// Forgets keys, a shard at a time, and returns how many there were.
     fn forget(&self, forget: impl Fn(&mut Shard, &mut Freed)) -> u64 {
-        let forget = |shard: &Padded| {
-            let mut freed = Freed::default();
-            forget(&mut shard.0.lock(), &mut freed);
-            self.room.reclaim(&freed);
-            freed.keys()
-        };
-        self.shards.iter().map(forget).fold(0, u64::saturating_add)
+        let forget = |shard: &Padded| self.room.reclaim(|freed| forget(&mut shard.0.lock(), freed));
+        self.shards.iter().map(forget).sum()
     }
 }

@@ -11,7 +11,6 @@
 use super::MemoryStore;
 use super::locked::{LockedBudgets, LockedShards};
 use super::lookup::{Decider, Target};
-use super::room::Freed;
 use super::shard::Shard;
 use super::table::{NO_SLOT, StateOffset, WIDEST};
 use crate::Timestamp;
@@ -143,9 +142,7 @@ impl MemoryStore {
             let key_count = &target.lookup.key_count;
             if !takes {
                 (target.is_global() || self.room.has_room(key_count)).then_some(())?;
-            } else if target.is_global() {
-                self.room.take_unbounded(key_count);
-            } else if !self.room.take(key_count) {
+            } else if !self.room.take(key_count, !target.is_global()) {
                 new().take(nth).for_each(|(_, target)| self.room.release(&target.lookup.key_count));
                 return None;
             }
@@ -168,9 +165,8 @@ impl MemoryStore {
         if shard.table(width).is_filled() {
             // Reuse a slot that has long been idle rather than grow. A key idle for a short time is
             // likely to return, and its slot is cheaper to keep than to make again.
-            let (since, mut freed) = (now.saturating_sub(self.idle_for).as_nanos(), Freed::default());
-            shard.reclaim_some(width, SWEEP_PER_NEW_KEY, since, &mut freed);
-            self.room.reclaim(&freed);
+            let since = now.saturating_sub(self.idle_for).as_nanos();
+            self.room.reclaim(|freed| shard.reclaim_some(width, SWEEP_PER_NEW_KEY, since, freed));
         }
         shard.insert_packed(target.id, target.lookup.tag);
     }
@@ -178,9 +174,7 @@ impl MemoryStore {
     #[cold]
     pub(super) fn continue_sweep(&self, shard: &mut Shard, slots: usize, now: Timestamp) -> u64 {
         let since = now.saturating_sub(self.idle_for).as_nanos();
-        let mut freed = Freed::default();
-        shard.sweep_some(slots, since, now.saturating_add(self.sweep_interval), &mut freed);
-        self.room.reclaim(&freed);
-        freed.keys()
+        let next = now.saturating_add(self.sweep_interval);
+        self.room.reclaim(|freed| shard.sweep_some(slots, since, next, freed))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Group, find};
+use super::Group;
 use crate::cell::Cell;
 use crate::memory::locked::LockedList;
 use crate::memory::shard::{Location, Unpacked};
@@ -46,8 +46,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn put_back(self, locked: &mut LockedList<'_>) {
-        // Storing another key of the same shard may have moved this one.
-        if let Some(found) = self.found.and_then(|_| find(locked, self.group)) {
+        if let Some(found) = self.found {
             locked.shard(self.group.slot.shard).put_back(found, self.unpacked);
         }
     }
