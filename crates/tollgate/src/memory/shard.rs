@@ -47,8 +47,8 @@ pub(super) struct Shard {
     pub(super) went_back: bool,
     /// The unpacked keys, in no order.
     pub(super) unpacked: Vec<(Id, Box<Unpacked>)>,
-    /// The width and the slot that a sweep under way has reached.
-    pub(super) sweep_at: Option<(usize, SlotIndex)>,
+    /// The slot at which a sweep begins or continues.
+    pub(super) sweep_at: Location,
     /// The slot at which the next new key searches for idle ones.
     pub(super) cursor: SlotIndex,
     /// The offset of this shard's table sizes, of 256.
@@ -89,12 +89,6 @@ impl Views {
             view.prefetch(width, home);
         }
     }
-
-    fn publish(&self, width: usize, shard: usize, table: &Table) {
-        if let Some(view) = self.tables[width.wrapping_sub(1) % WIDEST].get(shard) {
-            view.publish(table.view());
-        }
-    }
 }
 
 /// The tag number in the slot of an unpacked key.
@@ -117,7 +111,7 @@ impl Shard {
             next_idle: u64::MAX,
             went_back: false,
             unpacked: Vec::new(),
-            sweep_at: None,
+            sweep_at: Location { width: 1, index: 0 },
             cursor: 0,
             stagger: index * 256 / SHARDS % 256,
             index,
@@ -180,8 +174,8 @@ impl Shard {
     fn insert(&mut self, id: Id, width: usize, number: u32) -> &mut [u64] {
         let table = &mut self.tables[width.wrapping_sub(1) % WIDEST];
         let index = table.insert(id, number, &self.secrets, self.stagger);
-        self.views.publish(width, self.index, table);
-        table.state_mut(index)
+        self.publish(width);
+        self.table_mut(width).state_mut(index)
     }
 
     /// Adds a zeroed packed state for a new key.
@@ -315,21 +309,31 @@ impl Shard {
         }
     }
 
+    /// Frees memory of a table that is mostly empty.
+    pub(super) fn shrink(&mut self, width: usize) {
+        self.tables[width.wrapping_sub(1) % WIDEST].shrink(&self.secrets);
+        self.publish(width);
+    }
+
     /// Publishes the address of a table, which may have moved.
-    pub(super) fn publish(&self, width: usize) {
-        self.views.publish(width, self.index, self.table(width));
+    fn publish(&self, width: usize) {
+        self.views.tables[width.wrapping_sub(1) % WIDEST][self.index].publish(self.table(width));
+    }
+
+    /// The slots of all keys.
+    pub(super) fn occupied(&self) -> impl Iterator<Item = Location> {
+        let in_table = |width| self.table(width).occupied().map(move |index| Location { width, index });
+        (1..=WIDEST).flat_map(in_table)
     }
 
     /// Calls `each` for every key.
     #[cfg(any(test, feature = "dump"))]
     pub(super) fn each(&self, mut each: impl FnMut(Id, &Unpacked)) {
-        for width in 1..=WIDEST {
-            for index in self.table(width).occupied() {
-                let (found, id) = (Location { width, index }, self.table(width).id(index));
-                match self.unpacked_of(found) {
-                    Some(unpacked) => each(id, unpacked),
-                    None => self.unpack(found, None).iter().for_each(|unpacked| each(id, unpacked)),
-                }
+        for found in self.occupied() {
+            let id = self.table(found.width).id(found.index);
+            match self.unpacked_of(found) {
+                Some(unpacked) => each(id, unpacked),
+                None => self.unpack(found, None).iter().for_each(|unpacked| each(id, unpacked)),
             }
         }
     }

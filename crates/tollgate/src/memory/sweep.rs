@@ -6,7 +6,7 @@
 )]
 
 use super::room::Freed;
-use super::shard::{Cells, Location, Shard, UNPACKED, idle_at, pack};
+use super::shard::{Location, Shard, UNPACKED, Unpacked, idle_at, pack};
 use super::table::{SlotIndex, WIDEST};
 use crate::meter::packed;
 use crate::rule::Tag;
@@ -44,31 +44,15 @@ impl Shard {
     /// Forgets every key of a rule, idle or busy.
     pub(super) fn clear(&mut self, rule: RuleName, freed: &mut Freed) {
         for width in 1..=WIDEST {
-            let mut index = 0;
-            while index < self.table(width).slots() {
-                match self.tag(Location { width, index }).filter(|tag| tag.rule == rule) {
-                    // Removal shifts another key into this slot: it is examined next.
-                    Some(tag) => {
-                        freed.add(tag);
-                        self.forget(Location { width, index });
-                    }
-                    None => index += 1,
-                }
-            }
+            self.forget_slots(width, 0, usize::MAX, freed, |_, _, tag| tag.rule == rule);
         }
     }
 
     /// The earliest time at which any key (of `rule`, if given) turns idle.
     pub(super) fn next_idle_of(&self, rule: Option<RuleName>) -> u64 {
-        let mut next = u64::MAX;
-        for width in 1..=WIDEST {
-            for index in self.table(width).occupied() {
-                let found = Location { width, index };
-                let tag = self.tag(found).filter(|tag| rule.is_none_or(|rule| tag.rule == rule));
-                next = tag.map_or(next, |tag| self.idle_at(found, tag).min(next));
-            }
-        }
-        next
+        let keys = self.occupied().filter_map(|found| Some((found, self.tag(found)?)));
+        let keys = keys.filter(|(_, tag)| rule.is_none_or(|rule| tag.rule == rule));
+        keys.map(|(found, tag)| self.idle_at(found, tag)).min().unwrap_or(u64::MAX)
     }
 
     /// When no unit of a key is in use any more.
@@ -99,7 +83,7 @@ impl Shard {
 
     /// Continues a sweep that is due: forgets keys in a few slots that had turned idle by `since`.
     pub(super) fn sweep_some(&mut self, slots: usize, since: u64, next: Timestamp, freed: &mut Freed) {
-        let (mut width, mut index) = self.sweep_at.unwrap_or((1, 0));
+        let Location { mut width, mut index } = self.sweep_at;
         while width <= WIDEST && self.table(width).len() == 0 {
             self.shrink(width);
             (width, index) = (width + 1, 0);
@@ -111,20 +95,13 @@ impl Shard {
                 (width, index) = (width + 1, 0);
             }
         }
-        self.sweep_at = (width <= WIDEST).then_some((width, index));
         self.sweep_due = Timestamp::EPOCH;
-        if self.sweep_at.is_none() {
-            self.sweep_due = next;
+        if width > WIDEST {
+            (width, index, self.sweep_due) = (1, 0, next);
             let spare = self.unpacked.len() * 2;
             self.unpacked.shrink_to(spare);
         }
-    }
-
-    /// Frees memory of a table that is mostly empty.
-    fn shrink(&mut self, width: usize) {
-        let secrets = std::sync::Arc::clone(&self.secrets);
-        self.table_mut(width).shrink(&secrets);
-        self.publish(width);
+        self.sweep_at = Location { width, index };
     }
 
     /// Sweeps up to `count` slots of one table from `index` on, and returns the index where it
@@ -132,12 +109,41 @@ impl Shard {
     fn sweep_slots(
         &mut self,
         width: usize,
-        mut index: SlotIndex,
+        index: SlotIndex,
         count: usize,
         since: u64,
         freed: &mut Freed,
     ) -> SlotIndex {
-        let (mut known, mut next_idle) = (None, self.next_idle);
+        let mut next_idle = self.next_idle;
+        let index = self.forget_slots(width, index, count, freed, |shard, found, tag| {
+            let idle_at = shard.idle_at(found, tag);
+            // A reservation that has expired may have made a key idle earlier.
+            let is_idle = match shard.unpacked_of(found) {
+                Some(Unpacked { cells, .. }) => {
+                    cells.iter().all(|cell| cell.is_idle(Timestamp::from_nanos(since)))
+                }
+                None => idle_at <= since,
+            };
+            if !is_idle {
+                next_idle = next_idle.min(idle_at);
+            }
+            is_idle
+        });
+        self.next_idle = next_idle;
+        index
+    }
+
+    /// Forgets the keys that `is_over` selects, in up to `count` slots of one table from `index`
+    /// on, and returns the index where it stopped.
+    fn forget_slots(
+        &mut self,
+        width: usize,
+        mut index: SlotIndex,
+        count: usize,
+        freed: &mut Freed,
+        mut is_over: impl FnMut(&Self, Location, Tag) -> bool,
+    ) -> SlotIndex {
+        let mut known = None;
         let end = index.saturating_add(count).min(self.table(width).slots());
         while index < end {
             let (number, found) = (self.table(width).number(index), Location { width, index });
@@ -148,23 +154,15 @@ impl Shard {
             if number == UNPACKED || known.is_none_or(|tag: Tag| tag.number() != number) {
                 known = self.tag(found);
             }
-            let idle_at = known.map_or(u64::MAX, |tag| self.idle_at(found, tag));
-            // A reservation that has expired may have made a key idle earlier.
-            let cells = self.unpacked_of(found).map(|unpacked| &unpacked.cells);
-            let is_idle = |cells: &Cells| cells.iter().all(|cell| cell.is_idle(Timestamp::from_nanos(since)));
-            match known.filter(|_| cells.map_or(idle_at <= since, is_idle)) {
+            match known.filter(|tag| is_over(self, found, *tag)) {
                 // Removal shifts another key into this slot: it is examined next.
                 Some(tag) => {
                     freed.add(tag);
                     self.forget(found);
                 }
-                None => {
-                    next_idle = next_idle.min(idle_at);
-                    index += 1;
-                }
+                None => index += 1,
             }
         }
-        self.next_idle = next_idle;
         index
     }
 }

@@ -67,11 +67,6 @@ impl Table {
         self.slots
     }
 
-    /// The table's address and slot count, for a [`TableView`].
-    pub(super) fn view(&self) -> (usize, usize) {
-        (self.words.as_ptr().addr(), self.slots)
-    }
-
     pub(super) fn find(&self, id: Id, home: u64) -> Option<SlotIndex> {
         let mut index = first_probe(home, self.slots);
         while let Some([high, low, ..]) = self.words.get(index * self.stride..) {
@@ -172,18 +167,17 @@ impl Table {
     /// those of the others.
     pub(super) fn insert(&mut self, id: Id, number: u32, secrets: &Secrets, stagger: usize) -> SlotIndex {
         if self.is_filled() {
+            // A small table grows often. In a large one, unused memory matters.
             let larger = match self.slots {
                 0 => SMALLEST + SMALLEST * stagger / 512,
-                slots => slots + slots / self.growth(),
+                slots @ ..4096 => slots * 2,
+                slots => slots + slots / 3,
             };
             self.resize(larger, secrets);
         }
         self.used += 1;
         let index = self.first_empty(secrets.home(id));
-        if let Some(slot) = self.words.get_mut(index * self.stride..).and_then(|slot| slot.first_chunk_mut())
-        {
-            *slot = header(id, number);
-        }
+        copy(self.words.get_mut(index * self.stride..).unwrap_or_default(), &header(id, number));
         index
     }
 
@@ -242,13 +236,10 @@ impl Table {
     pub(super) fn page_range(&self, page: u32) -> impl Iterator<Item = SlotIndex> {
         let home = u64::from(page) << 25;
         let (first, last) = (first_probe(home, self.slots), first_probe(home | ((1 << 25) - 1), self.slots));
-        (0..self.slots)
-            .map(move |step| {
-                (step, if first + step < self.slots { first + step } else { first + step - self.slots })
-            })
-            .map(move |(step, index)| (first + step <= last, index, self.number(index) != 0))
-            .take_while(|(within, _, used)| *within || *used)
-            .filter_map(|(_, index, used)| used.then_some(index))
+        (first..first + self.slots)
+            .map(move |at| (at <= last, if at < self.slots { at } else { at - self.slots }))
+            .take_while(|(within, index)| *within || self.number(*index) != 0)
+            .filter_map(|(_, index)| (self.number(index) != 0).then_some(index))
     }
 
     #[inline]
@@ -259,12 +250,6 @@ impl Table {
     /// Slots between two indexes, going forward.
     const fn distance(&self, from: SlotIndex, to: SlotIndex) -> usize {
         if to >= from { to - from } else { to + self.slots - from }
-    }
-
-    /// The divisor of a growth step: the table grows by a whole while it is small and growth is
-    /// frequent, and by a third once unused memory matters.
-    const fn growth(&self) -> usize {
-        if self.slots < 4096 { 1 } else { 3 }
     }
 }
 
@@ -317,7 +302,8 @@ impl TableView {
         prefetch(slot.wrapping_add(64));
     }
 
-    pub(super) fn publish(&self, (address, slots): (usize, usize)) {
+    pub(super) fn publish(&self, table: &Table) {
+        let (address, slots) = (table.words.as_ptr().addr(), table.slots);
         if self.address.load(Ordering::Relaxed) != address || self.slots.load(Ordering::Relaxed) != slots {
             self.address.store(address, Ordering::Relaxed);
             self.slots.store(slots, Ordering::Relaxed);
