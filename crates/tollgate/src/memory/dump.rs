@@ -21,12 +21,11 @@ use serde_json::{Value, json};
 use super::hash::Id;
 use super::legacy::cell_of_v1;
 use super::lookup::shard_of;
-use super::pages::{tag_of, written_limits};
+use super::pages::written_limits;
 use super::shard::{Cells, Unpacked};
 use super::table::WIDEST;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
-use crate::rule::Tag;
 use crate::{Error, Limit, Timestamp};
 
 const VERSION: u64 = 2;
@@ -119,12 +118,11 @@ impl MemoryStore {
         for line in lines {
             let (number, line) = line?;
             if let Some(end) = line["end"].as_u64() {
-                let complete = end == count;
-                return complete
+                return (end == count)
                     .then_some(self)
                     .ok_or(invalid(number, "wrong: its number of keys differs from the lines before"));
             }
-            let key = if version == 1 { self.key_of_v1(&line) } else { key_of(&line) };
+            let key = self.key_of(&line, version == 1);
             let (shard, id, unpacked) = key.ok_or(invalid(number, "not a key and its state"))?;
             if shard < SHARDS && shard != shard_of(self.secrets.home(id)) {
                 return Err(invalid(number, "a key that belongs to another shard"));
@@ -137,14 +135,31 @@ impl MemoryStore {
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))
     }
 
-    /// A key of a version 1 dump, which does not name the key's rule.
-    fn key_of_v1(&self, line: &Value) -> Option<(usize, Id, Unpacked)> {
-        let id = id_of(line)?;
-        let limits = line["limits"].as_array()?.iter();
-        let limits: Vec<Limit> = limits.map(|limit| limit.as_str()?.parse().ok()).collect::<Option<_>>()?;
-        let tag = self.legacy_tag((!limits.is_empty()).then(|| limits.into())?);
-        let cells = cells_of(tag, line, cell_of_v1)?;
-        Some((shard_of(self.secrets.home(id)), id, Unpacked { tag, cells }))
+    /// The shard, the identity and the state of a line's key. Version 1 does not name its shard
+    /// and its rule.
+    fn key_of(&self, line: &Value, is_v1: bool) -> Option<(usize, Id, Unpacked)> {
+        let (high, low) = line["key"].as_str().filter(|key| key.len() == 24)?.split_at_checked(16)?;
+        let id = Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? };
+        let limits: Vec<&str> =
+            line["limits"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
+        let (shard, rule, budget, unit_cost) = match is_v1 {
+            true => (shard_of(self.secrets.home(id)), "", "", 1),
+            false => (
+                usize::try_from(line["shard"].as_u64()?).ok().filter(|shard| *shard < ALL_SHARDS)?,
+                line["rule"].as_str()?,
+                line["budget"].as_str()?,
+                line["unitCost"].as_u64()?,
+            ),
+        };
+        let tag = self.tag_of(rule, budget, &limits, unit_cost)?;
+        let states = line["state"].as_array().filter(|states| states.len() == tag.limits.len())?;
+        let cell = |(limit, state): (&Limit, &Value)| {
+            let numbers: Option<Vec<u64>> =
+                state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
+            if is_v1 { cell_of_v1(limit, &numbers?) } else { Cell::from_numbers(*limit, &numbers?) }
+        };
+        let cells: Option<Cells> = tag.limits.iter().zip(states).map(cell).collect();
+        Some((shard, id, Unpacked { tag, cells: cells? }))
     }
 }
 
@@ -152,31 +167,6 @@ fn seed_of(value: &Value) -> Option<[u64; 2]> {
     let [one, other] = value.as_array()?.as_slice() else { return None };
     let half = |value: &Value| u64::from_str_radix(value.as_str()?, 16).ok();
     Some([half(one)?, half(other)?])
-}
-
-fn id_of(line: &Value) -> Option<Id> {
-    let (high, low) = line["key"].as_str().filter(|key| key.len() == 24)?.split_at_checked(16)?;
-    Some(Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? })
-}
-
-fn key_of(line: &Value) -> Option<(usize, Id, Unpacked)> {
-    let shard = usize::try_from(line["shard"].as_u64()?).ok().filter(|shard| *shard < ALL_SHARDS)?;
-    let limits: Vec<&str> = line["limits"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
-    let (rule, budget) = (line["rule"].as_str()?, line["budget"].as_str()?);
-    let tag = tag_of(rule, budget, &limits, line["unitCost"].as_u64()?)?;
-    let cells = cells_of(tag, line, |limit, numbers| Cell::from_numbers(*limit, numbers))?;
-    Some((shard, id_of(line)?, Unpacked { tag, cells }))
-}
-
-/// The cells of a line, one per limit of its tag.
-fn cells_of(tag: Tag, line: &Value, cell: impl Fn(&Limit, &[u64]) -> Option<Cell>) -> Option<Cells> {
-    let states = line["state"].as_array().filter(|states| states.len() == tag.limits.len())?;
-    let cell = |(limit, state): (&Limit, &Value)| {
-        let numbers: Option<Vec<u64>> =
-            state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
-        cell(limit, &numbers?)
-    };
-    tag.limits.iter().zip(states).map(cell).collect()
 }
 
 #[cfg(test)]
@@ -197,6 +187,12 @@ mod tests {
         .unwrap()
     }
 
+    fn dump(limiter: &Limiter) -> Vec<u8> {
+        let mut dump = Vec::new();
+        limiter.store().dump(&mut dump).unwrap();
+        dump
+    }
+
     fn limiter(store: MemoryStore, clock: &ManualClock) -> Limiter {
         Limiter::builder(rules()).store(store).clock(clock.clone()).build().unwrap()
     }
@@ -212,9 +208,7 @@ mod tests {
         let reservation =
             block_on(old.reserve(Request::client("3").cost(5), HOUR, OnExpiry::GiveBack)).unwrap();
         block_on(old.block("4", Timestamp::from_secs(1_800_003_000))).unwrap();
-        let mut dump = Vec::new();
-        old.store().dump(&mut dump).unwrap();
-        let new = limiter(MemoryStore::restore(&*dump).unwrap(), &clock);
+        let new = limiter(MemoryStore::restore(&*dump(&old)).unwrap(), &clock);
         assert_eq!(new.stats().live_keys, old.stats().live_keys);
         for minutes in [0, 1, 30, 90] {
             clock.advance(minutes * MINUTE);
@@ -238,9 +232,7 @@ mod tests {
         };
         let old = limiter(MemoryStore::new());
         assert!((0..40).all(|_| old.check("alice").unwrap().allowed()));
-        let mut dump = Vec::new();
-        old.store().dump(&mut dump).unwrap();
-        let new = limiter(MemoryStore::restore(&*dump).unwrap());
+        let new = limiter(MemoryStore::restore(&*dump(&old)).unwrap());
         assert_eq!([&new, &old].map(|limiter| limiter.check("alice").unwrap().remaining()), [59, 59]);
         old.store().reclaim(Timestamp::from_secs(1_800_000_000));
         assert_eq!((old.stats().live_keys, old.check("alice").unwrap().remaining()), (Some(1), 58));
@@ -257,10 +249,8 @@ mod tests {
         limiter.set_rules(rules(&[minute])).unwrap();
         for (limits, passes) in [(2, HOUR), (1, MINUTE)] {
             assert!(limiter.check("a").unwrap().allowed());
-            let mut dump = Vec::new();
-            limiter.store().dump(&mut dump).unwrap();
             let key: Value =
-                serde_json::from_slice(dump.split(|byte| *byte == b'\n').nth(1).unwrap()).unwrap();
+                serde_json::from_slice(dump(&limiter).split(|byte| *byte == b'\n').nth(1).unwrap()).unwrap();
             assert_eq!(key["limits"].as_array().unwrap().len(), limits, "{key}");
             clock.advance(passes);
         }
@@ -275,9 +265,7 @@ mod tests {
         assert!(limiter.check("a").unwrap().allowed());
         limiter.set_rules(rules(&[log, Limit::per_hour(100)])).unwrap();
         assert!(block_on(limiter.peek("a")).unwrap().allowed());
-        let mut dump = Vec::new();
-        limiter.store().dump(&mut dump).unwrap();
-        assert_eq!(MemoryStore::restore(&*dump).unwrap().memory_stats().live, 1);
+        assert_eq!(MemoryStore::restore(&*dump(&limiter)).unwrap().memory_stats().live, 1);
     }
 
     #[test]
@@ -288,6 +276,7 @@ mod tests {
 {"end":1}"#;
         let new = limiter(MemoryStore::restore(dumped.as_bytes()).unwrap(), &clock);
         assert_eq!(new.stats().live_keys, Some(1));
+        assert!(MemoryStore::restore(&*dump(&new)).unwrap().has_legacy(), "dumped again, in version 2");
     }
 
     #[test]
@@ -295,9 +284,7 @@ mod tests {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);
         assert!(old.check("a").unwrap().allowed());
-        let mut dump = Vec::new();
-        old.store().dump(&mut dump).unwrap();
-        let dump = String::from_utf8(dump).unwrap();
+        let dump = String::from_utf8(dump(&old)).unwrap();
         let complaint = |text: &str| MemoryStore::restore(text.as_bytes()).unwrap_err().to_string();
         assert!(complaint("").contains("line 1"));
         assert!(complaint("{}").contains("line 1"));

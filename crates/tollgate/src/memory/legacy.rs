@@ -7,31 +7,17 @@
 use super::MemoryStore;
 use super::locked::LockedList;
 use super::lookup::shard_of;
-use super::pages::ID;
 use super::shard::{Cells, Unpacked};
 use crate::cell::Cell;
 use crate::key::Budget;
-use crate::rule::Tag;
 use crate::store::Charge;
 use crate::sync::atomic::Ordering;
-use crate::{Algorithm, Limit, Limits, Meter, RuleName};
+use crate::{Algorithm, Limit, Meter, RuleName};
 
 /// Length of a version 1 page's name, with one byte for the shard.
 pub(super) const NAME_V1: usize = 2;
-const NAME_SINGLE_V1: usize = NAME_V1 + ID;
-
-/// Whether this is the name of a version 1 page.
-pub(super) const fn is_v1(name: &[u8]) -> bool {
-    name.len() == NAME_V1 || name.len() == NAME_SINGLE_V1
-}
 
 impl MemoryStore {
-    /// The tag of a version 1 state under these limits.
-    pub(super) fn legacy_tag(&self, limits: Limits) -> Tag {
-        self.has_legacy.store(true, Ordering::Relaxed);
-        Tag::new(RuleName::intern(""), Budget::Rule, limits, 1)
-    }
-
     /// Whether any version 1 keys may be left.
     #[inline]
     pub(super) fn has_legacy(&self) -> bool {

@@ -22,22 +22,22 @@ use smallvec::SmallVec;
 
 use super::changes::page_of;
 use super::hash::Id;
-use super::legacy::{NAME_V1, cell_of_v1, is_v1};
+use super::legacy::{NAME_V1, cell_of_v1};
 use super::lookup::shard_of;
-use super::shard::{Cells, Shard, UNPACKED, Unpacked, pack};
+use super::shard::{Cells, Shard, UNPACKED, Unpacked};
 use super::table::WIDEST;
 use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::key::Budget;
 use crate::rule::Tag;
+use crate::sync::atomic::Ordering;
 use crate::{Error, Limit, RuleName};
 
 /// Length of a page's name: two bytes for the shard, one for the page.
 const NAME: usize = 3;
 
-pub(super) const ID: usize = 12;
-
-const DUPLICATE_KEY: &str = "invalid: it repeats a key of another page";
+/// Length of an identity.
+const ID: usize = 12;
 
 impl MemoryStore {
     /// The seed of key identities. As secret as the keys: it lets an attacker construct collisions.
@@ -104,18 +104,34 @@ impl MemoryStore {
         unpacked: Unpacked,
         packed: bool,
     ) -> Result<(), &'static str> {
-        let tag = unpacked.tag;
-        let mut shard = self.shards[shard % ALL_SHARDS].0.lock();
+        let mut shard = self.shards[shard].0.lock();
+        self.make_room(&mut shard, id, unpacked.tag)?;
+        shard.insert_cells(id, unpacked, packed);
+        Ok(())
+    }
+
+    /// Prepares a shard for a key that was written before, which is exempt from the bounds.
+    fn make_room(&self, shard: &mut Shard, id: Id, tag: Tag) -> Result<(), &'static str> {
         if shard.find(id, tag.words()).is_some() {
-            return Err(DUPLICATE_KEY);
+            return Err("invalid: it repeats a key of another page");
         }
         shard.next_idle = 0;
-        match packed {
-            true => pack(&unpacked.cells, shard.insert_packed(id, tag)),
-            false => shard.insert_unpacked(id, unpacked),
-        }
         self.room.take(&self.room.of(tag.rule), false);
         Ok(())
+    }
+
+    /// The tag with this content.
+    pub(super) fn tag_of(&self, rule: &str, budget: &str, limits: &[&str], unit_cost: u64) -> Option<Tag> {
+        let (rule, budget) = (RuleName::intern(rule), Budget::parse(budget)?);
+        if matches!(budget, Budget::InlineTime | Budget::InlineCount(_) | Budget::InlineSlots) {
+            return limits.is_empty().then(|| Tag::inline(rule, budget, unit_cost));
+        }
+        let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().ok()).collect::<Option<_>>()?;
+        if rule.is_empty() {
+            // Version 1 state, now or when it was written again.
+            self.has_legacy.store(true, Ordering::Relaxed);
+        }
+        (!limits.is_empty()).then(|| Tag::new(rule, budget, limits.into(), unit_cost))
     }
 }
 
@@ -150,14 +166,10 @@ impl Loader<'_> {
         let keys = self.read_page(&name, content).ok_or(invalid("not a list of keys and their states"))?;
         keys.iter().all(|(id, _, _)| name.has(*id, self.store)).then_some(()).ok_or(elsewhere)?;
         let mut shard = self.store.shards[name.shard].0.lock();
-        shard.next_idle = 0;
         for (id, tag, words) in &keys {
-            if shard.find(*id, tag.words()).is_some() {
-                return Err(invalid(DUPLICATE_KEY));
-            }
+            self.store.make_room(&mut shard, *id, *tag).map_err(invalid)?;
             let width = tag.words().unwrap_or(0);
             shard.insert_packed(*id, *tag).copy_from_slice(&words[..width]);
-            self.store.room.take(&self.store.room.of(tag.rule), false);
         }
         Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
     }
@@ -203,28 +215,16 @@ impl Loader<'_> {
         let limits: Option<SmallVec<[&str; 4]>> =
             (0..u16::from_le_bytes(bytes(rest)?)).map(|_| text(rest)).collect();
         let (limits, written) = (limits?, &written[..written.len() - rest.len()]);
-        if rule.is_empty() {
-            // Version 1 state, now or when it was written again.
-            let limits: Option<Vec<Limit>> = limits.iter().map(|limit| limit.parse().ok()).collect();
-            return Some(self.store.legacy_tag(limits.filter(|limits| !limits.is_empty())?.into()));
+        if name.is_v1 {
+            return self.store.tag_of(rule, budget, &limits, unit_cost);
         }
         if let Some(tag) = self.known.get(written) {
             return Some(*tag);
         }
-        let tag = tag_of(rule, budget, &limits, unit_cost)?;
+        let tag = self.store.tag_of(rule, budget, &limits, unit_cost)?;
         self.known.insert(written.to_vec(), tag);
         Some(tag)
     }
-}
-
-/// The tag with this content.
-pub(super) fn tag_of(rule: &str, budget: &str, limits: &[&str], unit_cost: u64) -> Option<Tag> {
-    let (rule, budget) = (RuleName::intern(rule), Budget::parse(budget)?);
-    if matches!(budget, Budget::InlineTime | Budget::InlineCount(_) | Budget::InlineSlots) {
-        return limits.is_empty().then(|| Tag::inline(rule, budget, unit_cost));
-    }
-    let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().ok()).collect::<Option<_>>()?;
-    (!limits.is_empty()).then(|| Tag::new(rule, budget, limits.into(), unit_cost))
 }
 
 /// The limits of a tag in their notation; none if they come with requests.
@@ -245,13 +245,12 @@ struct Name<'a> {
 
 impl<'a> Name<'a> {
     fn parse(name: &'a [u8]) -> Option<Self> {
-        let is_v1 = is_v1(name);
+        let is_v1 = [NAME_V1, NAME_V1 + ID].contains(&name.len());
         let (page, id) = name.split_at_checked(if is_v1 { NAME_V1 } else { NAME })?;
-        let shard = match page {
+        let shard = usize::from(match page {
             [low, _] => u16::from(*low),
             page => u16::from_be_bytes(*page.first_chunk()?),
-        };
-        let shard = usize::from(shard);
+        });
         let id = if id.is_empty() { None } else { Some(id_of(id)?) };
         (shard < ALL_SHARDS).then_some(Self { is_v1, shard, page, id })
     }
@@ -357,9 +356,7 @@ fn bytes<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 fn id_bytes(Id { high, low }: Id) -> [u8; ID] {
-    let mut bytes = [0; ID];
-    bytes[..8].copy_from_slice(&high.to_be_bytes());
-    bytes[8..].copy_from_slice(&low.to_be_bytes());
+    let [_, _, _, _, bytes @ ..] = (u128::from(high) << 32 | u128::from(low)).to_be_bytes();
     bytes
 }
 

@@ -184,8 +184,11 @@ impl Shard {
         self.insert(id, tag.words().unwrap_or(0), tag.number())
     }
 
-    /// Adds the cells of a new key, unpacked.
-    pub(super) fn insert_unpacked(&mut self, id: Id, unpacked: Unpacked) {
+    /// Adds the cells of a new key.
+    pub(super) fn insert_cells(&mut self, id: Id, unpacked: Unpacked, packed: bool) {
+        if packed {
+            return pack(&unpacked.cells, self.insert_packed(id, unpacked.tag));
+        }
         self.note_unpacked(id);
         let at = word_of(self.unpacked.len());
         self.unpacked.push((id, Box::new(unpacked)));
@@ -284,10 +287,8 @@ impl Shard {
             }
             (width, found) => {
                 found.into_iter().for_each(|found| self.forget(found));
-                if width.is_some() {
-                    pack(&cells, self.insert_packed(id, tag));
-                } else if keeps {
-                    self.insert_unpacked(id, Unpacked { tag, cells });
+                if keeps {
+                    self.insert_cells(id, Unpacked { tag, cells }, width.is_some());
                 }
             }
         }
