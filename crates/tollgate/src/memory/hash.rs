@@ -17,6 +17,7 @@
 //! identity but mixed from it with two more secrets: an attacker that learns by timing that two
 //! keys are neighbours learns nothing about a third.
 
+use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -83,18 +84,16 @@ impl Secrets {
 
     /// The secrets of a seed: SipHash of 0, 1, 2, … under it.
     pub(super) fn from_seed(seed: [u64; 2]) -> Self {
-        let mut counter = 0_u64;
-        let mut word = || {
-            counter = counter.wrapping_add(1);
-            keyed_hash(seed, counter)
+        let counter = Cell::new(0_u64);
+        let word = || {
+            counter.update(|counter| counter.wrapping_add(1));
+            keyed_hash(seed, counter.get())
         };
-        let mut wide = || u128::from(word()) << 64 | u128::from(word());
-        let mut secret = || [wide(), wide()];
-        let for_budget = secret();
-        let for_words = (0..WORDS).map(|_| secret()).collect();
+        let wide = || u128::from(word()) << 64 | u128::from(word());
+        let secret = || [wide(), wide()];
+        let (for_budget, for_words) = (secret(), (0..WORDS).map(|_| secret()).collect());
         let mix = [word() | 1, word() | 1];
-        let mut wide = || u128::from(word()) << 64 | u128::from(word());
-        Self { seed, for_budget, mix, for_words, for_period: [wide(), wide()] }
+        Self { seed, for_budget, for_words, mix, for_period: secret() }
     }
 
     pub(super) const fn seed(&self) -> [u64; 2] {
@@ -103,9 +102,9 @@ impl Secrets {
 
     /// The sums of a budget with this [digest](Budget::digest).
     pub(super) fn prefix(&self, digest: u64) -> Prefix {
-        let mut sums = Sums { sums: [0; 2], secrets: self.for_words.iter() };
-        sums.add(digest, &self.for_budget);
-        let before = sums.sums;
+        let mut before = [0; 2];
+        add(&mut before, digest, &self.for_budget);
+        let mut sums = Sums { sums: before, secrets: self.for_words.iter() };
         sums.add_next(NUMBER_MARKER);
         let number = sums.secrets.next().copied().unwrap_or_default();
         Prefix { sums: before, numbered: sums.sums, number }
@@ -116,9 +115,9 @@ impl Secrets {
     pub(super) fn identify_client(&self, prefix: &Prefix, client: Client<'_>) -> Id {
         match client {
             Client::Numbered(number) => {
-                let mut sums = Sums { sums: prefix.numbered, secrets: [].iter() };
-                sums.add(number, &prefix.number);
-                sums.finish()
+                let mut sums = prefix.numbered;
+                add(&mut sums, number, &prefix.number);
+                identity(sums)
             }
             Client::Named(name) => self.identify(prefix, [name.as_bytes()]),
         }
@@ -129,7 +128,7 @@ impl Secrets {
     pub(super) fn identify<'a>(&self, prefix: &Prefix, values: impl IntoIterator<Item = &'a [u8]>) -> Id {
         let mut sums = self.sums(prefix);
         values.into_iter().for_each(|value| sums.add_value(value));
-        sums.finish()
+        identity(sums.sums)
     }
 
     /// The identity of a key's budget.
@@ -145,14 +144,14 @@ impl Secrets {
     pub(super) fn identify_pool(&self, digest: u64) -> Id {
         let mut sums = self.sums(&self.prefix(digest));
         sums.add_next(POOL_MARKER);
-        sums.finish()
+        identity(sums.sums)
     }
 
     /// The version 1 identity of a key, which hashed a number as its digits.
     pub(super) fn identify_v1(&self, key: &Key<'_>) -> Id {
         let mut sums = self.sums(&self.prefix(key.rule().digest()));
         key.values().for_each(|value| sums.add_text(value));
-        sums.finish()
+        identity(sums.sums)
     }
 
     fn sums(&self, prefix: &Prefix) -> Sums<'_> {
@@ -162,12 +161,10 @@ impl Secrets {
     /// The sums of a budget whose period is part of its identity.
     #[inline]
     pub(super) fn with_period(&self, prefix: &Prefix, period: u64) -> Prefix {
-        let add = |sums| {
-            let mut sums = Sums { sums, secrets: [].iter() };
-            sums.add(period, &self.for_period);
-            sums.sums
-        };
-        Prefix { sums: add(prefix.sums), numbered: add(prefix.numbered), number: prefix.number }
+        let mut prefix = *prefix;
+        add(&mut prefix.sums, period, &self.for_period);
+        add(&mut prefix.numbered, period, &self.for_period);
+        prefix
     }
 
     /// The home of an identity. Each of its bits depends on all bits of the identity and on the
@@ -213,23 +210,23 @@ impl Sums<'_> {
     #[inline]
     fn add_next(&mut self, word: u64) {
         if let Some(secret) = self.secrets.next() {
-            self.add(word, secret);
+            add(&mut self.sums, word, secret);
         }
     }
+}
 
-    #[inline]
-    fn add(&mut self, word: u64, secret: &Secret) {
-        let [one, other] = &mut self.sums;
-        *one = one.wrapping_add(u128::from(word).wrapping_mul(secret[0]));
-        *other = other.wrapping_add(u128::from(word).wrapping_mul(secret[1]));
-    }
+/// Adds a word to the sums.
+#[inline]
+fn add([one, other]: &mut Secret, word: u64, secret: &Secret) {
+    *one = one.wrapping_add(u128::from(word).wrapping_mul(secret[0]));
+    *other = other.wrapping_add(u128::from(word).wrapping_mul(secret[1]));
+}
 
-    #[inline]
-    #[expect(clippy::as_conversions, reason = "the shift leaves 32 bits")]
-    fn finish(&self) -> Id {
-        let [one, other] = self.sums;
-        Id { high: truncated(one >> 64), low: (other >> 96) as u32 }
-    }
+/// The identity with these sums.
+#[inline]
+#[expect(clippy::as_conversions, reason = "the shift leaves 32 bits")]
+fn identity([one, other]: Secret) -> Id {
+    Id { high: truncated(one >> 64), low: (other >> 96) as u32 }
 }
 
 /// The number with these decimal digits, if it has no other spelling and fits 64 bits.
