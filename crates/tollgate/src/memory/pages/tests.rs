@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn limiter_with(store: MemoryStore, clock: &ManualClock) -> Limiter {
+    store.set_tracked(true);
     let limits = [Limit::per_minute(100), Limit::fixed_window(40, MINUTE).counting_denied()];
     let rules = RuleSet::new([
         Rule::new("bucket", Limit::per_minute(50)).key(["client"]),
@@ -65,9 +66,7 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 fn the_changed_pages_rebuild_the_state_after_random_operations() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let bounded = |store: MemoryStore| store.max_keys(400).on_full(OnFull::Pool).sweep(SECOND, 10 * SECOND);
-    let store = bounded(MemoryStore::new());
-    store.set_tracked(true);
-    let mut limiter = limiter_with(store, &clock);
+    let mut limiter = limiter_with(bounded(MemoryStore::new()), &clock);
     let (mut saved, mut seed, mut holds) = (SavedPages::new(), 42, Vec::new());
     for step in 0..20_000 {
         let client = format!("c{}", random(&mut seed, 120));
@@ -98,9 +97,7 @@ fn the_changed_pages_rebuild_the_state_after_random_operations() {
             assert_eq!(state(&copy, clock.now()), state(limiter.store(), clock.now()), "step {step}");
             if random(&mut seed, 10) == 0 {
                 // As after a restart, which drops the reservations' handles.
-                let copy = bounded(copy);
-                copy.set_tracked(true);
-                limiter = limiter_with(copy, &clock);
+                limiter = limiter_with(bounded(copy), &clock);
                 holds.clear();
             }
         }
@@ -113,7 +110,6 @@ fn the_changed_pages_rebuild_the_state_after_random_operations() {
 fn pages_stay_as_they_were_written() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new().seeded([1, 2]), &clock);
-    limiter.store().set_tracked(true);
     for client in ["alice", "42"] {
         let request = [("client", client), ("path", "p1")];
         assert!(limiter.check(Request::new(&request).cost(3)).unwrap().allowed());
@@ -130,7 +126,6 @@ fn pages_stay_as_they_were_written() {
 fn an_unchanged_page_is_not_handed_out() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().set_tracked(true);
     let changed = |limiter: &Limiter| {
         let mut names = Vec::new();
         limiter.store().changed_pages(|name, _| names.push(name.len()));
@@ -176,7 +171,6 @@ fn a_page_of_another_store_or_a_damaged_one_is_refused() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     // Under one seed in 128 the global budget has the same page as under another.
     let limiter = limiter_with(MemoryStore::new().seeded([3, 4]), &clock);
-    limiter.store().set_tracked(true);
     let mut saved = SavedPages::new();
     for client in ["a", "b", "c"] {
         assert!(limiter.check(Request::new(&[("client", client), ("path", "p")])).unwrap().allowed());
@@ -204,7 +198,6 @@ fn a_page_of_another_store_or_a_damaged_one_is_refused() {
 fn b7_a_clock_set_back_loses_no_noted_removal() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().set_tracked(true);
     let mut saved = SavedPages::new();
     let alice = Request::client("alice").only("bucket").cost(30);
     assert!(limiter.check(alice).unwrap().allowed());
@@ -222,7 +215,6 @@ fn b7_a_clock_set_back_loses_no_noted_removal() {
 fn changes_of_a_global_budget_are_tracked() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().set_tracked(true);
     let mut saved = SavedPages::new();
     let global = Request::new(&[]).only("global").cost(10);
     for _ in 0..3 {
@@ -239,7 +231,6 @@ fn changes_of_a_global_budget_are_tracked() {
 fn b7_a_denial_that_rebases_a_log_is_a_change() {
     let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
     let limiter = limiter_with(MemoryStore::new(), &clock);
-    limiter.store().set_tracked(true);
     // So many other keys that no sweep reaches the log first.
     for client in 0..20_000 {
         assert!(limiter.check(Request::client(&client.to_string()).only("bucket")).unwrap().allowed());
