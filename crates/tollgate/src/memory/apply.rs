@@ -167,22 +167,18 @@ impl MemoryStore {
     ) -> Option<Applied> {
         let mut locked = LockedList::lock(self, groups.iter().map(|group| group.slot.shard));
         let (reading, now) = (now, locked.observe_clocks(self, now));
-        let mut reserved = ReservedRoom { room: &self.room, rules: SmallVec::new() };
-        let mut found: SmallVec<[(Option<Location>, bool); 4]> = SmallVec::new();
+        let mut drafts: SmallVec<[Draft<'_>; 4]> = SmallVec::new();
         for group in groups {
-            let location = find(&mut locked, group);
-            found.push((location, location.is_none() && !self.has_room(group, op, now, full, &mut reserved)));
+            let found = find(&mut locked, group);
+            let (has_room, reserved) =
+                if found.is_some() { (true, None) } else { self.reserve(group, op, now, full) };
+            if !has_room && full == WhenFull::Abort {
+                return None;
+            }
+            let unpacked = Unpacked { tag: group.tag, cells: Cells::new() };
+            drafts.push(Draft { group, found, lacks_room: !has_room, reserved, unpacked });
         }
-        if full == WhenFull::Abort && found.iter().any(|(_, lacks_room)| *lacks_room) {
-            return None;
-        }
-        let draft = |(group, (found, lacks_room))| Draft {
-            group,
-            found,
-            lacks_room,
-            unpacked: load(&mut locked, group, found),
-        };
-        let mut drafts: SmallVec<[Draft<'_>; 4]> = groups.iter().zip(found).map(draft).collect();
+        drafts.iter_mut().for_each(|draft| draft.load(&mut locked));
         // A new key without room is denied, and nothing is drawn on the other keys either.
         let is_refused = drafts.iter().any(Draft::is_refused);
         if is_refused && !is_decided(op) {
@@ -208,7 +204,7 @@ impl MemoryStore {
             // Storing another key of the same shard may have moved this one.
             draft.found = draft.found.and_then(|_| find(&mut locked, draft.group));
             if is_changed && !draft.lacks_room {
-                self.store_draft(&mut locked, draft, op, applied.now, &mut reserved);
+                self.store_draft(&mut locked, draft, op, applied.now);
             } else {
                 draft.put_back(&mut locked);
             }
@@ -218,34 +214,27 @@ impl MemoryStore {
 
     /// Whether there is room for a new key. Room that `op` may use is reserved. Global budgets are
     /// few and exempt from the bound: a store full of clients still admits them.
-    fn has_room(
-        &self,
-        group: &Group<'_>,
+    fn reserve<'a>(
+        &'a self,
+        group: &'a Group<'_>,
         op: Op,
         now: Timestamp,
         full: WhenFull<'_>,
-        reserved: &mut ReservedRoom<'_>,
-    ) -> bool {
+    ) -> (bool, Option<ReservedRoom<'a>>) {
+        let (room, rule) = (&self.room, &*group.key_count);
         // A settlement that is due cannot be refused.
         let is_due = matches!(op, Op::Settle { .. }) && op.nothing().is_none() && group.draws_first();
         let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS && !is_due;
         match may_create(op, group, now) {
-            Some(true) => reserved.take(&group.key_count, is_bounded),
-            Some(false) => true,
-            None => !is_bounded || self.room.has_room(&group.key_count),
+            Some(true) if room.take(rule, is_bounded) => (true, Some(ReservedRoom { room, rule })),
+            Some(creates) => (!creates, None),
+            None => (!is_bounded || room.has_room(rule), None),
         }
     }
 
     /// Stores the changed cells of a budget.
-    fn store_draft(
-        &self,
-        locked: &mut LockedList<'_>,
-        draft: Draft<'_>,
-        op: Op,
-        now: Timestamp,
-        reserved: &mut ReservedRoom<'_>,
-    ) {
-        let Draft { group, found, mut unpacked, .. } = draft;
+    fn store_draft(&self, locked: &mut LockedList<'_>, draft: Draft<'_>, op: Op, now: Timestamp) {
+        let Draft { group, found, reserved, mut unpacked, .. } = draft;
         unpacked.tag = group.tag;
         // A list of limits may shrink and grow again, so cells beyond it stay until they are idle.
         let is_over = |cell: &Cell| op == Op::Reset || cell.is_idle(now);
@@ -254,36 +243,22 @@ impl MemoryStore {
         }
         let kept = locked.shard(group.slot.shard).store(found, group.slot.id, unpacked, now);
         match (found, kept) {
-            (None, true) => reserved.keep(&group.key_count),
+            (None, true) => std::mem::forget(reserved),
             (Some(_), false) => self.room.release(&group.key_count),
             _ => {}
         }
     }
 }
 
-/// Room reserved for new keys. It is released on drop, except for keys that are kept.
+/// Room reserved for a new key. It is released on drop, and forgotten if the key is kept.
 struct ReservedRoom<'a> {
     room: &'a Room,
-    rules: SmallVec<[Arc<KeyCount>; 4]>,
-}
-
-impl ReservedRoom<'_> {
-    fn take(&mut self, rule: &Arc<KeyCount>, is_bounded: bool) -> bool {
-        let taken = self.room.take(rule, is_bounded);
-        self.rules.extend(taken.then(|| Arc::clone(rule)));
-        taken
-    }
-
-    fn keep(&mut self, rule: &Arc<KeyCount>) {
-        if let Some(index) = self.rules.iter().position(|other| Arc::ptr_eq(other, rule)) {
-            self.rules.swap_remove(index);
-        }
-    }
+    rule: &'a KeyCount,
 }
 
 impl Drop for ReservedRoom<'_> {
     fn drop(&mut self) {
-        self.rules.iter().for_each(|rule| self.room.release(rule));
+        self.room.release(self.rule);
     }
 }
 
@@ -305,18 +280,6 @@ fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
         Op::Block { .. } | Op::Take | Op::Refuse | Op::Penalise | Op::Record => Some(true),
         Op::Reserve { .. } | Op::Acquire { .. } => Some(true),
     }
-}
-
-/// The cells of a budget, at least one per limit. A request may charge only some of them: slots are
-/// released apart from the rates beside them.
-fn load(locked: &mut LockedList<'_>, group: &Group<'_>, found: Option<Location>) -> Unpacked {
-    let loaded = found.and_then(|found| locked.shard(group.slot.shard).load(found, group.inline));
-    let mut unpacked = loaded.unwrap_or(Unpacked { tag: group.tag, cells: Cells::new() });
-    let charged = |index: usize| group.charges.iter().find(|charge| usize::from(charge.key.index()) == index);
-    for (index, limit) in group.tag.limits.iter().enumerate().skip(unpacked.cells.len()) {
-        unpacked.cells.push(Cell::new(charged(index).map_or(*limit, |charge| *charge.limit)));
-    }
-    unpacked
 }
 
 fn find(locked: &mut LockedList<'_>, group: &Group<'_>) -> Option<Location> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Group;
+use super::{Group, ReservedRoom};
 use crate::cell::Cell;
 use crate::memory::locked::LockedList;
 use crate::memory::shard::{Location, Unpacked};
@@ -20,10 +20,26 @@ pub(super) struct Draft<'a> {
     pub(super) found: Option<Location>,
     /// Whether the key is new and there is no room for it.
     pub(super) lacks_room: bool,
+    pub(super) reserved: Option<ReservedRoom<'a>>,
     pub(super) unpacked: Unpacked,
 }
 
 impl<'a> Draft<'a> {
+    /// Loads the cells of the budget, at least one per limit. A request may charge only some of
+    /// them: slots are released apart from the rates beside them.
+    pub(super) fn load(&mut self, locked: &mut LockedList<'_>) {
+        let Self { group, unpacked, .. } = self;
+        let load = |found| locked.shard(group.slot.shard).load(found, group.inline);
+        if let Some(loaded) = self.found.and_then(load) {
+            *unpacked = loaded;
+        }
+        let charged =
+            |index: usize| group.charges.iter().find(|charge| usize::from(charge.key.index()) == index);
+        for (index, limit) in group.tag.limits.iter().enumerate().skip(unpacked.cells.len()) {
+            unpacked.cells.push(Cell::new(charged(index).map_or(*limit, |charge| *charge.limit)));
+        }
+    }
+
     /// Whether the request is denied for lack of room. A shadow charge denies nothing, and an
     /// overflow without room lends nothing.
     pub(super) fn is_refused(&self) -> bool {
