@@ -9,11 +9,11 @@ use super::lookup::Slot;
 use super::room::{KeyCount, Room};
 use super::shard::{Cells, Location, Unpacked};
 use super::{MemoryStore, OnFull, SHARDS};
+use crate::Timestamp;
 use crate::cell::{Cell, Transaction, transact_in_place};
 use crate::rule::Tag;
 use crate::store::{Answer, Applied, Cause, Charge, Effect, Op, Part, StoreError, Until};
 use crate::sync::atomic::Ordering;
-use crate::{Limit, Timestamp};
 
 mod draft;
 
@@ -26,8 +26,6 @@ struct Group<'a> {
     tag: Tag,
     key_count: Arc<KeyCount>,
     charges: &'a [Charge<'a>],
-    /// The inline limit, if the request has one.
-    inline: Option<&'a Limit>,
 }
 
 impl Group<'_> {
@@ -149,10 +147,8 @@ impl MemoryStore {
     fn groups<'a>(&self, charges: &'a [Charge<'a>]) -> SmallVec<[Group<'a>; 4]> {
         let budgets = charges.chunk_by(|one, other| one.key.same_budget(&other.key));
         let groups = budgets.filter_map(|charges| {
-            let first = charges.first()?;
-            let inline = first.limit.inline_longest().is_some().then_some(first.limit);
-            let (slot, key_count) = (self.slot_of(&first.key), self.room.of(first.key.rule()));
-            Some(Group { slot, tag: first.tag, key_count, charges, inline })
+            let Charge { key, tag, .. } = charges.first()?;
+            Some(Group { slot: self.slot_of(key), tag: *tag, key_count: self.room.of(key.rule()), charges })
         });
         groups.collect()
     }

@@ -29,7 +29,9 @@ impl<'a> Draft<'a> {
     /// them: slots are released apart from the rates beside them.
     pub(super) fn load(&mut self, locked: &mut LockedList<'_>) {
         let Self { group, unpacked, .. } = self;
-        let load = |found| locked.shard(group.slot.shard).load(found, group.inline);
+        let limit = group.charges.first().map(|charge| charge.limit);
+        let inline = limit.filter(|limit| limit.inline_longest().is_some());
+        let load = |found| locked.shard(group.slot.shard).load(found, inline);
         if let Some(loaded) = self.found.and_then(load) {
             *unpacked = loaded;
         }
