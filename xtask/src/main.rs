@@ -138,8 +138,8 @@ fn laws(cases: &str) -> Result<(), String> {
         "conformance",
         "exact_rates",
     ]);
-    // Every case makes a store. Blocks that glibc maps one by one leave no holes when they are freed:
-    // 40 000 cases took 24 GB otherwise.
+    // Every case makes a store. Blocks that glibc maps one by one leave no holes when they are
+    // freed: 40 000 cases took 24 GB otherwise.
     run("the laws", laws.env("PROPTEST_CASES", cases).env("MALLOC_MMAP_THRESHOLD_", "30000"))
 }
 
