@@ -82,7 +82,7 @@ impl Secrets {
         Self::from_seed([RandomState::new().hash_one(0), RandomState::new().hash_one(1)])
     }
 
-    /// The secrets of a seed: SipHash of 0, 1, 2, … under it.
+    /// The secrets of a seed: SipHash of 1, 2, 3, … under it.
     pub(super) fn from_seed(seed: [u64; 2]) -> Self {
         let counter = Cell::new(0_u64);
         let word = || {
