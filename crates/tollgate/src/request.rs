@@ -6,9 +6,11 @@ use crate::key::digest;
 use crate::{Error, Limit, MAX_COUNT};
 
 mod buf;
+mod caller;
 mod key_part;
 
 pub use buf::RequestBuf;
+pub use caller::Caller;
 pub use key_part::KeyPart;
 
 /// The attribute that a bare key, such as `limiter.check("alice")`, sets.
@@ -28,6 +30,7 @@ pub struct Request<'a> {
     attributes: Attributes<'a>,
     cost: u64,
     scope: Scope<'a>,
+    caller: Option<Caller>,
 }
 
 /// The rules to apply. One enum, so that the common case, all rules, takes one comparison.
@@ -60,13 +63,13 @@ impl<'a> Request<'a> {
     /// A request with these attributes. Of an attribute listed twice, the first value counts.
     #[must_use]
     pub const fn new(attributes: &'a [(&'a str, &'a str)]) -> Self {
-        Self { attributes: Attributes::Listed(attributes), cost: 1, scope: Scope::All }
+        Self { attributes: Attributes::Listed(attributes), cost: 1, scope: Scope::All, caller: None }
     }
 
     /// A request of `client`: the attribute [`CLIENT`] and no other.
     #[must_use]
     pub const fn client(client: &'a str) -> Self {
-        Self { attributes: Attributes::Client(client), cost: 1, scope: Scope::All }
+        Self { attributes: Attributes::Client(client), cost: 1, scope: Scope::All, caller: None }
     }
 
     /// Sets the cost, which is 1 by default. A cost of 0 takes nothing.
@@ -80,6 +83,19 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.cost
+    }
+
+    /// Sets who sends the request. Without a caller it is the program itself: it takes its turn at a
+    /// store as one caller does, and its holds are bounded only in all.
+    #[must_use]
+    pub const fn caller(mut self, caller: Caller) -> Self {
+        self.caller = Some(caller);
+        self
+    }
+
+    /// Who sends the request.
+    pub(crate) const fn sender(&self) -> Option<Caller> {
+        self.caller
     }
 
     /// Sets the costs of rules by name; every other rule charges [`cost`](Self::cost). All rules
@@ -322,7 +338,12 @@ impl<P: KeyPart> AsRequest for P {
         match self.number() {
             Some(number) => {
                 let digits = Digits { number, text: OnceLock::new() };
-                f(Request { attributes: Attributes::Number(&digits), cost: 1, scope: Scope::All })
+                f(Request {
+                    attributes: Attributes::Number(&digits),
+                    cost: 1,
+                    scope: Scope::All,
+                    caller: None,
+                })
             }
             None => self.with_text(|text| f(Request::client(text))),
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{AsRequest, CLIENT, InlineLimit, Request};
+use super::{AsRequest, CLIENT, Caller, InlineLimit, Request};
 
 /// A request that keeps its attributes, each owned or borrowed: for servers, which parse a request
 /// before they check it. Check it by reference.
@@ -29,6 +29,7 @@ pub struct RequestBuf<'a> {
     attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 1]>,
     cost: u64,
     scope: Scope<'a>,
+    caller: Option<Caller>,
 }
 
 /// The rules to apply.
@@ -46,7 +47,7 @@ const USUAL: usize = 4;
 impl Default for RequestBuf<'_> {
     /// A request without attributes, of cost 1, to which all rules apply.
     fn default() -> Self {
-        Self { attributes: SmallVec::new(), cost: 1, scope: Scope::All }
+        Self { attributes: SmallVec::new(), cost: 1, scope: Scope::All, caller: None }
     }
 }
 
@@ -84,6 +85,13 @@ impl<'a> RequestBuf<'a> {
         self.cost
     }
 
+    /// Sets who sends the request, as [`Request::caller`].
+    #[must_use]
+    pub const fn caller(mut self, caller: Caller) -> Self {
+        self.caller = Some(caller);
+        self
+    }
+
     /// Sets the costs of rules by name, as [`Request::costs`].
     #[must_use]
     pub fn costs<R: Into<Cow<'a, str>>>(mut self, costs: impl IntoIterator<Item = (R, u64)>) -> Self {
@@ -115,6 +123,7 @@ impl<'a> RequestBuf<'a> {
                 .map(|(name, value)| (owned(name), owned(value)))
                 .collect(),
             cost: self.cost,
+            caller: self.caller,
             scope: match self.scope {
                 Scope::All => Scope::All,
                 Scope::Costs(costs) => {
@@ -146,7 +155,7 @@ impl AsRequest for &RequestBuf<'_> {
                 Request::new(&pairs)
             }
         };
-        let request = request.cost(self.cost);
+        let request = Request { caller: self.caller, ..request.cost(self.cost) };
         f(match &self.scope {
             Scope::All => request,
             Scope::Costs(listed) => {
@@ -189,7 +198,10 @@ mod tests {
         let all: RequestBuf<'_> = [("path", "/"), (CLIENT, "a"), ("path", "")].into_iter().collect();
         let all = all.cost(7);
         let costs = || all.clone().costs([("rule", 2), ("other", 0)]);
-        for request in [all.clone(), costs(), all.clone().only("rule"), all.clone().under("rule", limit)] {
+        let called = all.clone().caller(Caller::new(1));
+        (&called).with_request(|request| assert_eq!(request.sender(), Some(Caller::new(1))));
+        let scoped = [all.clone().only("rule"), all.clone().under("rule", limit)];
+        for request in scoped.into_iter().chain([all.clone(), costs(), called]) {
             assert_eq!(request.clone().into_owned(), request);
         }
         (&costs()).with_request(|request| assert_eq!(request.rule_costs(), [("rule", 2), ("other", 0)]));
