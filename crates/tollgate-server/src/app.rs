@@ -9,9 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
-use tollgate::{
-    AsRequest, Clock, Decision, Error, Limiter, RuleSet, RulesSnapshot, SECOND, Timestamp, TokioClock,
-};
+use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, RulesSnapshot, Timestamp, TokioClock};
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
@@ -20,7 +18,6 @@ use crate::inline;
 use crate::live::Live;
 use crate::loading;
 use crate::metrics::Metrics;
-use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 
 mod authentication;
@@ -32,13 +29,17 @@ mod log_throttle;
 mod observer;
 mod outages;
 mod refusals;
+mod sessions;
 
+pub(crate) use authentication::Access;
+use authentication::Authentication;
 pub(crate) use blocks::Blocked;
 use client_limits::{ClientLimit, is_per_client};
 pub(crate) use denials::PROTOCOL;
 pub(crate) use log_names::LogNames;
 pub(crate) use log_throttle::LogThrottle;
 use observer::{DecisionCounts, DecisionObserver};
+pub(crate) use sessions::SESSION_LIFETIME;
 
 /// The clock that measures durations. Decisions use the configured clock, which may be coarse or a
 /// test's.
@@ -55,8 +56,7 @@ pub struct App {
     origin: Origin,
     fixed: Fixed,
     reloadable: Reloadable,
-    /// The admin token while none is configured.
-    generated_token: Secret,
+    pub(crate) authentication: Authentication,
     /// Clients that administrators blocked.
     blocked: blocks::Names,
     ready: AtomicBool,
@@ -64,8 +64,6 @@ pub struct App {
     /// Snapshots for those who watch.
     pub(crate) live: Live,
     pub(crate) decisions: Arc<DecisionCounts>,
-    /// Throttles the log of wrong admin tokens.
-    wrong_tokens: LogThrottle,
     /// The warning about a proxy that is not trusted.
     pub(crate) untrusted_proxy: Once,
     request_ids: AtomicU64,
@@ -143,13 +141,12 @@ impl App {
                 rules: Mutex::new(Rules { file: rules, client_limits, extent }),
                 text: Mutex::new(text),
             },
-            generated_token: Secret::random()?,
+            authentication: Authentication::new()?,
             blocked: blocks::Names::default(),
             ready: AtomicBool::new(true),
             metrics: Metrics::default(),
             live: Live::default(),
             decisions,
-            wrong_tokens: LogThrottle::new(SECOND),
             untrusted_proxy: Once::new(),
             request_ids: AtomicU64::new(0),
         })
@@ -315,9 +312,7 @@ impl App {
         (rules.file, rules.extent) = (file, extent);
         self.decisions.names.set_masked(self.snapshot().settings.hash_keys_in_logs);
         drop(rules);
-        if had_token && let Some(token) = self.generated_token() {
-            info!(token, "the admin token was removed; this generated one is valid until the server stops");
-        }
+        self.renew_access(had_token);
         let waiting = self.fixed.changed_settings(&fixed);
         if !waiting.is_empty() {
             let waiting = waiting.join(", ");

@@ -75,8 +75,6 @@ pub struct Settings {
     pub admin_token: Option<Secret>,
     /// The delay of the response to a wrong token.
     pub failed_auth_delay: Duration,
-    /// Whether peers on this host may read without the token: statistics, clients, the dashboard.
-    pub loopback_reads: bool,
     /// Whether client names are hashed in logs.
     pub hash_keys_in_logs: bool,
     /// Whether gRPC descriptors may refund units.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use axum::{Router, middleware};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -35,6 +35,7 @@ mod problem;
 mod record;
 mod reserve;
 mod rules;
+mod session;
 
 pub(crate) use connection::Http;
 
@@ -62,6 +63,7 @@ fn router(app: Arc<App>) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(document::about())
         .routes(routes!(check::by_path))
         .route("/check/", get(check::by_path))
+        .route("/dashboard/session", post(session::open))
         .routes(routes!(check::by_attributes))
         .routes(routes!(check::batch))
         .routes(routes!(record::record))

@@ -32,6 +32,7 @@ mod serve;
 mod simulate;
 mod telemetry;
 mod tls;
+mod token_file;
 mod top;
 mod upkeep;
 mod value;

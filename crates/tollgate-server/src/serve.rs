@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tollgate::{Clock, CoarseClock, SECOND, TokioClock};
 use tracing::{info, warn};
 
-use crate::app::{App, STOPWATCH};
+use crate::app::{Access, App, STOPWATCH};
 use crate::config::{Addresses, Fixed, OFF, Origin};
 use crate::connection::{Acceptor, Lifecycle, Phase, Protocol};
 use crate::grpc::Grpc;
@@ -59,6 +59,12 @@ impl Listeners {
         }
         let [http, grpc, resp] = bound.map(|bound| bound.ok().flatten());
         Ok(Self { http, grpc, resp })
+    }
+
+    /// The listener that administrators use.
+    fn administration(&self) -> Option<Access> {
+        let listener = self.http.as_ref().or(self.resp.as_ref())?;
+        Some(Access { address: listener.local_addr().ok()?, is_http: self.http.is_some() })
     }
 
     /// The ready line: the address of each listener.
@@ -146,12 +152,13 @@ pub(crate) fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), Str
         reload::start(&app).map_err(|error| format!("cannot wait for signals: {error}"))?;
         upkeep::start(&app);
         telemetry::start(&app)?;
+        // Before the ready line: a program that waits for it finds the token's file.
+        if let Some(listener) = listeners.administration() {
+            app.announce_access(listener);
+        }
         let ready = listeners.ready();
         announce(&format!("{ready}\n"));
         warnings.iter().for_each(|warning| warn!("{warning}"));
-        if let Some(token) = app.generated_token() {
-            info!(token, "no admin token is configured; this generated one is valid until the server stops");
-        }
         info!(version = env!("CARGO_PKG_VERSION"), "{ready}");
         // An unreachable store is logged now, not at the first request.
         let probe = Arc::clone(&app);
@@ -165,6 +172,8 @@ pub(crate) fn serve_until_signal(origin: Origin, colour: bool) -> Result<(), Str
             info!(?delay, "stopping");
             // A second signal skips the delay.
             let _ = timeout(delay, stopping.wait()).await;
+            // While the address is still this server's: another may write its own file next.
+            stopped.authentication.remove_file();
         })
         .await;
         telemetry::stop(&app).await;

@@ -105,14 +105,14 @@ pub(super) struct Top {
 
 impl Top {
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        top(self.target.remote()?).map(|()| ExitCode::SUCCESS)
+        top(self.target.administered()?).map(|()| ExitCode::SUCCESS)
     }
 }
 
 impl Explain {
     /// Exit code 0 if the request is admitted, 1 if it is denied.
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        let remote = self.target.remote()?;
+        let remote = self.target.administered()?;
         let mut attributes = std::collections::BTreeMap::new();
         for (name, value) in self.attributes {
             if attributes.insert(name.clone(), value).is_some() {
@@ -139,7 +139,7 @@ impl Client {
                 (of, Action::SetLimit { rule: rule.unwrap_or_default(), limits })
             }
         };
-        let outcome = administer(&target.remote()?, &name, &action, json)?;
+        let outcome = administer(&target.administered()?, &name, &action, json)?;
         print(&outcome.text);
         Ok(ExitCode::from(u8::from(!outcome.admits)))
     }
@@ -147,7 +147,7 @@ impl Client {
 
 impl Blocks {
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        print(&blocks(&self.target.remote()?, self.json)?);
+        print(&blocks(&self.target.administered()?, self.json)?);
         Ok(ExitCode::SUCCESS)
     }
 }

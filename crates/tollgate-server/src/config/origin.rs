@@ -157,7 +157,6 @@ impl Origin {
             identity: server::identity(server),
             admin_token: credentials::admin_token(self, source, server),
             failed_auth_delay: server.get_or("failed_auth_delay", Delay(FAILED_AUTH_DELAY)).0,
-            loopback_reads: server.get_or("loopback_reads", false),
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             grpc_refunds: server.get_or("grpc_refunds", false),
             deny_uncovered: server

@@ -29,10 +29,7 @@ impl fmt::Display for Config {
         }
         match self.settings.admin_token {
             Some(_) => writeln!(f, "Administration needs the configured token.")?,
-            None => writeln!(f, "Administration needs a token that is generated at the start and logged.")?,
-        }
-        if self.settings.loopback_reads {
-            writeln!(f, "Peers on this host read statistics and the dashboard without it.")?;
+            None => writeln!(f, "Administration needs a token that is generated at the start.")?,
         }
         if self.settings.deny_uncovered {
             writeln!(f, "A request that no rule covers is denied.")?;

@@ -1,8 +1,10 @@
-// The API, with the token that the user entered. It is kept in this variable only, so it is gone
-// with the page, and no other site's page can make a browser send it.
+// The API, with the token that the user entered, or with a session that may only read. The token is
+// kept in this variable only, so it is gone with the page, and no other site's page can make a
+// browser send it. The session is in a cookie that scripts cannot read.
 
 let token = null;
 let asking = null;
+let needed = "This server needs the admin token.";
 
 /** An error answer: a status and the server's sentence. */
 export class Refusal extends Error {
@@ -20,9 +22,15 @@ export async function request(method, path, body) {
     }
     const response = await send(method, path, body);
     if (response.status !== 401) return read(response);
-    reason = token === null ? "This server needs the admin token." : "The server refused this token.";
+    reason = token === null ? needed : "The server refused this token.";
     token = null;
   }
+}
+
+/** Exchanges a one-time code for a session. A POST: nothing that merely looks at the address spends the code. */
+export async function openSession(code) {
+  const response = await send("POST", "/dashboard/session", { code });
+  if (!response.ok) needed = await read(response).catch((refusal) => refusal.message);
 }
 
 function send(method, path, body, signal) {
@@ -68,7 +76,7 @@ export async function follow(onSnapshot, onState) {
       onState("connecting", "connecting");
       const response = await send("GET", "/v1/live");
       if (response.status === 401) {
-        const reason = token === null ? "This server needs the admin token." : "The server refused this token.";
+        const reason = token === null ? needed : "The server refused this token.";
         token = null;
         onState("lost", "no token");
         await askForToken(reason);

@@ -1,6 +1,6 @@
 // The pages, chosen by the address's fragment, and the stream that feeds them.
 
-import { follow } from "./api.js";
+import { follow, openSession } from "./api.js";
 import { client } from "./client.js";
 import { clientHash } from "./element.js";
 import { explain } from "./explain.js";
@@ -40,7 +40,11 @@ function show() {
   if (history.length > 0) page.update?.(history);
 }
 
+/** The one-time code of the address that a server prints on its terminal. */
+const codeOf = (hash) => /^#\/code\/(\w+)$/.exec(hash)?.[1];
+
 addEventListener("hashchange", () => {
+  if (codeOf(location.hash) !== undefined) return location.reload();
   show();
   root.focus();
 });
@@ -55,6 +59,14 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   root.focus();
 });
+
+const code = codeOf(location.hash);
+if (code !== undefined) {
+  // A code that is spent is of no use in the history.
+  window.history.replaceState(null, "", "#/");
+  // Without an answer, following the stream shows why.
+  await openSession(code).catch(() => {});
+}
 
 show();
 

@@ -1,7 +1,7 @@
 //! Which server to ask, and with which token: flags, the environment, a file.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::Remote;
 use crate::secret::Secret;
+use crate::token_file;
 
 /// The address without any other.
 const SERVER: &str = "http://127.0.0.1:8080";
@@ -29,7 +30,8 @@ pub(crate) struct Target {
     /// CA certificate (PEM) that verifies the server [default: the profile's, or the public CAs]
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// File with the admin token [default: $TOLLGATE_ADMIN_TOKEN, or the profile's]
+    /// File with the admin token [default: $TOLLGATE_ADMIN_TOKEN, the profile's, or the
+    /// file of a running server on this machine]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// File with server, token or token_file, and cacert, as TOML
@@ -48,11 +50,35 @@ struct Profile {
 }
 
 impl Target {
-    /// The server.
+    /// The server, for a request that needs no token.
     ///
     /// # Errors
     /// A sentence that says what to do.
     pub(crate) fn remote(self) -> Result<Remote, String> {
+        let (server, token, cacert) = self.resolved()?;
+        Remote::new(&server, token, cacert.as_deref())
+    }
+
+    /// The server, for an administrator. Without a token, that of a running server on this machine
+    /// is taken from its file, which is told on standard error.
+    ///
+    /// # Errors
+    /// A sentence that says what to do.
+    pub(crate) fn administered(self) -> Result<Remote, String> {
+        let (mut server, mut token, cacert) = self.resolved()?;
+        if token.is_none()
+            && let Some(found) = token_file::find(&server)?
+        {
+            let file = found.path.display();
+            let _ = writeln!(io::stderr(), "tollgate: uses the token of the running server, in {file}");
+            server = found.server;
+            token = Some(found.token);
+        }
+        Remote::new(&server, token, cacert.as_deref())
+    }
+
+    /// The URL, the token and the CA certificate that were given.
+    fn resolved(self) -> Result<(String, Option<Secret>, Option<PathBuf>), String> {
         let profile = self.read_profile()?;
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let server = self.server.or_else(|| variable("TOLLGATE_ADDRESS")).or(profile.server);
@@ -63,8 +89,8 @@ impl Target {
                 None => profile.token_file.as_deref().map(read_token).transpose()?,
             },
         };
-        let cacert = self.cacert.or(profile.cacert);
-        Remote::new(server.as_deref().unwrap_or(SERVER), token, cacert.as_deref())
+        let server = server.unwrap_or_else(|| SERVER.to_owned());
+        Ok((server, token, self.cacert.or(profile.cacert)))
     }
 
     /// The profile. One that is not named may be absent.

@@ -1,11 +1,16 @@
 //! Starts the real binary on a free port, sends requests over real sockets, and stops it.
 #![allow(dead_code, reason = "each test program uses a part of this module")]
 
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
@@ -26,7 +31,7 @@ pub(crate) struct Server {
     pub(crate) address: String,
     /// The ready line.
     ready: String,
-    log: Option<BufReader<ChildStderr>>,
+    log: Option<BufReader<File>>,
 }
 
 /// A response.
@@ -75,6 +80,19 @@ impl Server {
         Self::run(command.args(HTTP_ONLY).env_remove("TOLLGATE_ADMIN_TOKEN").stderr(Stdio::piped()))
     }
 
+    /// Starts a server without an admin token whose standard error is a terminal.
+    pub(crate) fn on_terminal(command: &mut Command) -> Self {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let path = ptsname(&terminal, Vec::new()).unwrap();
+        let path = OsStr::from_bytes(path.as_bytes());
+        let programs_end = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let mut server = Self::run(command.env_remove("TOLLGATE_ADMIN_TOKEN").stderr(programs_end));
+        server.log = Some(BufReader::new(File::from(terminal)));
+        server
+    }
+
     /// Starts a server with every listener on a free port.
     pub(crate) fn everywhere(arguments: &[&str]) -> Self {
         let free = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
@@ -100,7 +118,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("tollgate ready "), "{line:?}");
-        let log = process.stderr.take().map(BufReader::new);
+        let log = process.stderr.take().map(|log| BufReader::new(File::from(OwnedFd::from(log))));
         let mut server = Self { address: String::new(), ready: line, process, log };
         server.address = server.listens("http").to_owned();
         server
@@ -127,27 +145,12 @@ impl Server {
 
     /// Sends a request on a new connection. A body is JSON unless a header says otherwise.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
-        for (name, value) in headers {
-            request += &format!("{name}: {value}\r\n");
-        }
-        if !body.is_empty() {
-            request += &format!("content-length: {}\r\n", body.len());
-        }
-        if matches!(method, "POST" | "PUT") && !headers.iter().any(|(name, _)| *name == "content-type") {
-            request += "content-type: application/json\r\n";
-        }
-        self.raw(&format!("{request}\r\n{body}"))
+        send(&self.address, method, path, headers, body)
     }
 
     /// Sends raw bytes, and reads until the server closes.
     pub(crate) fn raw(&self, request: &str) -> Answer {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        // The server may close before all bytes are sent.
-        let _ = stream.write_all(request.as_bytes());
-        let mut response = Vec::new();
-        let _ = stream.read_to_end(&mut response);
-        parse(&String::from_utf8_lossy(&response))
+        raw(&self.address, request)
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
@@ -196,6 +199,31 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Sends a request to `address` on a new connection.
+pub(crate) fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    if !body.is_empty() {
+        request += &format!("content-length: {}\r\n", body.len());
+    }
+    if matches!(method, "POST" | "PUT") && !headers.iter().any(|(name, _)| *name == "content-type") {
+        request += "content-type: application/json\r\n";
+    }
+    raw(address, &format!("{request}\r\n{body}"))
+}
+
+/// Sends raw bytes to `address`, and reads until the server closes.
+fn raw(address: &str, request: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    // The server may close before all bytes are sent.
+    let _ = stream.write_all(request.as_bytes());
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    parse(&String::from_utf8_lossy(&response))
 }
 
 pub(crate) fn parse(response: &str) -> Answer {

@@ -16,6 +16,7 @@ mod rls;
 #[path = "../common/wire.rs"]
 mod wire;
 
+mod access;
 mod administration;
 mod agree;
 mod api;

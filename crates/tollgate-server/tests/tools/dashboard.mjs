@@ -17,7 +17,7 @@ async function ask(what) {
 }
 
 /** A page that fails the test on any error in its console. */
-async function open(browser, options = {}) {
+async function open(browser, options = {}, fragment = "") {
   const context = await browser.newContext({ viewport: { width: 1100, height: 800 }, ...options });
   const page = await context.newPage();
   page.errors = [];
@@ -26,7 +26,7 @@ async function open(browser, options = {}) {
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && !isRefusal(message.text()) && page.errors.push(message.text()));
   page.on("pageerror", (error) => page.errors.push(String(error)));
   page.on("request", (request) => request.url().startsWith(`http://${ADDRESS}/`) || page.errors.push(`a request to ${request.url()}`));
-  await page.goto(`http://${ADDRESS}/`);
+  await page.goto(`http://${ADDRESS}/${fragment}`);
   return page;
 }
 
@@ -171,6 +171,30 @@ const scenarios = {
     await ask("start");
     await shows(page, "#connection[data-state=live]", "live");
     await shows(page, "#allowed", "0 since the start");
+    return page;
+  },
+
+  /** A one-time code becomes a session that reads, once, and a change still needs the token. */
+  async session(browser) {
+    const fragment = `#/code/${await ask("code")}`;
+    const page = await open(browser, {}, fragment);
+    await shows(page, "#connection", "live");
+    assert.equal(await page.evaluate(() => location.hash), "#/", "the code is not in the history");
+    assert.equal(await page.evaluate(() => document.cookie), "", "no script reads the session");
+    const [cookie] = await page.context().cookies();
+    assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.path], [true, "Strict", "/"]);
+    await page.reload();
+    await shows(page, "#connection", "live");
+    await page.click("nav a[href='#/explain']");
+    await page.fill("#find-client", "alice");
+    await page.keyboard.press("Enter");
+    await shows(page, "#budgets", "10 of 10");
+    assert.equal(await page.locator("#token[open]").count(), 0);
+    await page.click("#block-form button.danger");
+    await shows(page, "#token-reason", "A change needs the admin token.");
+    const other = await open(browser, {}, fragment);
+    await shows(other, "#token-reason", "this address was used already");
+    assert.deepEqual(other.errors, [], "no console errors");
     return page;
   },
 
