@@ -21,8 +21,8 @@ pub enum OpenError {
         /// The id of that process, if it is known.
         process: Option<u32>,
     },
-    /// A newer version of tollgate wrote the directory.
-    Newer {
+    /// Another version of tollgate, with another format, wrote the directory.
+    OtherVersion {
         /// The directory.
         dir: PathBuf,
         /// The version of its format.
@@ -74,9 +74,9 @@ impl fmt::Display for OpenError {
                 }
                 f.write_str("; stop that one first, or name another directory")
             }
-            Self::Newer { dir, version } => write!(
+            Self::OtherVersion { dir, version } => write!(
                 f,
-                "{} was written by a newer tollgate (format {version}; this version reads up to {}); use the newer version, or export the state with its `tollgate dump`",
+                "{} was written by another version of tollgate (format {version}; this version reads {}); use that version, or move the directory away to start with every budget full",
                 dir.display(),
                 crate::file::VERSION
             ),

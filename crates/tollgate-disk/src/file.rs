@@ -24,8 +24,8 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, 
 use crate::OpenError;
 use crate::storage::{CountingBackend, IoCounters};
 
-/// The version of the format that is written, and the newest that is read.
-pub(crate) const VERSION: u64 = 2;
+/// The version of the format that is written and read.
+pub(crate) const VERSION: u64 = 3;
 
 const PAGES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pages");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -50,8 +50,6 @@ pub(crate) struct PageFile {
     /// `None` only while this is dropped.
     database: Option<Database>,
     seed: [u64; 2],
-    /// The version of the format that is in the file.
-    version: u64,
     totals: Totals,
     io: Arc<IoCounters>,
     /// The size after the last compaction: the next one waits until the file has doubled.
@@ -101,7 +99,6 @@ impl PageFile {
         Self {
             database: Some(database),
             seed,
-            version: VERSION,
             totals: Totals::default(),
             io: Arc::clone(io),
             compacted_bytes: 0,
@@ -150,19 +147,14 @@ impl PageFile {
         let damaged = || OpenError::damaged(path, "its header is missing or damaged");
         let header = header.ok_or_else(damaged)?;
         let version = header.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        if let Some(version) = version.filter(|version| *version > VERSION) {
-            return Err(OpenError::Newer { dir: path.parent().unwrap_or(path).to_owned(), version });
+        if let Some(version) = version.filter(|version| *version != VERSION) {
+            return Err(OpenError::OtherVersion { dir: path.parent().unwrap_or(path).to_owned(), version });
         }
-        let [version, seed_0, seed_1, count, checksums, bytes] =
+        let [_, seed_0, seed_1, count, checksums, bytes] =
             parse_numbers(&header).ok_or_else(damaged)?;
-        (pages.seed, pages.version) = ([seed_0, seed_1], version);
+        pages.seed = [seed_0, seed_1];
         pages.totals = Totals { pages: count, checksums, bytes };
         Ok(pages)
-    }
-
-    /// Whether the format is an older one: then the file is read once, and rewritten.
-    pub(crate) const fn is_old(&self) -> bool {
-        self.version < VERSION
     }
 
     pub(crate) const fn seed(&self) -> [u64; 2] {

@@ -220,12 +220,6 @@ impl Builder {
             Ok(())
         })?;
         self.memory.set_tracked(true);
-        if pages.is_old() {
-            self.memory.all_pages_changed();
-            pages
-                .write(true, |each| self.memory.changed_pages(each))
-                .map_err(|error| OpenError::inaccessible(storage.path())(io::Error::other(error)))?;
-        }
         self.start(pages, storage, io, lock)
     }
 

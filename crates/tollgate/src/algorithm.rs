@@ -25,6 +25,16 @@ pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
+/// When the units of a reservation were drawn, and until when they are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drawn {
+    /// When they were drawn. `None` once the state was converted or re-based: then they are any
+    /// units in use.
+    pub(crate) at: Option<u64>,
+    /// When all units in use at that time would have come back.
+    pub(crate) lapses_at: u64,
+}
+
 /// The arithmetic of an algorithm.
 ///
 /// Every method that takes a `now` expects one that is not before
@@ -109,11 +119,10 @@ pub(crate) trait Arithmetic: Copy {
     /// Gives back up to `units`, the most recently drawn first, never beyond the capacity.
     fn give(&self, state: &mut Self::State, now: u64, units: u64);
 
-    /// Gives back up to `units` of a reservation. `lapses_at` is the time at which all units in use
-    /// when it was made would have come back: only units that have not come back since are given
-    /// back, the oldest first.
-    fn give_held(&self, state: &mut Self::State, now: u64, units: u64, lapses_at: u64) {
-        if now < lapses_at {
+    /// Gives back up to `units` of a reservation: of the units that it drew, those that have not
+    /// come back since. Algorithms that can tell its units from others override it.
+    fn give_held(&self, state: &mut Self::State, now: u64, units: u64, drawn: Drawn) {
+        if now < drawn.lapses_at {
             self.give(state, now, units);
         }
     }

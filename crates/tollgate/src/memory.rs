@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::store::{Applied, Charge, Op, Store, StoreError};
 use crate::sync::Spin;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 use crate::{Algorithm, Error, Limit, RuleName, Timestamp};
 
 mod apply;
@@ -25,7 +25,6 @@ mod changes;
 #[cfg(feature = "dump")]
 mod dump;
 mod hash;
-mod legacy;
 mod locked;
 mod lookup;
 mod pages;
@@ -73,8 +72,6 @@ pub struct MemoryStore {
     views: Arc<Views>,
     secrets: Arc<Secrets>,
     room: Room,
-    /// Whether state in the version 1 format may be left.
-    has_legacy: AtomicBool,
     on_full: OnFull,
     log_ceiling: u64,
     sweep_interval: Duration,
@@ -119,7 +116,6 @@ impl MemoryStore {
             views,
             secrets,
             room: Room::new(1_000_000),
-            has_legacy: AtomicBool::new(false),
             on_full: OnFull::default(),
             log_ceiling: 20_000,
             sweep_interval: Duration::from_secs(60),

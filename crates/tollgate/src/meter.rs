@@ -12,7 +12,7 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::algorithm::{
-    Arithmetic, calendar_window, concurrent, fixed_window, inline, reserve, sliding_log, sliding_window,
+    Arithmetic, Drawn, calendar_window, concurrent, fixed_window, inline, reserve, sliding_log, sliding_window,
     token_bucket,
 };
 use crate::limit::Kind;
@@ -195,11 +195,14 @@ impl Meter {
         now.max(self.written_at())
     }
 
-    /// Gives back the units of a reservation that are still in use; see [`Arithmetic::give_held`].
-    pub(crate) fn give_held(&mut self, now: Timestamp, units: u64, lapses_at: u64) {
-        let at = self.not_before(now).as_nanos();
-        dispatch!(&mut self.0, |algorithm, state| algorithm.give_held(state, at, units, lapses_at));
-        self.trim_excess(Timestamp::from_nanos(at));
+    /// Gives back units of a reservation that are still in use, and returns how many; see
+    /// [`Arithmetic::give_held`].
+    pub(crate) fn give_held(&mut self, now: Timestamp, units: u64, drawn: Drawn) -> u64 {
+        let at = self.not_before(now);
+        let before = self.used(at);
+        dispatch!(&mut self.0, |algorithm, state| algorithm.give_held(state, at.as_nanos(), units, drawn));
+        self.trim_excess(at);
+        before.saturating_sub(self.used(at))
     }
 
     /// Units in use at a time that is not before [`written_at`](Self::written_at).

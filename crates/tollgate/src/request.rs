@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use crate::key::digest;
 use crate::{Error, Limit, MAX_COUNT};
 
 mod buf;
@@ -212,18 +211,6 @@ impl<'a> Request<'a> {
             Attributes::Client(client) => Some(Client::Named(client)),
             Attributes::Number(digits) => Some(Client::Numbered(digits.number)),
             Attributes::Listed(_) => None,
-        }
-    }
-
-    /// The digest of the client that reserves, or of all attributes if there is no client.
-    pub(crate) fn holder(&self) -> u64 {
-        match (self.get(CLIENT), self.attributes) {
-            (Some(client), _) => digest(client.bytes()),
-            (None, Attributes::Listed(list)) => {
-                let parts = list.iter().flat_map(|(name, value)| [*name, *value]);
-                digest(parts.flat_map(|part| part.bytes().chain([0])))
-            }
-            (None, Attributes::Client(_) | Attributes::Number(_)) => 0,
         }
     }
 

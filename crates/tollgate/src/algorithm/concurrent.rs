@@ -4,7 +4,7 @@
 //! expires. Who holds which slot until when is kept by the [`Cell`](crate::Cell), which holds slots
 //! as it holds reservations. This file only counts them.
 
-use super::Arithmetic;
+use super::{Arithmetic, Drawn};
 use crate::Timestamp;
 
 /// The limit.
@@ -70,7 +70,7 @@ impl Arithmetic for Concurrent {
     }
 
     /// A slot never lapses by itself.
-    fn give_held(&self, state: &mut State, now: u64, units: u64, _lapses_at: u64) {
+    fn give_held(&self, state: &mut State, now: u64, units: u64, _drawn: Drawn) {
         self.give(state, now, units);
     }
 

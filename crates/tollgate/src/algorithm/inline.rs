@@ -11,7 +11,7 @@
 //!   each request.
 
 use super::token_bucket::{Parts, State as BucketState, TokenBucket, Whole};
-use super::{Arithmetic, exactly};
+use super::{Arithmetic, Drawn, exactly};
 use crate::Timestamp;
 
 /// An inline token bucket.
@@ -136,9 +136,9 @@ impl Arithmetic for InlineBucket {
         *state = self.write(read);
     }
 
-    fn give_held(&self, state: &mut Time, now: u64, units: u64, lapses_at: u64) {
+    fn give_held(&self, state: &mut Time, now: u64, units: u64, drawn: Drawn) {
         let mut read = self.read(state);
-        self.bucket.give_held(&mut read, now, units, lapses_at);
+        self.bucket.give_held(&mut read, now, units, drawn);
         *state = self.write(read);
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Arithmetic;
+use super::{Arithmetic, Drawn};
 use crate::Timestamp;
 
 /// The limit.
@@ -151,6 +151,26 @@ impl Arithmetic for SlidingLog {
             units = units.saturating_sub(newest.cost);
             state.sum = state.sum.saturating_sub(newest.cost);
             state.entries.pop_back();
+        }
+    }
+
+    /// A reservation gives back its own entry.
+    fn give_held(&self, state: &mut State, now: u64, units: u64, drawn: Drawn) {
+        let Some(drawn_at) = drawn.at else {
+            if now < drawn.lapses_at {
+                self.give(state, now, units);
+            }
+            return;
+        };
+        self.drop_lapsed(state, now);
+        let index = state.entries.binary_search_by_key(&drawn_at, |entry| entry.at);
+        let Ok(index) = index else { return };
+        let Some(entry) = state.entries.get_mut(index) else { return };
+        let given = units.min(entry.cost);
+        entry.cost = entry.cost.saturating_sub(given);
+        state.sum = state.sum.saturating_sub(given);
+        if entry.cost == 0 {
+            state.entries.remove(index);
         }
     }
 

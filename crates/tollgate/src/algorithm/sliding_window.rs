@@ -6,7 +6,7 @@
 //! assumes that the previous period's requests came evenly. If they did not, up to twice the limit
 //! can pass within one period.
 
-use super::{Arithmetic, aligned_start, exactly, narrow, owed, product, quotient_ceil, recordable};
+use super::{Arithmetic, Drawn, aligned_start, exactly, narrow, owed, product, quotient_ceil, recordable};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,6 +155,24 @@ impl Arithmetic for SlidingWindow {
         let previous = rolled.previous.saturating_sub(units.saturating_sub(from_current));
         let empty = (current | previous) == 0;
         *state = if empty { State::default() } else { State { current, previous, ..rolled } };
+    }
+
+    /// A reservation gives back units of the period that it drew in.
+    fn give_held(&self, state: &mut State, now: u64, units: u64, drawn: Drawn) {
+        let Some(drawn_at) = drawn.at else {
+            if now < drawn.lapses_at {
+                self.give(state, now, units);
+            }
+            return;
+        };
+        let mut rolled = self.rolled(state, now);
+        match rolled.start.checked_sub(aligned_start(drawn_at, self.period)) {
+            Some(0) => rolled.current = rolled.current.saturating_sub(units),
+            Some(ago) if ago == self.period => rolled.previous = rolled.previous.saturating_sub(units),
+            _ => return,
+        }
+        let empty = (rolled.current | rolled.previous) == 0;
+        *state = if empty { State::default() } else { rolled };
     }
 
     fn with_used(&self, now: u64, used: u64, _owed: u64) -> State {

@@ -13,7 +13,7 @@
 //! fraction. If that is whole, the state is 8 bytes. If not (3 per second), the state also carries
 //! a fraction. Rounding the time of a token to nanoseconds instead is the classic cause of drift.
 
-use super::{Arithmetic, aligned_end, aligned_start, narrow, product, quotient_ceil, sum};
+use super::{Arithmetic, Drawn, aligned_end, aligned_start, narrow, product, quotient_ceil, sum};
 use crate::Timestamp;
 
 mod fraction;
@@ -290,9 +290,9 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         self.advance(state, self.tick(now), self.tokens(units));
     }
 
-    fn give_held(&self, state: &mut Self::State, now: u64, units: u64, lapses_at: u64) {
+    fn give_held(&self, state: &mut Self::State, now: u64, units: u64, drawn: Drawn) {
         let tick = self.tick(now);
-        let outstanding = product(lapses_at.saturating_sub(tick), self.fraction.parts());
+        let outstanding = product(drawn.lapses_at.saturating_sub(tick), self.fraction.parts());
         self.advance(state, tick, self.tokens(units).min(outstanding));
     }
 

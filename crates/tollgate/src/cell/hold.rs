@@ -3,50 +3,43 @@
 use std::time::Duration;
 
 use crate::Timestamp;
-use crate::algorithm::LATE;
-use crate::store::{HoldId, OnExpiry, Until};
+use crate::algorithm::{Drawn, LATE};
+use crate::store::{OnExpiry, Until};
 
 /// A reservation: units that come back at `expires_at`, or stay drawn, unless settled before.
 ///
 /// An expired reservation is kept for as long again as it lasted, with the units that are still
 /// drawn for it: a settlement that comes late is told from one that is sent twice.
-///
-/// A *note* is about a reservation that holds nothing: it was settled, or renewed. It is stored as
-/// a reservation of 0 units that has expired, was made at the epoch and ends at `expires_at`; one
-/// that was renewed and not settled is kept ([`OnExpiry::Keep`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Hold {
-    pub(super) id: HoldId,
-    /// The digest of the client that made it.
-    pub(super) holder: u64,
+    /// Units drawn for it. After the expiry, those that it did not give back.
     pub(super) units: u64,
+    pub(super) drawn: Drawn,
+    /// When it was made, or renewed.
     pub(super) made_at: Timestamp,
     pub(super) expires_at: Timestamp,
-    /// When the units would have come back without the reservation: from then on there is nothing
-    /// to give back.
-    pub(super) lapses_at: u64,
     pub(super) on_expiry: OnExpiry,
+    pub(super) is_slot: bool,
     pub(super) has_expired: bool,
 }
 
 impl Hold {
+    /// A new reservation of units that are drawn now.
+    pub(super) fn reservation(units: u64, now: Timestamp, ttl: Duration, on_expiry: OnExpiry) -> Self {
+        let drawn = Drawn { at: Some(now.as_nanos()), lapses_at: 0 };
+        let expires_at = now.saturating_add(ttl);
+        Self { units, drawn, made_at: now, expires_at, on_expiry, is_slot: false, has_expired: false }
+    }
+
     /// A new slot.
-    pub(super) fn slot(id: HoldId, now: Timestamp, ttl: Duration) -> Self {
-        let (made_at, expires_at, on_expiry) = (now, now.saturating_add(ttl), OnExpiry::GiveBack);
-        let (holder, units, lapses_at, has_expired) = (0, 1, 0, false);
-        Self { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired }
+    pub(super) fn slot(now: Timestamp, ttl: Duration) -> Self {
+        let drawn = Drawn { at: None, lapses_at: 0 };
+        Self { drawn, is_slot: true, ..Self::reservation(1, now, ttl, OnExpiry::GiveBack) }
     }
 
-    /// A note of a reservation that holds nothing, kept until its end.
-    pub(super) fn note(id: HoldId, end: Timestamp, is_settled: bool) -> Self {
-        let (made_at, expires_at, has_expired) = (Timestamp::EPOCH, end, true);
-        let on_expiry = if is_settled { OnExpiry::GiveBack } else { OnExpiry::Keep };
-        let (holder, units, lapses_at) = (0, 0, 0);
-        Self { id, holder, units, made_at, expires_at, lapses_at, on_expiry, has_expired }
-    }
-
-    pub(super) fn is_note(&self) -> bool {
-        self.id.nothing_ends_at().is_some()
+    /// The hold, lasting its full time to live from now.
+    pub(super) fn restarted(self, now: Timestamp) -> Self {
+        Self { made_at: now, expires_at: now.saturating_add(self.ttl()), ..self }
     }
 
     /// Whether a wild reading of the clock made it: it is ahead of `now` by more than its time to
@@ -62,20 +55,14 @@ impl Hold {
 
     /// Until when it can be settled.
     pub(super) fn ends_at(&self) -> Timestamp {
-        // A note. An older version did not keep when a reservation was made either.
-        if self.made_at == Timestamp::EPOCH {
-            return self.expires_at;
-        }
-        self.expires_at.saturating_add(self.ttl())
+        if self.is_slot { self.expires_at } else { self.expires_at.saturating_add(self.ttl()) }
     }
 
-    /// Whether it has to expire, or to be forgotten.
-    pub(super) fn is_due(&self, now: Timestamp) -> bool {
-        let due_at = if self.has_expired { self.ends_at() } else { self.expires_at };
-        due_at <= now
+    /// Whether its expiry will give units back.
+    pub(super) fn gives_back(&self) -> bool {
+        !self.has_expired && self.on_expiry == OnExpiry::GiveBack
     }
 }
-
 /// A span of time in which everything is denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
@@ -94,13 +81,14 @@ impl Block {
         }
     }
 
-    pub(super) fn lasts(self) -> Duration {
-        self.until.since(self.set_at)
-    }
-
     /// Whether the clock has gone back since the block was set: its duration is then counted from
     /// now.
     pub(super) fn is_ahead(self, now: Timestamp) -> bool {
         self.set_at.as_nanos().saturating_sub(now.as_nanos()) > LATE
+    }
+
+    /// The block, for its full duration from now if it is ahead.
+    pub(super) fn restarted(self, now: Timestamp) -> Self {
+        if self.is_ahead(now) { Self::new(Until::After(self.until.since(self.set_at)), now) } else { self }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rule::Tag;
-use crate::store::{Answer, Charge, Effect, Op, Part};
+use crate::store::{Answer, Charge, Effect, OnExpiry, Op, Part, Until};
 use crate::{Budget, Key, MINUTE, RuleName, Verdict};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn one(cell: &mut Cell, op: Op, limit: &Limit, cost: u64, now: Timestamp) -> Ans
 }
 
 fn reserve(secs: u64, on_expiry: OnExpiry) -> Op {
-    Op::Reserve { hold: HOLD, holder: 1, ttl: Duration::from_secs(secs), on_expiry }
+    Op::Reserve { hold: HOLD, ttl: Duration::from_secs(secs), on_expiry }
 }
 
 fn at(secs: u64) -> Timestamp {
@@ -80,120 +80,194 @@ fn c7_a_renewed_reservation_lasts_from_the_renewal_and_an_expired_one_cannot_be_
 }
 
 #[test]
-fn c5_one_holder_has_at_most_as_many_reservations_as_are_free() {
-    let limit = Limit::per(1_000_000, MINUTE);
+fn c5_a_reservation_of_cost_0_is_held_renewed_and_settled_once() {
+    for limit in [Limit::per(10, MINUTE), Limit::sliding_log(10, MINUTE)] {
+        let mut cell = Cell::new(limit);
+        assert!(one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 0, NOW).outcome.allowed());
+        assert!(!cell.is_idle(at(59)) && cell.is_idle(at(60)), "it can be settled until then");
+        let renew = Op::Renew { hold: HOLD, ttl: MINUTE };
+        assert_eq!(one(&mut cell, renew, &limit, 0, at(20)).effect, Effect::Renewed);
+        let settled = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 4, at(70));
+        assert_eq!((settled.effect, settled.outcome.remaining), (Effect::Settled { shortfall: 0 }, 6));
+        let again = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 4, at(70));
+        assert_eq!((again.effect, again.outcome.remaining), (Effect::NotReserved, 6));
+    }
+}
+
+#[test]
+fn c5_a_reservation_of_cost_0_takes_no_slot_and_is_denied_in_debt() {
+    let slots = Limit::concurrent(1);
+    let mut cell = Cell::new(slots);
+    assert!(one(&mut cell, reserve(30, OnExpiry::GiveBack), &slots, 0, NOW).outcome.allowed());
+    assert_eq!(cell, Cell::new(slots));
+    let limit = Limit::fixed_window(10, MINUTE);
     let mut cell = Cell::new(limit);
-    let mut ids = 0..;
-    let mut reserve = |cell: &mut Cell, holder: u64, secs: u64| {
-        let hold = HoldId(ids.next().unwrap());
-        let (ttl, on_expiry) = (Duration::from_secs(secs), OnExpiry::GiveBack);
-        let op = Op::Reserve { hold, holder, ttl, on_expiry };
-        one(cell, op, &limit, 1, NOW).outcome
-    };
-    assert!((0..HOLDS_MAX / 2).all(|_| reserve(&mut cell, 1, 30).allowed()));
-    let refused = reserve(&mut cell, 1, 30);
-    assert_eq!(refused.verdict, Verdict::Denied { retry_after: Duration::from_secs(30) });
-    assert!((0..HOLDS_MAX / 4).all(|_| reserve(&mut cell, 2, 20).allowed()), "another has room");
-    assert!(!reserve(&mut cell, 2, 20).allowed());
-    assert!(reserve(&mut cell, 3, 10).allowed());
-    assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed(), "requests go on");
-    assert_ne!(one(&mut cell, Op::Settle { hold: HoldId(7) }, &limit, 1, NOW).effect, Effect::NotReserved);
-    assert!(!reserve(&mut cell, 1, 30).allowed(), "the first still has far more than are free");
-    cell.expire(at(30));
-    assert_eq!(cell.live_holds().count(), 0);
-    cell.expire(at(60));
+    one(&mut cell, Op::Record, &limit, 12, NOW);
+    assert!(!one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 0, NOW).outcome.allowed());
     assert!(cell.holds.is_empty());
 }
 
+/// The id says nothing: an id that nobody made settles nothing, whatever its bits.
 #[test]
-fn c5_a_reservation_of_cost_0_is_not_stored() {
-    let limit = Limit::per(10, MINUTE);
-    let mut cell = Cell::new(limit);
-    assert!(one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 0, NOW).outcome.allowed());
-    assert!(cell.holds.is_empty() && cell.is_idle(NOW));
-}
-
-#[test]
-fn c7_a_settlement_of_nothing_is_noted_until_the_reservation_ends() {
+fn c5_a_forged_id_settles_nothing() {
     let limit = Limit::fixed_window(10, MINUTE);
     let mut cell = Cell::new(limit);
-    let hold = HoldId::nothing_until(at(100));
-    let settle = |cell: &mut Cell, cost, secs| one(cell, Op::Settle { hold }, &limit, cost, at(secs)).effect;
-    assert_eq!(settle(&mut cell, 7, 0), Effect::Settled { shortfall: 0 });
-    assert_eq!(settle(&mut cell, 7, 0), Effect::NotReserved);
-    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, NOW).outcome.remaining, 3);
-    let mut stored = Cell::from_numbers(limit, &cell.to_numbers()).expect("its own numbers");
-    assert_eq!(settle(&mut stored, 7, 99), Effect::NotReserved, "the window has lapsed, the note has not");
-    assert!(!stored.is_idle(at(99)) && stored.is_idle(at(100)));
-    stored.rebase(NOW);
-    assert_eq!(settle(&mut stored, 7, 99), Effect::NotReserved, "a wild reading does not forget it");
-    assert_eq!(settle(&mut Cell::new(limit), 7, 100), Effect::NotReserved, "too late");
+    for forged in [0, 1, u128::MAX, (0xffff_ffff << 96) | (u128::from(at(600).as_nanos()) << 32)] {
+        let settled = one(&mut cell, Op::Settle { hold: HoldId(forged) }, &limit, 3, NOW);
+        assert_eq!((settled.effect, settled.outcome.remaining), (Effect::NotReserved, 10), "{forged:x}");
+    }
+    assert_eq!(cell, Cell::new(limit));
 }
 
 #[test]
-fn c7_a_renewed_reservation_of_nothing_can_be_settled_for_twice_the_time_from_the_renewal() {
+fn c7_a_late_settlement_records_what_the_expiry_really_gave_back() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    for (settled_at, remaining) in [(69, 10), (71, 10)] {
+        let mut cell = Cell::new(limit);
+        one(&mut cell, reserve(70, OnExpiry::GiveBack), &limit, 10, NOW);
+        let settled = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 10, at(settled_at));
+        assert_eq!(settled.outcome.remaining, remaining, "at {settled_at} s: the window lapsed at 60 s");
+    }
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(70, OnExpiry::GiveBack), &limit, 10, NOW);
+    let more = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 12, at(71));
+    assert_eq!(more.outcome.remaining, 8, "only what is beyond the reservation is recorded");
+}
+
+/// A bucket has given back two of the reserved units by itself when the reservation expires.
+#[test]
+fn c7_a_late_settlement_of_a_bucket_records_what_was_still_drawn() {
+    let limit = Limit::token_bucket(10, 1, Duration::from_secs(1));
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(2, OnExpiry::GiveBack), &limit, 6, NOW);
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, at(2)).outcome.remaining, 10);
+    let settled = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 6, at(2));
+    assert_eq!(settled.outcome.remaining, 6, "as if it had been settled just before");
+}
+
+#[test]
+fn c5_a_reservation_gives_back_its_own_entries_of_a_log() {
+    let limit = Limit::sliding_log(5, Duration::from_secs(10));
+    let mut cell = Cell::new(limit);
+    let take = |cell: &mut Cell, cost, secs| one(cell, Op::Take, &limit, cost, at(secs)).outcome.allowed();
+    one(&mut cell, reserve(30, OnExpiry::GiveBack), &limit, 3, NOW);
+    assert!(take(&mut cell, 2, 5));
+    one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(6));
+    assert!(take(&mut cell, 3, 6));
+    assert!(!take(&mut cell, 1, 10), "five were used within the last ten seconds");
+    assert!(take(&mut cell, 2, 15) && !take(&mut cell, 1, 15));
+}
+
+#[test]
+fn c5_a_reservation_gives_back_units_of_the_period_that_it_drew_in() {
+    let limit = Limit::sliding_window(10, MINUTE);
+    let start = Timestamp::from_secs(6_000);
+    let at = |secs| start.saturating_add(Duration::from_secs(secs));
+    for (settled_at, left) in [(30, 8), (90, 9), (150, 9)] {
+        let mut cell = Cell::new(limit);
+        let hold = Op::Reserve { hold: HOLD, ttl: 5 * MINUTE, on_expiry: OnExpiry::GiveBack };
+        one(&mut cell, hold, &limit, 4, at(0));
+        one(&mut cell, Op::Take, &limit, 2, at(1));
+        if settled_at > 60 {
+            one(&mut cell, Op::Penalise, &limit, 0, at(60));
+        }
+        if settled_at > 120 {
+            one(&mut cell, Op::Take, &limit, 1, at(130));
+        }
+        let settled = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(settled_at));
+        assert_eq!(settled.outcome.remaining, left, "at {settled_at} s");
+    }
+}
+
+/// The window that the reservation drew in has lapsed: units of the next one are others'.
+#[test]
+fn c5_a_reservation_gives_back_nothing_of_a_later_window() {
     let limit = Limit::fixed_window(10, MINUTE);
     let mut cell = Cell::new(limit);
-    let hold = HoldId::nothing_until(at(10));
-    let renew = |cell: &mut Cell, secs, ttl| {
-        one(cell, Op::Renew { hold, ttl: Duration::from_secs(ttl) }, &limit, 0, at(secs)).effect
-    };
-    assert_eq!(renew(&mut cell, 9, 20), Effect::Renewed);
-    assert_eq!(renew(&mut cell, 10, 1), Effect::Renewed, "never earlier than before");
-    let settle = Op::Settle { hold };
-    assert_eq!(one(&mut cell.clone(), settle, &limit, 1, at(49)).effect, Effect::NotReserved);
-    assert_eq!(one(&mut cell, settle, &limit, 1, at(48)).effect, Effect::Settled { shortfall: 0 });
-    assert_eq!(one(&mut cell, settle, &limit, 1, at(48)).effect, Effect::NotReserved);
-    assert_eq!(renew(&mut cell, 48, 20), Effect::NotReserved, "it was settled");
+    one(&mut cell, reserve(200, OnExpiry::GiveBack), &limit, 4, NOW);
+    one(&mut cell, Op::Take, &limit, 5, at(61));
+    let settled = one(&mut cell, Op::Settle { hold: HOLD }, &limit, 0, at(62));
+    assert_eq!(settled.outcome.remaining, 5);
 }
 
-#[test]
-fn c7_notes_are_bounded_and_reservations_come_first() {
-    let limit = Limit::per(1_000_000, MINUTE);
+/// Many reservations of one unit, each expiring a second after the one before.
+fn many(limit: Limit, count: u64) -> Cell {
     let mut cell = Cell::new(limit);
-    let settle = |cell: &mut Cell, hold| one(cell, Op::Settle { hold }, &limit, 1, NOW).effect;
-    let nothing: Vec<HoldId> = (1..=200).map(|secs| HoldId::nothing_until(at(secs))).collect();
-    assert!(nothing.iter().all(|hold| settle(&mut cell, *hold) != Effect::NotReserved));
-    assert_eq!(cell.holds.len(), NOTES_MAX);
-    assert_eq!(settle(&mut cell, nothing[199]), Effect::NotReserved);
-    assert_ne!(settle(&mut cell, nothing[0]), Effect::NotReserved, "the first to end is forgotten");
-    let mut made = 0;
-    let mut reserve = |cell: &mut Cell| {
-        made += 1;
-        let (hold, holder) = (HoldId(made), u64::try_from(made).unwrap());
-        let op = Op::Reserve { hold, holder, ttl: MINUTE, on_expiry: OnExpiry::Keep };
-        one(cell, op, &limit, 1, NOW).outcome.allowed()
-    };
-    assert!((1..HOLDS_MAX).all(|_| reserve(&mut cell)), "each of another holder");
-    assert_eq!((cell.live_holds().count(), cell.holds.len()), (HOLDS_MAX - 1, HOLDS_MAX));
-    assert_ne!(settle(&mut cell, nothing[1]), Effect::NotReserved);
-    assert_eq!(settle(&mut cell, nothing[1]), Effect::NotReserved, "in the place of the last note");
-    cell.holds.retain(|hold| !hold.is_note());
-    cell.hold(Hold { units: 1, ..Hold::slot(HoldId(0), NOW, MINUTE) });
-    let before = cell.meter.used(NOW);
-    assert_ne!(settle(&mut cell, nothing[1]), Effect::NotReserved);
-    assert_eq!((cell.live_holds().count(), cell.meter.used(NOW)), (HOLDS_MAX, before + 1), "recorded");
+    for number in 1..=count {
+        let (hold, ttl) = (HoldId(number.into()), Duration::from_secs(number));
+        let op = Op::Reserve { hold, ttl, on_expiry: OnExpiry::GiveBack };
+        assert!(one(&mut cell, op, &limit, 1, NOW).outcome.allowed());
+    }
+    cell
 }
 
-/// The note is kept by the cell with the fewest, and found in any.
 #[test]
-fn c7_the_note_of_a_settlement_is_in_one_cell_of_the_request() {
-    let limits = [Limit::per(1_000, MINUTE), Limit::per(100, MINUTE), Limit::per(100, MINUTE)];
-    let rule = RuleName::intern("r");
-    let each = limits.iter().zip([false, false, true]).map(|(limit, shadow)| {
-        let tag = Tag::new(rule, Budget::Rule, (*limit).into(), 1);
-        let (key, part, record_denied) = (Key::new(rule, Budget::Rule, 0, b""), Part::Whole, false);
-        Charge { key, limit, cost: 5, shadow, part, record_denied, tag }
-    });
-    let charges: Vec<Charge<'_>> = each.collect();
-    let mut cells = limits.map(Cell::new);
-    one(&mut cells[0], reserve(30, OnExpiry::Keep), &limits[0], 1, NOW);
-    let settle = Op::Settle { hold: HoldId::nothing_until(at(60)) };
-    assert_eq!(transact(settle, &charges, &mut cells, NOW, NOW).changed.as_slice(), [true; 3]);
-    assert_eq!(cells.each_ref().map(|cell| cell.holds.len()), [1, 1, 0], "a shadow rule comes last");
-    let again = transact(settle, &charges, &mut cells, NOW, NOW);
-    assert!(again.applied.answers.iter().all(|answer| answer.effect == Effect::NotReserved));
-    assert_eq!(again.changed.as_slice(), [false; 3]);
+fn c5_one_call_expires_at_most_512_reservations_and_the_next_calls_the_rest() {
+    let limit = Limit::fixed_window(2_000, 60 * MINUTE);
+    let mut cell = many(limit, 1_200);
+    let left = |cell: &mut Cell| one(cell, Op::Peek, &limit, 1, at(1_200)).outcome.remaining;
+    assert_eq!([left(&mut cell), left(&mut cell), left(&mut cell)], [800 + 512, 800 + 1_024, 2_000]);
+}
+
+#[test]
+fn b2_a_peek_and_a_denial_write_an_expiry_only_if_more_than_16_reservations_are_due() {
+    let limit = Limit::fixed_window(50, 60 * MINUTE);
+    let written = many(limit, 50);
+    for (secs, is_written) in [(16, false), (17, true)] {
+        for (op, cost) in [(Op::Peek, 1), (Op::Take, 50)] {
+            let mut cell = written.clone();
+            let left = one(&mut cell, op, &limit, cost, at(secs)).outcome.remaining;
+            assert_eq!((left, cell != written), (secs, is_written), "{op:?} after {secs} s");
+        }
+    }
+}
+
+#[test]
+fn b4_a_retry_time_looks_at_64_reservations_and_is_never_too_late() {
+    let limit = Limit::fixed_window(100, 60 * MINUTE);
+    let mut cell = many(limit, 100);
+    let wait = |cell: &mut Cell, cost| one(cell, Op::Peek, &limit, cost, NOW).outcome.verdict;
+    for (cost, secs) in [(1, 1), (64, 64), (65, 64), (100, 64)] {
+        let retry_after = Duration::from_secs(secs);
+        assert_eq!(wait(&mut cell, cost), Verdict::Denied { retry_after }, "{cost} units");
+    }
+}
+
+#[test]
+fn c8_an_expired_slot_is_not_renewed_even_if_more_are_due_than_one_call_expires() {
+    let limit = Limit::concurrent(1_000);
+    let mut cell = Cell::new(limit);
+    for number in 1..=1_000 {
+        let op = Op::Acquire { hold: HoldId(number), ttl: MINUTE };
+        assert!(one(&mut cell, op, &limit, 1, NOW).outcome.allowed());
+    }
+    let renew = Op::Renew { hold: HoldId(1_000), ttl: MINUTE };
+    assert_eq!(one(&mut cell, renew, &limit, 0, at(60)).effect, Effect::NotReserved);
+}
+
+#[test]
+fn e1_the_numbers_of_a_cell_have_its_reservations_and_damaged_ones_are_refused() {
+    let limit = Limit::sliding_log(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    for (number, on_expiry, secs) in [(1, OnExpiry::Keep, 5), (2, OnExpiry::GiveBack, 9)] {
+        let hold = HoldId(number << 70 | 1);
+        let op = Op::Reserve { hold, ttl: Duration::from_secs(secs), on_expiry };
+        one(&mut cell, op, &limit, 2, NOW);
+    }
+    one(&mut cell, Op::Take, &limit, 1, at(6));
+    let numbers = cell.to_numbers();
+    assert_eq!(Cell::from_numbers(limit, &numbers), Some(cell));
+    let damaged = |index: usize, number: u64| {
+        let mut numbers = numbers.clone();
+        numbers[index] = number;
+        Cell::from_numbers(limit, &numbers)
+    };
+    assert_eq!(damaged(2, 1), None, "the number of reservations");
+    assert_eq!(damaged(3 + 5, u64::MAX - 1), None, "a time that does not exist");
+    assert_eq!(damaged(3 + 7, 4), None, "an unknown flag");
+    assert_eq!(damaged(3 + 3, u64::MAX >> 1), None, "made after its expiry");
+    let twice = [&numbers[..3], &numbers[3..11], &numbers[3..11], &numbers[19..]].concat();
+    assert_eq!(Cell::from_numbers(limit, &twice), None, "one id twice");
 }
 
 #[test]

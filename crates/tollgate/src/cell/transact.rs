@@ -6,15 +6,13 @@ use super::{Block, Cell, Hold};
 use crate::limit::Kind;
 use crate::meter::Skew;
 use crate::store::{Answer, Applied, Charge, Effect, Op, Part};
-use crate::{Timestamp, Verdict};
+use crate::{Meter, Timestamp};
 
 mod denied;
-mod nothing;
 mod overflow;
 mod view;
 
 use denied::{record, recorded_units, refuse};
-use nothing::act_on_nothing;
 use overflow::{Parts, act_on_parts};
 use view::CellView;
 
@@ -112,10 +110,7 @@ pub(crate) fn transact_in_place(
             decide(op, charges, cells, now, at)
         }
         _ => {
-            let (answers, changed) = match op.nothing() {
-                Some(nothing) => act_on_nothing(op, nothing, charges, cells, now, at),
-                None => act_on_all(op, charges, cells, now, at),
-            };
+            let (answers, changed) = act_on_all(op, charges, cells, now, at);
             let applied = Applied { now: at, answers, changed: false, converted: 0 };
             Transaction { applied, changed }.with_changed()
         }
@@ -141,14 +136,8 @@ fn decide(
         charges.iter().zip(cells).map(|(charge, cell)| CellView::new(cell, charge.limit, now, at)).collect();
     let parts = Parts { charges, views: &views };
     let portions: SmallVec<[u64; 4]> = charges.iter().map(|charge| parts.portion(charge)).collect();
-    let fits: SmallVec<[bool; 4]> = views
-        .iter()
-        .zip(charges)
-        .zip(&portions)
-        .map(|((view, charge), portion)| {
-            parts.fits(charge, view, charge.cost) && view.reservable_at(op, *portion) <= at
-        })
-        .collect();
+    let fits: SmallVec<[bool; 4]> =
+        views.iter().zip(charges).map(|(view, charge)| parts.fits(charge, view, charge.cost)).collect();
     let both = || charges.iter().zip(&fits);
     let admitted = op != Op::Refuse && both().all(|(charge, fits)| charge.shadow || *fits);
     let recorded = recorded_units(op, admitted, &parts, &fits);
@@ -162,7 +151,7 @@ fn decide(
             let has = if charge.part == Part::Whole { *fits } else { view.fits(charge.cost.max(*portion)) };
             match op {
                 Op::Peek => false,
-                _ if drawn && *portion > 0 => draw(op, view, *portion),
+                _ if drawn && (*portion > 0 || holds_nothing(op, charge, view)) => draw(op, view, *portion),
                 _ if charge.cost.max(*portion) == 0 => false,
                 // An overflow covers all of the cost, or a denied cost is recorded instead.
                 _ if drawn || recorded.is_some() => !has && view.repairs,
@@ -180,33 +169,32 @@ fn decide(
         // have used up its units.
         let allowed = if admitted { *fits } else { parts.fits(charge, view, charge.cost) };
         let drawn = if admitted { *portion } else { *recorded };
-        let mut answer = parts.answer(charge, view, charge.cost, allowed, drawn);
-        let reservable_at = view.reservable_at(op, *portion);
-        if !admitted && answer.outcome.allowed() && reservable_at > at {
-            answer.outcome.verdict = Verdict::Denied { retry_after: reservable_at.since(at) };
-        }
-        Answer { effect: *effect, ..answer }
+        Answer { effect: *effect, ..parts.answer(charge, view, charge.cost, allowed, drawn) }
     });
     let answers = answers.collect();
-    let of_changed = views.into_iter().zip(&changed).filter(|(_, changed)| **changed);
-    of_changed.for_each(|(view, _)| view.store());
+    for (view, changed) in views.iter_mut().zip(&mut changed) {
+        *changed = view.store(*changed);
+    }
     let applied = Applied { now: at, answers, changed: false, converted };
     Transaction { applied, changed }.with_changed()
 }
 
+/// Whether a reservation of cost 0 is held here: a slot cannot be empty, and an overflow covers
+/// nothing of it.
+fn holds_nothing(op: Op, charge: &Charge<'_>, view: &CellView<'_>) -> bool {
+    let is_reserve = matches!(op, Op::Reserve { .. });
+    is_reserve && charge.cost == 0 && !matches!(charge.part, Part::Rest(_)) && !view.is_concurrent()
+}
+
 /// Takes, reserves or acquires what fits.
 fn draw(op: Op, view: &mut CellView<'_>, units: u64) -> bool {
-    let (now, is_slot) = (view.now, view.cell().meter.is_concurrent());
+    let (now, is_slot) = (view.now, view.is_concurrent());
     match op {
         Op::Reserve { hold, ttl, .. } | Op::Acquire { hold, ttl } if is_slot => {
-            view.change().hold(Hold::slot(hold, now, ttl));
+            view.change().hold(hold, Hold::slot(now, ttl));
         }
-        Op::Reserve { hold: id, holder, ttl, on_expiry } => {
-            let expires_at = now.saturating_add(ttl);
-            let (lapses_at, has_expired) = (0, false);
-            let hold =
-                Hold { id, holder, units, made_at: now, expires_at, lapses_at, on_expiry, has_expired };
-            view.change().hold(hold);
+        Op::Reserve { hold, ttl, on_expiry } => {
+            view.change().hold(hold, Hold::reservation(units, now, ttl, on_expiry));
         }
         _ => view.change().meter.take(now, units),
     }
@@ -224,67 +212,79 @@ fn act_on_all(
     if charges.iter().any(|charge| charge.part != Part::Whole) {
         return act_on_parts(op, charges, cells, reading, now);
     }
-    charges.iter().zip(cells).map(|(charge, cell)| act(op, charge, cell, reading, now)).unzip()
+    let each = charges.iter().zip(cells);
+    each.map(|(charge, cell)| {
+        let mut view = seen(op, charge, cell, now);
+        let (effect, is_kept) = act(op, charge.cost, &mut view);
+        let changed = view.store(is_kept);
+        view.answer_at(reading);
+        // A record has no cost to admit any more: its answer says until when units are owed.
+        let cost = if op == Op::Record { 0 } else { charge.cost };
+        (Answer { effect, ..view.answer(cost, view.fits(cost)) }, changed)
+    })
+    .unzip()
 }
 
 /// A cell as an operation that keeps its limit sees it.
-fn seen(op: Op, charge: &Charge<'_>, kept: &Cell, now: Timestamp) -> Cell {
+fn seen<'a>(op: Op, charge: &Charge<'_>, kept: &'a mut Cell, now: Timestamp) -> CellView<'a> {
     // An idle cell may already have been forgotten, which must not be observable: it takes the
     // charge's limit. A bucket with a reserve stays as it is when units are recorded: after a clock
     // that goes back, they look like a debt, and only the reserve's own state tells what it gave.
     let is_reserve = matches!(charge.limit.0, Kind::Reserve(_));
-    let stays = || is_reserve && kept.is_plain(now) && kept.limit() == *charge.limit;
-    let mut cell = match op {
-        Op::Reset => Cell::new(*charge.limit),
-        Op::Record if stays() => kept.clone(),
-        _ if kept.is_idle(now) => Cell::new(*charge.limit),
-        _ => kept.clone(),
-    };
-    if cell.meter.written_at() <= now {
-        cell.expire(now);
+    let stays = is_reserve && kept.is_plain(now) && kept.limit() == *charge.limit;
+    let mut view = CellView::expired(kept, now);
+    if op == Op::Reset || (view.is_idle() && !(op == Op::Record && stays)) {
+        view.replace(Cell::new(*charge.limit));
     }
-    let draws = matches!(op, Op::Refund | Op::Penalise | Op::Record) || op.nothing().is_some();
-    if draws && cell.limit().is_concurrent() {
+    if matches!(op, Op::Refund | Op::Penalise | Op::Record) && view.is_concurrent() {
         // Units of the rate that replaced these slots are no slots.
-        cell.retune(charge.limit, now);
+        view.update().retune(charge.limit, now);
     }
-    cell
+    view
 }
 
 /// Acts on one cell on its own. It keeps its limit, unless that has slots and units are drawn or
-/// given back.
-fn act(op: Op, charge: &Charge<'_>, kept: &mut Cell, reading: Timestamp, now: Timestamp) -> (Answer, bool) {
-    let mut cell = seen(op, charge, kept, now);
-    let before = cell.meter.clone();
-    let effect = match op {
-        Op::Refund => {
-            let at = cell.meter.not_before(now);
-            let before = cell.meter.used(at);
-            cell.meter.give(at, charge.cost);
-            Effect::GivenBack { units: before.saturating_sub(cell.meter.used(at)) }
+/// given back. Returns whether the cell has changed.
+fn act(op: Op, cost: u64, view: &mut CellView<'_>) -> (Effect, bool) {
+    let now = view.now;
+    match op {
+        Op::Settle { hold } if view.hold(hold).is_some() => (view.change().settle(hold, now, cost), true),
+        Op::Renew { hold, ttl } if view.hold(hold).is_some_and(|hold| !hold.has_expired) => {
+            match view.change().renew(hold, now, ttl) {
+                true => (Effect::Renewed, true),
+                false => (Effect::NotReserved, true),
+            }
         }
-        Op::Penalise => Effect::Drawn { units: cell.meter.penalise(now, charge.cost) },
+        Op::Settle { .. } | Op::Renew { .. } => (Effect::NotReserved, false),
         Op::Block { until } => {
-            cell.block = Block::new(until, now);
-            Effect::None
+            view.set_block(Block::new(until, now));
+            (Effect::None, true)
         }
-        Op::Record => Effect::Recorded { shortfall: cell.record(now, charge.cost) },
-        Op::Settle { hold } => cell.settle(hold, now, charge.cost),
-        Op::Renew { hold, ttl } if cell.renew(hold, now, ttl) => Effect::Renewed,
-        Op::Renew { .. } => Effect::NotReserved,
-        Op::Reset => Effect::None,
+        Op::Reset => (Effect::None, true),
+        Op::Refund | Op::Penalise | Op::Record => {
+            let mut meter = view.state().clone();
+            let effect = move_units(op, cost, &mut meter, now);
+            let has_changed = meter != *view.state();
+            if has_changed {
+                view.change().meter = meter;
+            }
+            (effect, has_changed)
+        }
         // Decided by `decide`.
-        Op::Take | Op::Refuse | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => Effect::None,
-    };
-    let holds = matches!(effect, Effect::Settled { .. } | Effect::SettledLate { .. } | Effect::Renewed);
-    let changed = holds || matches!(op, Op::Reset | Op::Block { .. }) || cell.meter != before;
-    let view = CellView::unconverted(&mut cell, reading, now);
-    // A record has no cost to admit any more: its answer says until when units are owed.
-    let cost = if op == Op::Record { 0 } else { charge.cost };
-    let answer = Answer { effect, ..view.answer(cost, view.fits(cost)) };
-    if changed {
-        cell.drop_ended(now);
-        *kept = cell;
+        Op::Take | Op::Refuse | Op::Reserve { .. } | Op::Acquire { .. } | Op::Peek => (Effect::None, false),
     }
-    (answer, changed)
+}
+
+/// Refunds, penalises or records units.
+fn move_units(op: Op, cost: u64, meter: &mut Meter, now: Timestamp) -> Effect {
+    match op {
+        Op::Refund => {
+            let at = meter.not_before(now);
+            let before = meter.used(at);
+            meter.give(at, cost);
+            Effect::GivenBack { units: before.saturating_sub(meter.used(at)) }
+        }
+        Op::Penalise => Effect::Drawn { units: meter.penalise(now, cost) },
+        _ => Effect::Recorded { shortfall: cost.saturating_sub(meter.record(now, cost)) },
+    }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::prepared::Prepared;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
-use crate::store::{Answer, Charge, HoldId, Part};
+use crate::store::{Answer, Charge, Part};
 use crate::{
     Algorithm, Budget, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, RuleSet, Timestamp,
 };
@@ -220,11 +220,6 @@ impl Plan {
         self.planned =
             planned.into_iter().filter(|charge| self.limit(charge).is_concurrent() == slots).collect();
         self
-    }
-
-    /// The charges of a reservation: one that holds nothing has no slot.
-    pub(crate) fn held_by(self, hold: HoldId) -> Self {
-        if hold.nothing_ends_at().is_some() { self.only(false) } else { self }
     }
 
     /// Refuses a plan with a charge on a concurrent limit, for verbs that cannot return the name of

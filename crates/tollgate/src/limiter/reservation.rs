@@ -79,8 +79,7 @@ impl<S: Store> Limiter<S> {
             [] => Ok(()),
         })?;
         let (plan, cost) = self.plan(&request)?;
-        let holder = request.with_request(|request| request.holder());
-        let reservation = self.hold(plan, cost, ttl, on_expiry, holder).await?;
+        let reservation = self.hold(plan, cost, ttl, on_expiry).await?;
         self.shared.observe(&request, &reservation.decision);
         Ok(reservation)
     }
@@ -93,7 +92,6 @@ impl<S: Store> Limiter<S> {
     /// As [`Reservation::settle`].
     pub async fn settle(&self, hold: HoldId, request: impl AsRequest) -> Result<Settlement, Error> {
         let (plan, cost) = self.plan(&request)?;
-        let plan = plan.held_by(hold);
         let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
         let settlement = Settlement { shortfall: self.shared.count_shortfall(&applied) };
         let enforced =
@@ -115,7 +113,7 @@ impl<S: Store> Limiter<S> {
         if hold == HoldId::NO_SLOT {
             return Ok(());
         }
-        self.shared.renew(hold, &plan.held_by(hold), ttl).await
+        self.shared.renew(hold, &plan, ttl).await
     }
 
     pub(super) async fn hold(
@@ -124,10 +122,11 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         ttl: Duration,
         on_expiry: OnExpiry,
-        holder: u64,
     ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
+        // A slot cannot be empty.
+        let plan = if cost == 0 { plan.only(false) } else { plan };
         // Built before the store answers: if this is cancelled midway, the drop gives back any
         // units taken.
         let pending = Decision::merge(now, Degraded::No, []);
@@ -135,20 +134,14 @@ impl<S: Store> Limiter<S> {
             limiter: self.clone(),
             plan,
             decision: pending,
-            hold: (cost > 0).then_some(hold),
+            hold: Some(hold),
             settling: 0,
             if_dropped: if on_expiry == OnExpiry::Keep { cost } else { 0 },
         };
-        // A reservation of 0 holds nothing, no slot either.
-        let op = if cost == 0 { Op::Peek } else { Op::Reserve { hold, holder, ttl, on_expiry } };
+        let op = Op::Reserve { hold, ttl, on_expiry };
         let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
         if !decision.allowed() {
             reservation.hold = None;
-        } else if cost == 0 || decision.degraded() || reservation.plan.is_empty() {
-            // It can be settled for as long as another one: twice its time to live.
-            let hold = HoldId::nothing_until(decision.now().saturating_add(ttl).saturating_add(ttl));
-            reservation.hold = Some(hold);
-            reservation.plan = std::mem::take(&mut reservation.plan).held_by(hold);
         }
         reservation.decision = decision;
         Ok(reservation)
@@ -225,7 +218,7 @@ impl<S: Store> Reservation<S> {
 
     /// The reservation in the store.
     fn held(&self) -> Option<HoldId> {
-        self.hold.filter(|hold| hold.nothing_ends_at().is_none())
+        self.hold.filter(|_| !self.decision.degraded() && !self.plan.is_empty())
     }
 
     /// Settles at the estimate and returns the decision, with the numbers after settling. If the

@@ -102,7 +102,7 @@ impl<S: Store> Limiter<S> {
         if hold == HoldId::NO_SLOT {
             return Ok(());
         }
-        self.shared.release(hold, &plan.only(true).held_by(hold)).await
+        self.shared.release(hold, &plan.only(true)).await
     }
 }
 

@@ -58,9 +58,6 @@ impl MemoryStore {
     /// [`StoreError::Full`] if a block, a penalty or a record needs a new key and there is no room.
     /// Requests are denied or pooled instead.
     pub fn apply_now(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
-        if self.has_legacy() {
-            charges.iter().filter(|charge| charge.key.index() == 0).for_each(|charge| self.migrate(charge));
-        }
         let pools = self.on_full == OnFull::Pool;
         if pools && op == Op::Refund {
             return self.apply_pooled(op, charges, now, |group| self.is_unknown(group));
@@ -68,7 +65,7 @@ impl MemoryStore {
         let groups = self.groups(charges);
         if let Some(mut applied) = self.apply_groups(op, &groups, now, WhenFull::Abort) {
             let not_reserved = |answer: &Answer| answer.effect == Effect::NotReserved;
-            if pools && op.nothing().is_none() && applied.answers.iter().any(not_reserved) {
+            if pools && applied.answers.iter().any(not_reserved) {
                 // The reservation may have been made in a pool, when there was no room.
                 let pooled = self.apply_pooled(op, charges, now, |_| true)?;
                 for (answer, pooled) in applied.answers.iter_mut().zip(pooled.answers) {
@@ -219,7 +216,7 @@ impl MemoryStore {
     ) -> (bool, Option<ReservedRoom<'a>>) {
         let (room, rule) = (&self.room, &*group.key_count);
         // A settlement that is due cannot be refused.
-        let is_due = matches!(op, Op::Settle { .. }) && op.nothing().is_none() && group.draws_first();
+        let is_due = matches!(op, Op::Settle { .. }) && group.draws_first();
         let is_bounded = full != WhenFull::Exceed && group.slot.shard < SHARDS && !is_due;
         match may_create(op, group, now) {
             Some(true) if room.take(rule, is_bounded) => (true, Some(ReservedRoom { room, rule })),
@@ -267,8 +264,6 @@ const fn is_decided(op: Op) -> bool {
 fn may_create(op: Op, group: &Group<'_>, now: Timestamp) -> Option<bool> {
     match op {
         Op::Peek => None,
-        // It is noted that the reservation was settled or renewed.
-        Op::Settle { .. } | Op::Renew { .. } if op.nothing().is_some() => Some(true),
         // One part of the cost may be reserved, and the other be recorded.
         Op::Settle { .. } => Some(group.draws_first() || group.only_lends()),
         Op::Refund | Op::Reset | Op::Renew { .. } => Some(false),

@@ -1,7 +1,7 @@
 //! Dump and restore: the whole state of a store as JSON lines.
 //!
 //! ```json
-//! {"tollgate":"state","version":2,"seed":["…","…"]}
+//! {"tollgate":"state","version":3,"seed":["…","…"]}
 //! {"shard":7,"key":"00c0ffee…","rule":"per-client","budget":"","unitCost":1,"limits":["10/60s fixed"],
 //!  "state":[["0","0","0","1800000000000000000","3"]]}
 //! {"end":1}
@@ -9,9 +9,8 @@
 //!
 //! (The second and third lines above are one.) The first line has the format version and the seed
 //! of key identities. Then comes one line per key. The last line has the number of keys, so that a
-//! truncated dump is detected. Times are epoch nanoseconds and limits are in their notation, so a
-//! newer process can restore the dump of an older one. Numbers of a state are strings, so that no
-//! JSON tool rounds them. A dump contains no keys, but the seed lets anyone test whether a key is
+//! truncated dump is detected. Times are epoch nanoseconds and limits are in their notation. Numbers
+//! of a state are strings, so that no JSON tool rounds them. A dump contains no keys, but the seed lets anyone test whether a key is
 //! in it: it is as secret as the keys.
 
 use std::io::{self, BufRead, Write};
@@ -19,7 +18,6 @@ use std::io::{self, BufRead, Write};
 use serde_json::{Value, json};
 
 use super::hash::Id;
-use super::legacy::cell_of_v1;
 use super::lookup::shard_of;
 use super::pages::written_limits;
 use super::shard::{Cells, Unpacked};
@@ -28,7 +26,7 @@ use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::{Error, Limit, Timestamp};
 
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 impl MemoryStore {
     /// Writes the state of every key as JSON lines, a shard at a time while requests go on, and
@@ -106,12 +104,8 @@ impl MemoryStore {
                 "not the first line of a dump, which begins with {\"tollgate\":\"state\",…",
             ));
         }
-        let version = first["version"].as_u64().unwrap_or(0);
-        if !(1..=VERSION).contains(&version) {
-            return Err(invalid(
-                1,
-                "of an unknown version; restore it with the tollgate that dumped it, or a newer one",
-            ));
+        if first["version"] != VERSION {
+            return Err(invalid(1, "of another version; restore it with the tollgate that dumped it"));
         }
         self = self.seeded(seed_of(&first["seed"]).ok_or(invalid(1, "without its seed"))?);
         let mut count: u64 = 0;
@@ -122,7 +116,7 @@ impl MemoryStore {
                     .then_some(self)
                     .ok_or(invalid(number, "wrong: its number of keys differs from the lines before"));
             }
-            let key = self.key_of(&line, version == 1);
+            let key = self.key_of(&line);
             let (shard, id, unpacked) = key.ok_or(invalid(number, "not a key and its state"))?;
             if shard < SHARDS && shard != shard_of(self.secrets.home(id)) {
                 return Err(invalid(number, "a key that belongs to another shard"));
@@ -135,28 +129,20 @@ impl MemoryStore {
         Err(invalid(count.saturating_add(2), "missing: the dump is cut short; its last line is {\"end\":…}"))
     }
 
-    /// The shard, the identity and the state of a line's key. Version 1 does not name its shard
-    /// and its rule.
-    fn key_of(&self, line: &Value, is_v1: bool) -> Option<(usize, Id, Unpacked)> {
+    /// The shard, the identity and the state of a line's key.
+    fn key_of(&self, line: &Value) -> Option<(usize, Id, Unpacked)> {
         let (high, low) = line["key"].as_str().filter(|key| key.len() == 24)?.split_at_checked(16)?;
         let id = Id { high: u64::from_str_radix(high, 16).ok()?, low: u32::from_str_radix(low, 16).ok()? };
         let limits: Vec<&str> =
             line["limits"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
-        let (shard, rule, budget, unit_cost) = match is_v1 {
-            true => (shard_of(self.secrets.home(id)), "", "", 1),
-            false => (
-                usize::try_from(line["shard"].as_u64()?).ok().filter(|shard| *shard < ALL_SHARDS)?,
-                line["rule"].as_str()?,
-                line["budget"].as_str()?,
-                line["unitCost"].as_u64()?,
-            ),
-        };
-        let tag = self.tag_of(rule, budget, &limits, unit_cost)?;
+        let shard = usize::try_from(line["shard"].as_u64()?).ok().filter(|shard| *shard < ALL_SHARDS)?;
+        let (rule, budget) = (line["rule"].as_str()?, line["budget"].as_str()?);
+        let tag = self.tag_of(rule, budget, &limits, line["unitCost"].as_u64()?)?;
         let states = line["state"].as_array().filter(|states| states.len() == tag.limits.len())?;
         let cell = |(limit, state): (&Limit, &Value)| {
             let numbers: Option<Vec<u64>> =
                 state.as_array()?.iter().map(|number| number.as_str()?.parse().ok()).collect();
-            if is_v1 { cell_of_v1(limit, &numbers?) } else { Cell::from_numbers(*limit, &numbers?) }
+            Cell::from_numbers(*limit, &numbers?)
         };
         let cells: Option<Cells> = tag.limits.iter().zip(states).map(cell).collect();
         Some((shard, id, Unpacked { tag, cells: cells? }))
@@ -269,17 +255,6 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_of_version_1_is_restored() {
-        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-        let dumped = r#"{"tollgate":"state","version":1,"seed":["0000000000000001","0000000000000002"]}
-{"key":"2db2a2ab37d0000000000000","limits":["70/hour log"],"state":[["0","0","1800000000000000000","3"]]}
-{"end":1}"#;
-        let new = limiter(MemoryStore::restore(dumped.as_bytes()).unwrap(), &clock);
-        assert_eq!(new.stats().live_keys, Some(1));
-        assert!(MemoryStore::restore(&*dump(&new)).unwrap().has_legacy(), "dumped again, in version 2");
-    }
-
-    #[test]
     fn an_invalid_or_truncated_dump_is_refused_with_its_line_number() {
         let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
         let old = limiter(MemoryStore::new(), &clock);
@@ -289,7 +264,7 @@ mod tests {
         assert!(complaint("").contains("line 1"));
         assert!(complaint("{}").contains("line 1"));
         assert!(complaint("tollgate memory 1").contains("not JSON"));
-        assert!(complaint(&dump.replace("\"version\":2", "\"version\":3")).contains("unknown version"));
+        assert!(complaint(&dump.replace("\"version\":3", "\"version\":4")).contains("another version"));
         let cut: String = dump.lines().take(3).map(|line| format!("{line}\n")).collect();
         assert!(complaint(&cut).contains("cut short"), "{}", complaint(&cut));
         assert!(complaint(&dump.replacen("/hour", "/hur", 1)).contains("not a key"));

@@ -147,13 +147,6 @@ impl Secrets {
         identity(sums.sums)
     }
 
-    /// The version 1 identity of a key, which hashed a number as its digits.
-    pub(super) fn identify_v1(&self, key: &Key<'_>) -> Id {
-        let mut sums = self.sums(&self.prefix(key.rule().digest()));
-        key.values().for_each(|value| sums.add_text(value));
-        identity(sums.sums)
-    }
-
     fn sums(&self, prefix: &Prefix) -> Sums<'_> {
         Sums { sums: prefix.sums, secrets: self.for_words.iter() }
     }

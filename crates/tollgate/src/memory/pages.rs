@@ -22,7 +22,6 @@ use smallvec::SmallVec;
 
 use super::changes::page_of;
 use super::hash::Id;
-use super::legacy::{NAME_V1, cell_of_v1};
 use super::lookup::shard_of;
 use super::shard::{Cells, Shard, UNPACKED, Unpacked};
 use super::table::WIDEST;
@@ -30,7 +29,6 @@ use super::{ALL_SHARDS, MemoryStore, SHARDS};
 use crate::cell::Cell;
 use crate::key::Budget;
 use crate::rule::Tag;
-use crate::sync::atomic::Ordering;
 use crate::{Error, Limit, RuleName};
 
 /// Length of a page's name: two bytes for the shard, one for the page.
@@ -127,10 +125,6 @@ impl MemoryStore {
             return limits.is_empty().then(|| Tag::inline(rule, budget, unit_cost));
         }
         let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().ok()).collect::<Option<_>>()?;
-        if rule.is_empty() {
-            // Version 1 state, now or when it was written again.
-            self.has_legacy.store(true, Ordering::Relaxed);
-        }
         (!limits.is_empty()).then(|| Tag::new(rule, budget, limits.into(), unit_cost))
     }
 }
@@ -156,14 +150,14 @@ impl Loader<'_> {
         let name = Name::parse(name).ok_or(invalid("without a name, or of a shard that does not exist"))?;
         let elsewhere = invalid("of another store: its keys belong to other pages");
         if let Some(id) = name.id {
-            let unpacked = self.read_single(&name, content).ok_or(invalid("not a key and its state"))?;
+            let unpacked = self.read_single(content).ok_or(invalid("not a key and its state"))?;
             name.has(id, self.store).then_some(()).ok_or(elsewhere)?;
             // Unpacked here too, even if the key would pack by now: otherwise its old page would
             // stay, and it would be stored twice.
             self.store.put(name.shard, id, unpacked, false).map_err(invalid)?;
             return Ok(1);
         }
-        let keys = self.read_page(&name, content).ok_or(invalid("not a list of keys and their states"))?;
+        let keys = self.read_page(content).ok_or(invalid("not a list of keys and their states"))?;
         keys.iter().all(|(id, _, _)| name.has(*id, self.store)).then_some(()).ok_or(elsewhere)?;
         let mut shard = self.store.shards[name.shard].0.lock();
         for (id, tag, words) in &keys {
@@ -175,10 +169,10 @@ impl Loader<'_> {
     }
 
     /// The keys of a page.
-    fn read_page(&mut self, name: &Name<'_>, content: &[u8]) -> Option<Vec<(Id, Tag, [u64; WIDEST])>> {
+    fn read_page(&mut self, content: &[u8]) -> Option<Vec<(Id, Tag, [u64; WIDEST])>> {
         let mut rest = content;
         let tags: Option<Vec<Tag>> =
-            (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| self.read_tag(name, &mut rest)).collect();
+            (0..u16::from_le_bytes(bytes(&mut rest)?)).map(|_| self.read_tag(&mut rest)).collect();
         let (tags, mut keys) = (tags?, Vec::new());
         for _ in 0..u32::from_le_bytes(bytes(&mut rest)?) {
             let id = id_of(&bytes::<ID>(&mut rest)?)?;
@@ -193,31 +187,26 @@ impl Loader<'_> {
     }
 
     /// The cells of a single-key page.
-    fn read_single(&mut self, name: &Name<'_>, content: &[u8]) -> Option<Unpacked> {
+    fn read_single(&mut self, content: &[u8]) -> Option<Unpacked> {
         let mut rest = content;
-        let tag = self.read_tag(name, &mut rest)?;
+        let tag = self.read_tag(&mut rest)?;
         let cell = |limit: &Limit| {
             let count = u32::from_le_bytes(bytes(&mut rest)?);
             let numbers: Option<Vec<u64>> =
                 (0..count).map(|_| bytes(&mut rest).map(u64::from_le_bytes)).collect();
-            if name.is_v1 { cell_of_v1(limit, &numbers?) } else { Cell::from_numbers(*limit, &numbers?) }
+            Cell::from_numbers(*limit, &numbers?)
         };
         let cells = tag.limits.into_iter().map(cell).collect::<Option<Cells>>()?;
         rest.is_empty().then_some(Unpacked { tag, cells })
     }
 
-    fn read_tag(&mut self, name: &Name<'_>, rest: &mut &[u8]) -> Option<Tag> {
+    fn read_tag(&mut self, rest: &mut &[u8]) -> Option<Tag> {
         let written = *rest;
-        let (rule, budget, unit_cost) = match name.is_v1 {
-            true => ("", "", 1),
-            false => (text(rest)?, text(rest)?, u64::from_le_bytes(bytes(rest)?)),
-        };
+        let (rule, budget) = (text(rest)?, text(rest)?);
+        let unit_cost = u64::from_le_bytes(bytes(rest)?);
         let limits: Option<SmallVec<[&str; 4]>> =
             (0..u16::from_le_bytes(bytes(rest)?)).map(|_| text(rest)).collect();
         let (limits, written) = (limits?, &written[..written.len() - rest.len()]);
-        if name.is_v1 {
-            return self.store.tag_of(rule, budget, &limits, unit_cost);
-        }
         if let Some(tag) = self.known.get(written) {
             return Some(*tag);
         }
@@ -235,7 +224,6 @@ pub(super) fn written_limits(tag: Tag) -> Vec<String> {
 
 /// The name of a page, as it was written.
 struct Name<'a> {
-    is_v1: bool,
     shard: usize,
     /// The part that the names of all pages have.
     page: &'a [u8],
@@ -245,20 +233,16 @@ struct Name<'a> {
 
 impl<'a> Name<'a> {
     fn parse(name: &'a [u8]) -> Option<Self> {
-        let is_v1 = [NAME_V1, NAME_V1 + ID].contains(&name.len());
-        let (page, id) = name.split_at_checked(if is_v1 { NAME_V1 } else { NAME })?;
-        let shard = usize::from(match page {
-            [low, _] => u16::from(*low),
-            page => u16::from_be_bytes(*page.first_chunk()?),
-        });
+        let (page, id) = name.split_at_checked(NAME)?;
+        let shard = usize::from(u16::from_be_bytes(*page.first_chunk()?));
         let id = if id.is_empty() { None } else { Some(id_of(id)?) };
-        (shard < ALL_SHARDS).then_some(Self { is_v1, shard, page, id })
+        (shard < ALL_SHARDS).then_some(Self { shard, page, id })
     }
 
     /// Whether a key belongs to the page.
     fn has(&self, id: Id, store: &MemoryStore) -> bool {
         let home = store.secrets.home(id);
-        let is_page = self.is_v1 || self.page == page_name(self.shard, page_of(home));
+        let is_page = self.page == page_name(self.shard, page_of(home));
         is_page && (self.shard == shard_of(home) || self.shard >= SHARDS)
     }
 }

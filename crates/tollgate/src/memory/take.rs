@@ -114,11 +114,10 @@ impl MemoryStore {
         Some(Taken { now, allowed, denied, left })
     }
 
-    /// Whether a key without a state of its tag has one elsewhere: of another tag, unpacked, or in
-    /// the version 1 format.
+    /// Whether a key without a state of its tag has one elsewhere: of another tag, or unpacked.
     #[cold]
     fn has_other_state(&self, shard: &Shard, target: &Target<'_>) -> bool {
-        self.has_legacy() || shard.find(target.id, Some(target.lookup.width)).is_some()
+        shard.find(target.id, Some(target.lookup.width)).is_some()
     }
 
     /// Adds slots for the new keys of a request that takes. `None` if there is no room; a request

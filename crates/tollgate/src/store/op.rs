@@ -31,14 +31,11 @@ pub enum Op {
         /// When the block ends.
         until: Until,
     },
-    /// [`Take`](Self::Take) under a reservation, to be settled within `ttl`. A cost of 0 reserves
-    /// nothing, and nothing is stored.
+    /// [`Take`](Self::Take) under a reservation, to be settled within `ttl`. A cost of 0 is a
+    /// reservation of 0 units, and takes no slot.
     Reserve {
         /// The reservation.
         hold: HoldId,
-        /// The digest of the client that reserves: one holder cannot use up the reservations of
-        /// others.
-        holder: u64,
         /// How long the reservation can be settled.
         ttl: Duration,
         /// What happens to the units if the reservation expires unsettled.
@@ -53,20 +50,15 @@ pub enum Op {
         /// How long the slot is held.
         ttl: Duration,
     },
-    /// End a reservation at the actual cost: give back the excess, or record the rest. A
-    /// reservation that expired at most its time to live ago is settled all the same: the units
-    /// that its expiry gave back are recorded, and an estimate that was kept stays charged. A slot
-    /// is given back, whatever the cost.
-    ///
-    /// Of a reservation that [holds nothing](HoldId::nothing_ends_at) all of the cost is recorded,
-    /// and the keys keep a note that it was settled until it ends: settling counts once, however
-    /// often it is sent.
+    /// End a reservation at the actual cost: give back the excess, of the very units that it drew,
+    /// or record the rest. A reservation that expired at most its time to live ago is settled all
+    /// the same: what its expiry gave back is recorded, as far as it was used, and what it kept
+    /// stays charged. A slot is given back, whatever the cost.
     Settle {
         /// The reservation.
         hold: HoldId,
     },
-    /// Hold a reservation or a slot that has not expired for `ttl` from now. A reservation that
-    /// holds nothing can be settled for `2 * ttl` from now, of which the keys keep a note.
+    /// Hold a reservation or a slot that has not expired for `ttl` from now.
     Renew {
         /// The reservation or the slot.
         hold: HoldId,
@@ -92,14 +84,6 @@ impl Op {
             Self::Acquire { .. } => "acquire",
             Self::Settle { .. } => "settle",
             Self::Renew { .. } => "renew",
-        }
-    }
-
-    /// The reservation that the operation settles or renews, and its end, if it holds nothing.
-    pub(crate) fn nothing(&self) -> Option<(HoldId, Timestamp)> {
-        match *self {
-            Self::Settle { hold } | Self::Renew { hold, .. } => Some((hold, hold.nothing_ends_at()?)),
-            _ => None,
         }
     }
 }
@@ -134,12 +118,9 @@ impl From<Duration> for Until {
     }
 }
 
-/// The id of a reservation or of a slot: random, so that it cannot be guessed and is never reused.
-///
-/// A reservation that holds nothing, such as one of cost 0, is not stored. Its id says so, and
-/// until when it can be settled: 32 bits that are set, the end in nanoseconds in 64 bits, and 32
-/// random bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The id of a reservation or of a slot: 128 random bits, so that it cannot be guessed and is never
+/// reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u128);
 
 impl HoldId {
@@ -147,29 +128,11 @@ impl HoldId {
     /// store did not see it.
     pub const NO_SLOT: Self = Self(0);
 
-    /// A unique id of a reservation that holds something, or of a slot: random bits from the
-    /// standard library's hash keys.
+    /// A new id: random bits from the standard library's hash keys.
     pub(crate) fn random() -> Self {
-        // The first bit is clear: it is no id of a reservation that holds nothing.
-        Self((random_bits() << 64 | random_bits()) >> 1)
-    }
-
-    /// A unique id of a reservation that holds nothing and can be settled until then.
-    pub(crate) fn nothing_until(end: Timestamp) -> Self {
-        Self(NOTHING << 96 | u128::from(end.as_nanos()) << 32 | random_bits() >> 32)
-    }
-
-    /// Until when a reservation that holds nothing can be settled, unless it is renewed. `None` for
-    /// every other reservation and for slots.
-    #[must_use]
-    pub fn nothing_ends_at(self) -> Option<Timestamp> {
-        let end = u64::try_from((self.0 >> 32) & u128::from(u64::MAX)).ok()?;
-        (self.0 >> 96 == NOTHING).then_some(Timestamp::from_nanos(end))
+        Self(random_bits() << 64 | random_bits())
     }
 }
-
-/// The first 32 bits of the id of a reservation that holds nothing.
-const NOTHING: u128 = 0xffff_ffff;
 
 /// 64 random bits.
 fn random_bits() -> u128 {

@@ -13,9 +13,13 @@ use crate::store::{Charge, Effect, Op};
 /// Writes an attempt, if the limit counts denied attempts, and a repair, if this limit denied.
 /// Returns whether there was either.
 pub(super) fn refuse(view: &mut CellView<'_>, cost: u64, fits: bool) -> bool {
-    let counts = view.cell().limit().counts_denied() && !view.behind && !view.rebased;
-    let now = view.now;
-    let counted = counts && view.change().meter.refuse(now, cost);
+    let limit = view.limit();
+    let counts = limit.counts_denied() && cost > 0 && cost <= limit.capacity();
+    let counted = counts && !view.behind && !view.rebased;
+    if counted {
+        let now = view.now;
+        view.change().meter.refuse(now, cost);
+    }
     counted || (!fits && view.repairs)
 }
 
@@ -56,11 +60,13 @@ pub(super) fn record(
 ) -> SmallVec<[(Effect, u64); 4]> {
     let record = |((units, view), changed): ((&Option<u64>, &mut CellView<'_>), &mut bool)| {
         let Some(units) = *units else { return (Effect::None, 0) };
-        let now = view.now;
-        let shortfall = view.change().record(now, units);
-        let drawn = units.saturating_sub(shortfall);
-        *changed |= drawn > 0;
-        (Effect::Recorded { shortfall }, drawn)
+        let mut meter = view.state().clone();
+        let drawn = meter.record(view.now, units);
+        if drawn > 0 {
+            view.change().meter = meter;
+            *changed = true;
+        }
+        (Effect::Recorded { shortfall: units.saturating_sub(drawn) }, drawn)
     };
     units.iter().zip(views).zip(changed).map(record).collect()
 }

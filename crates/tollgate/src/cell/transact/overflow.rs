@@ -122,7 +122,7 @@ impl<'a, 'c> Parts<'a, 'c> {
     /// If the limit covers `units` of the cost, the request waits for the later of two times: one
     /// grows with `units`, the other shrinks. The least of these waits is where they cross.
     fn ready_at(&self, view: &CellView<'_>, number: u16, cost: u64) -> Option<u64> {
-        let capacity = |view: &CellView<'_>| view.cell().meter.capacity();
+        let capacity = |view: &CellView<'_>| view.state().capacity();
         let lends = self.rest(number).map(|(_, view)| capacity(view)).min().unwrap_or(0);
         let has = capacity(view);
         if cost > has.saturating_add(lends) {
@@ -151,7 +151,7 @@ impl<'a, 'c> Parts<'a, 'c> {
             let at = |units: u64| own_at(units).max(rest_at(cost.saturating_sub(units)));
             at(low).min(if low > least { at(low.saturating_sub(1)) } else { u64::MAX })
         };
-        Some(at.max(view.cell().block.until.as_nanos()))
+        Some(at.max(view.blocked_until().as_nanos()))
     }
 }
 
@@ -163,33 +163,33 @@ pub(super) fn act_on_parts(
     reading: Timestamp,
     now: Timestamp,
 ) -> (SmallVec<[Answer; 4]>, SmallVec<[bool; 4]>) {
-    let mut seen: SmallVec<[Cell; 4]> =
-        charges.iter().zip(&*cells).map(|(charge, cell)| seen(op, charge, cell, now)).collect();
-    let portions = portions(op, charges, &mut seen, reading, now);
-    let held: SmallVec<[Option<u64>; 4]> = seen.iter().map(|cell| held(op, cell)).collect();
+    let mut views: SmallVec<[CellView<'_>; 4]> =
+        charges.iter().zip(cells).map(|(charge, cell)| seen(op, charge, cell, now)).collect();
+    let held: SmallVec<[bool; 4]> = views.iter().map(|view| held(op, view).is_some()).collect();
+    views.iter_mut().for_each(|view| view.answer_at(reading));
+    let parts = Parts { charges, views: &views };
+    let portions: SmallVec<[u64; 4]> =
+        charges.iter().map(|charge| parts.used_portion(op, charge)).collect();
     let is_held = |part: Part| {
         let mut both = charges.iter().zip(&held).filter(|(other, _)| number(other.part) == number(part));
-        number(part).is_some() && both.any(|(_, held)| held.is_some())
+        number(part).is_some() && both.any(|(_, held)| *held)
     };
-    let each = charges.iter().zip(&mut seen).zip(portions.iter().zip(&held));
+    let each = charges.iter().zip(&mut views).zip(portions.iter().zip(&held));
     let (effects, changed): (SmallVec<[Effect; 4]>, SmallVec<[bool; 4]>) = each
-        .map(|((charge, cell), (portion, held))| {
+        .map(|((charge, view), (portion, held))| {
             // The other part of the cost is reserved, and this one is not.
-            let records = held.is_none() && is_held(charge.part);
-            let charge = Charge { cost: *portion, ..*charge };
-            let (answer, changed) = act(if records { Op::Record } else { op }, &charge, cell, reading, now);
-            let effect = match answer.effect {
+            let records = !held && is_held(charge.part);
+            view.forget_answer();
+            let (effect, is_kept) = act(if records { Op::Record } else { op }, *portion, view);
+            let effect = match effect {
                 Effect::Recorded { shortfall } if records => Effect::Settled { shortfall },
                 effect => effect,
             };
+            let changed = view.store(is_kept);
+            view.answer_at(reading);
             (effect, changed)
         })
         .unzip();
-    for ((kept, cell), _) in cells.iter_mut().zip(&seen).zip(&changed).filter(|(_, changed)| **changed) {
-        kept.clone_from(cell);
-    }
-    let views: SmallVec<[CellView<'_>; 4]> =
-        seen.iter_mut().map(|cell| CellView::unconverted(cell, reading, now)).collect();
     let parts = Parts { charges, views: &views };
     let answer = |(((charge, view), effect), portion): (((&Charge<'_>, &CellView<'_>), Effect), u64)| {
         // A record has no cost to admit any more: its answer says until when units are owed.
@@ -204,20 +204,6 @@ pub(super) fn act_on_parts(
         Answer { effect, ..answer }
     };
     (parts.each().zip(effects).zip(portions.iter().copied()).map(answer).collect(), changed)
-}
-
-/// The part of the cost that each charge covers of a cost that was used, or is given back.
-fn portions(
-    op: Op,
-    charges: &[Charge<'_>],
-    seen: &mut [Cell],
-    reading: Timestamp,
-    now: Timestamp,
-) -> SmallVec<[u64; 4]> {
-    let views: SmallVec<[CellView<'_>; 4]> =
-        seen.iter_mut().map(|cell| CellView::unconverted(cell, reading, now)).collect();
-    let parts = Parts { charges, views: &views };
-    charges.iter().map(|charge| parts.used_portion(op, charge)).collect()
 }
 
 impl Parts<'_, '_> {
@@ -238,7 +224,7 @@ impl Parts<'_, '_> {
     /// first. What it lacks is drawn on the rule, then on the overflow, and the rest is owed by the
     /// rule. Blocks deny nothing here.
     fn spent(&self, op: Op, number: u16) -> u64 {
-        let reserved = |view: &CellView<'_>| held(op, view.cell()).unwrap_or(0);
+        let reserved = |view: &CellView<'_>| held(op, view).unwrap_or(0);
         let lent_before = self.rest(number).map(|(_, view)| reserved(view)).max().unwrap_or(0);
         let lent = self.rest(number).map(|(_, view)| view.meter().available()).min().unwrap_or(0);
         let lacking = |(charge, view): (&Charge<'_>, &CellView<'_>)| {
@@ -284,7 +270,7 @@ const fn number(part: Part) -> Option<u16> {
 }
 
 /// The units that a reservation holds in a cell, if the operation settles one that is there.
-fn held(op: Op, cell: &Cell) -> Option<u64> {
+fn held(op: Op, view: &CellView<'_>) -> Option<u64> {
     let Op::Settle { hold } = op else { return None };
-    cell.position(hold).and_then(|index| cell.holds.get(index)).map(|hold| hold.units)
+    view.hold(hold).map(|hold| hold.units)
 }
