@@ -28,6 +28,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/concurrent.lua"),
     include_str!("script/inline.lua"),
     include_str!("script/debt.lua"),
+    include_str!("script/holds.lua"),
     include_str!("script/cell.lua"),
     include_str!("script/stored.lua"),
     include_str!("script/overflow.lua"),
@@ -151,18 +152,14 @@ pub(crate) fn command(
     match verb {
         Verb::Op(Op::Block { until: Until::Date(until) }) => command.arg(micros_ceil(until)).arg(1),
         Verb::Op(Op::Block { until: Until::After(span) }) => command.arg(span_micros(span)).arg(0),
-        Verb::Op(Op::Reserve { hold: HoldId(hold), holder, ttl, on_expiry }) => {
+        Verb::Op(Op::Reserve { hold, ttl, on_expiry, .. }) => {
             let is_kept = on_expiry == OnExpiry::Keep;
-            command.arg(format!("{hold:x}")).arg(holder).arg(span_micros(ttl)).arg(u8::from(is_kept))
+            command.arg(id_text(hold)).arg(span_micros(ttl)).arg(u8::from(is_kept))
         }
-        Verb::Op(Op::Acquire { hold: HoldId(hold), ttl }) => {
-            command.arg(format!("{hold:x}")).arg(span_micros(ttl))
+        Verb::Op(Op::Acquire { hold, ttl } | Op::Renew { hold, ttl }) => {
+            command.arg(id_text(hold)).arg(span_micros(ttl))
         }
-        Verb::Op(Op::Settle { hold }) => command.arg(format!("{:x}", hold.0)).arg(nothing_end_micros(hold)),
-        Verb::Op(Op::Renew { hold, ttl }) => {
-            let end = nothing_end_micros(hold);
-            command.arg(format!("{:x}", hold.0)).arg(end).arg(span_micros(ttl))
-        }
+        Verb::Op(Op::Settle { hold }) => command.arg(id_text(hold)),
         Verb::Undo => command.arg(tickets),
         _ => &mut command,
     };
@@ -210,9 +207,9 @@ fn micros_ceil(at: Timestamp) -> u64 {
     at.as_nanos().div_ceil(1_000).min(TIME_MAX_MICROS)
 }
 
-/// When a reservation that holds nothing ends; 0 for every other.
-fn nothing_end_micros(hold: HoldId) -> u64 {
-    hold.nothing_ends_at().map_or(0, |end| micros_ceil(end).max(1))
+/// An id whose order as text is its order as a number.
+fn id_text(hold: HoldId) -> String {
+    format!("{:032x}", hold.0)
 }
 
 /// A span in microseconds, rounded up.

@@ -1,3 +1,20 @@
+-- Fails because of a key that is not as this script writes it.
+local function unreadable(key, why)
+  error({ unreadable = format('the Redis key %s cannot be read: %s; delete it or use another prefix', key, why) })
+end
+
+-- Runs a command that reads a key.
+local function read_key(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    if find(reply.err, 'WRONGTYPE', 1, true) then
+      unreadable(key, 'it is of another type')
+    end
+    error(reply.err, 0)
+  end
+  return reply
+end
+
 -- floor(a * b / c) and the remainder, exactly, for whole a, b < 2^53 and c <= 2^52 with a quotient
 -- below 2^53. (% and floor(x / y) of whole numbers below 2^53 are exact in doubles.)
 local function muldiv(a, b, c)
@@ -47,7 +64,9 @@ end
 
 local function algorithm(kind)
   local known = built[kind]
-  if not known then
+  if not known and not builders[kind] then
+    error('no algorithm ' .. kind, 0)
+  elseif not known then
     known = builders[kind]()
     built[kind] = known
     known.available = known.available or function(l, s, now)
@@ -75,10 +94,13 @@ local function algorithm(kind)
     known.adopt = known.adopt or function(l, old, s, now)
       return known.with_used(l, now, known.used(old, s, now), known.owed(old, s, now))
     end
-    -- Gives back up to `units` of one take, right after which all units in use were due back at
-    -- `lapse` microseconds and `nanos` nanoseconds.
-    known.give_held = known.give_held or function(l, s, now, units, lapse)
-      if now < lapse then
+    -- Gives back up to `units` of a hold, right after which all units in use were due back at
+    -- `hold.lapse` microseconds and `hold.nanos` nanoseconds. What can tell its own units from
+    -- others gives back those that `hold.drawn` names; it is 0 if another limit drew them.
+    known.give_held = known.give_held or function(l, s, now, units, hold)
+      if known.give_drawn and hold.drawn > 0 then
+        known.give_drawn(l, s, now, units, hold.drawn)
+      elseif now < hold.lapse then
         known.give(l, s, now, units)
       end
     end

@@ -1,17 +1,8 @@
 -- A cell is the stored record of one key: a state and the limit that wrote it, a block, and the
--- reservations, or slots, in order of expiry. Its text is described in stored.lua.
+-- reservations, or slots, beside them. Its text is described in stored.lua.
 --
--- An expired reservation is kept for as long again as it lasted: a settlement that comes late is
--- told from one that is sent twice. A note is about a reservation that holds nothing: it was
--- settled, or renewed.
-
--- The most reservations of one key. Every request on the key reads and writes them all while Redis
--- serves no other client, so there are fewer than in memory, where they cost next to nothing. A
--- holder may have as many as are free, which is at most half of them.
-local HOLDS_MAX = 1024
-
--- The most notes of one key, as in memory. One more replaces the note that ends first.
-local NOTES_MAX = 128
+-- An expired reservation is kept for as long again as it lasted, with the units that its expiry did
+-- not give back: a settlement that comes late is told from one that is sent twice.
 
 -- How a state relates to a reading of the clock: `current`, or ahead of it because the reading is
 -- `late`, the clock went `behind` by up to a period, or the state was written at a `wild` reading.
@@ -46,40 +37,12 @@ local function fits(cell, now, cost)
   return cell.a.fits(cost == 0 and raised(cell, cell.s, now) or cell.l, cell.s, now, cost)
 end
 
-local function give_held(cell, now, hold, units)
-  cell.a.give_held(cell.l, cell.s, not_before(cell, now), units, hold.lapse, hold.nanos)
-end
-
--- Until when a reservation can be settled, a slot released, or a note is kept. An older version did
--- not keep when a reservation was made.
-local function ends_at(cell, hold)
-  return (hold.made == 0 or cell.l.slots) and hold.expires or 2 * hold.expires - hold.made
-end
-
--- Gives back the units of expired reservations, and forgets those that can no longer be settled.
-local function expire(cell, now)
-  local kept = {}
-  for _, hold in ipairs(cell.holds) do
-    if not hold.expired and hold.expires <= now then
-      hold.expired = true
-      if not hold.firm then
-        give_held(cell, hold.expires, hold, hold.units)
-        hold.units = 0
-      end
-    end
-    if not hold.expired or ends_at(cell, hold) > now then
-      kept[#kept + 1] = hold
-    end
-  end
-  cell.holds = kept
-end
-
-local function copy_state(cell)
+local function copy_state(cell, s)
   if cell.a.copy then
-    return cell.a.copy(cell.s)
+    return cell.a.copy(s)
   end
   local copy = {}
-  for name, value in pairs(cell.s) do
+  for name, value in pairs(s) do
     copy[name] = value
   end
   return copy
@@ -90,19 +53,90 @@ local function copy_cell(cell)
   for name, value in pairs(cell) do
     copy[name] = value
   end
-  copy.s, copy.holds = copy_state(cell), {}
-  for i, hold in ipairs(cell.holds) do
-    copy.holds[i] = {}
-    for name, value in pairs(hold) do
-      copy.holds[i][name] = value
-    end
-  end
+  copy.s, copy.holds = copy_state(cell, cell.s), copy_holds(cell.holds)
+  copy.expired, copy.giving, copy.steps = nil, nil, nil
   return copy
 end
 
--- When `units` are available if no request arrives, counting reservations that expire before.
+-- Gives back units of a hold that are still in use, its own. Returns how many.
+local function give_held(cell, now, hold, units)
+  local a, l, at = cell.a, cell.l, not_before(cell, now)
+  local before = a.used(l, cell.s, at)
+  a.give_held(l, cell.s, at, units, hold)
+  return max(before - a.used(l, cell.s, at), 0)
+end
+
+-- Gives back the units of the first holds that are due, and forgets those that can no longer be
+-- settled. Returns how many were due.
+local function expire(cell, now)
+  local holds = cell.holds
+  if holds.due > now then
+    return 0
+  end
+  local due = due_holds(cell, now)
+  for _, hold in ipairs(due) do
+    local units = hold.units
+    if gives_back(hold) then
+      units = units - give_held(cell, hold.expires, hold, units)
+    end
+    if ends_at(cell, hold) <= now then
+      remove_hold(cell, hold)
+    else
+      put_hold(cell, changed_hold(hold, { units = units, expired = true }), hold)
+    end
+  end
+  if #due < EXPIRE_MAX then
+    if holds.ends <= now then
+      -- They have expired with their keys.
+      drop_holds(cell)
+    elseif #due == 0 and holds.puts == 0 then
+      unreadable(holds.key, 'a hold is missing')
+    end
+    cell.holds.due = max(cell.holds.due, now + 1)
+  end
+  return #due
+end
+
+-- Expires holds for a request, which writes that even if it writes nothing else, if it is much.
+local function catch_up(cell, now)
+  if cell.a.written(cell.l, cell.s) <= now and expire(cell, now) > UNWRITTEN_MAX then
+    cell.expired = copy_cell(cell)
+  end
+end
+
+-- The n-th of the holds that give back, of at most WALK_MAX + 1.
+local function giving_hold(cell, n)
+  local giving = cell.giving
+  if not giving or (not giving[n] and n <= cell.holds.gives) then
+    giving = giving_holds(cell, n <= WALK_PAGE and WALK_PAGE or WALK_MAX + 1)
+    cell.giving = giving
+  end
+  return giving[n]
+end
+
+-- The state and the time after the first `n` holds that give back. Those asked for are kept.
+local function state_after(cell, now, n)
+  local steps, from = cell.steps or { [0] = { s = cell.s, now = now } }, n
+  cell.steps = steps
+  while not steps[from] do
+    from = from - 1
+  end
+  if from < n then
+    local s, now = copy_state(cell, steps[from].s), steps[from].now
+    for i = from + 1, n do
+      local hold = giving_hold(cell, i)
+      now = max(now, hold.expires)
+      cell.a.give_held(cell.l, s, now, hold.units, hold)
+    end
+    steps[n] = { s = s, now = now }
+  end
+  return steps[n].s, steps[n].now
+end
+
+-- When `units` are available if no request arrives, counting the first WALK_MAX holds that give back
+-- before. If they are too few, it is the expiry of the last of them.
 local function unheld_at(cell, now, units)
-  local a, l = cell.a, cell.l
+  local a, l, gives = cell.a, cell.l, cell.holds.gives
   local function ready_at(s, now)
     return a.available_at(units == 0 and raised(cell, s, now) or l, s, now, units)
   end
@@ -112,21 +146,33 @@ local function unheld_at(cell, now, units)
     local at = ready_at(cell.s, written)
     return at > written and at or written - LATE_MAX
   end
-  if not cell.holds[1] then
-    return ready_at(cell.s, now)
+  -- When they are available after `n` holds, if that is before the next one gives back. The more
+  -- holds, the earlier it is.
+  local last = min(gives, WALK_MAX)
+  local function ready_after(n)
+    local s, now = state_after(cell, now, n)
+    if n == last then
+      return gives > last and now or ready_at(s, now)
+    end
+    local at = ready_at(s, now)
+    return at <= giving_hold(cell, n + 1).expires and at
   end
-  local s = copy_state(cell)
-  for _, hold in ipairs(cell.holds) do
-    if not hold.firm and not hold.expired then
-      local at = ready_at(s, now)
-      if at <= hold.expires then
-        return at
-      end
-      now = max(now, hold.expires)
-      a.give_held(l, s, now, hold.units, hold.lapse, hold.nanos)
+  -- The fewest holds: not `low`, at most `high`.
+  local low, high, at = -1, 0, ready_after(0)
+  while not at do
+    low, high = high, min(max(2 * high, 1), last)
+    at = ready_after(high)
+  end
+  while high - low > 1 do
+    local middle = floor((low + high) / 2)
+    local earlier = ready_after(middle)
+    if earlier then
+      high, at = middle, earlier
+    else
+      low = middle
     end
   end
-  return ready_at(s, now)
+  return at
 end
 
 local function available_at(cell, now, units)
@@ -160,112 +206,36 @@ local function penalise(cell, now, cost)
   return taken
 end
 
--- When `holder` may make one more reservation: now, unless it has as many as are free.
-local function reservable_at(cell, holder, now)
-  local held, free, at = 0, HOLDS_MAX, now
-  for _, hold in ipairs(cell.holds) do
-    if not hold.expired then
-      held, free = hold.holder == holder and held + 1 or held, free - 1
-    end
-  end
-  for _, hold in ipairs(cell.holds) do
-    if held < free then
-      break
-    end
-    if not hold.expired then
-      held = hold.holder == holder and held - 1 or held
-      free, at = free + 1, hold.expires
-    end
-  end
-  return at
-end
-
-local function insert_hold(cell, hold)
-  local index = 1
-  while cell.holds[index] and cell.holds[index].expires <= hold.expires do
-    index = index + 1
-  end
-  table.insert(cell.holds, index, hold)
-end
-
-local function has_expired(hold)
-  return hold.expired
-end
-
-local function is_note(hold)
-  return hold.expired and hold.made == 0
-end
-
--- The index of the first reservation or note that `matches`; nil without one.
-local function index_of(cell, matches)
-  for index, hold in ipairs(cell.holds) do
-    if matches(hold) then
-      return index
-    end
-  end
-end
-
--- Takes units and holds them. A reservation of 0 units is not stored.
+-- Takes units and holds them.
 local function hold(cell, now, hold)
   take(cell, now, hold.units)
-  if hold.units > 0 then
-    hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
-    if #cell.holds >= HOLDS_MAX then
-      -- The oldest one that has expired, or a note: live ones are fewer.
-      table.remove(cell.holds, index_of(cell, has_expired) or 1)
-    end
-    insert_hold(cell, hold)
-  end
-end
-
--- Keeps a note, instead of the one with the same id or, if there are too many, of the one that ends
--- first. Reservations come first: a cell that is full of them, or of slots, keeps no note.
-local function note(cell, id, expires, settled)
-  local notes, known = 0, nil
-  for index, hold in ipairs(cell.holds) do
-    notes, known = notes + (is_note(hold) and 1 or 0), hold.id == id and index or known
-  end
-  local is_full = #cell.holds >= HOLDS_MAX or cell.l.slots
-  local replaced = known or ((is_full or notes >= NOTES_MAX) and index_of(cell, is_note))
-  if replaced then
-    table.remove(cell.holds, replaced)
-  end
-  if replaced or not is_full then
-    insert_hold(cell, {
-      id = id,
-      holder = '0',
-      units = 0,
-      made = 0,
-      expires = expires,
-      lapse = 0,
-      nanos = 0,
-      firm = not settled,
-      expired = true,
-    })
-  end
+  hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
+  put_hold(cell, hold)
 end
 
 local function new_slot(id, made, expires)
-  return { id = id, holder = '0', units = 1, made = made, expires = expires }
+  return { id = id, units = 1, made = made, expires = expires, drawn = 0 }
+end
+
+-- The changes to a hold that lasts its full time to live from now.
+local function restarted(hold, now)
+  return { made = now, expires = now + hold.expires - hold.made }
 end
 
 -- Restarts the slots that a wild reading of the clock made, ahead by more than their time to live:
 -- each lasts that long from now. Returns whether there were any.
 local function restart_slots(cell, now)
-  local holds, restarted = cell.holds, false
-  for _, hold in ipairs(cell.l.slots and holds or {}) do
-    local ttl, ahead = hold.expires - hold.made, hold.made - now
-    if ahead > ttl and ahead > LATE_MAX then
-      hold.made, hold.expires, restarted = now, now + ttl, true
+  local any = false
+  if cell.l.slots and cell.holds.newest - now > LATE_MAX then
+    for _, hold in ipairs(all_holds(cell)) do
+      local ahead = hold.made - now
+      if ahead > hold.expires - hold.made and ahead > LATE_MAX then
+        put_hold(cell, changed_hold(hold, restarted(hold, now)), hold)
+        any = true
+      end
     end
   end
-  if restarted then
-    cell.holds = {}
-    for _, hold in ipairs(holds) do
-      insert_hold(cell, hold)
-    end
-  end
-  return restarted
+  return any
 end
 
 -- Takes units that were used, beyond the limit up to its debt. Returns how many were not taken.
@@ -278,34 +248,33 @@ end
 
 -- Holds a reservation for a span from now. Returns whether it has not expired.
 local function renew(cell, id, now, ttl)
-  for index, hold in ipairs(cell.holds) do
-    if hold.id == id and not hold.expired then
-      table.remove(cell.holds, index)
-      hold.made, hold.expires = now, now + ttl
-      insert_hold(cell, hold)
-      return true
-    end
+  local hold = find_hold(cell, id)
+  -- More may be due than one request expires.
+  local is_over = hold and (hold.expired or (hold.expires <= now and cell.a.written(cell.l, cell.s) <= now))
+  if hold and not is_over then
+    put_hold(cell, changed_hold(hold, { made = now, expires = now + ttl }), hold)
+    return true
   end
 end
 
 -- Ends a reservation at its actual cost. Returns the shortfall in units, and 1, or 2 if it had
 -- expired; nil without such a reservation.
 local function settle(cell, id, now, cost)
-  cost = cell.l.slots and 0 or cost
-  for index, hold in ipairs(cell.holds) do
-    if hold.id == id then
-      table.remove(cell.holds, index)
-      local found = hold.expired and 2 or 1
-      if cost > hold.units then
-        return record(cell, now, cost - hold.units), found
-      end
-      -- An estimate that was kept when it expired stays charged.
-      if not hold.expired then
-        give_held(cell, now, hold, hold.units - cost)
-      end
-      return 0, found
-    end
+  local hold = find_hold(cell, id)
+  if not hold then
+    return nil
   end
+  cost = cell.l.slots and 0 or cost
+  remove_hold(cell, hold)
+  local found = hold.expired and 2 or 1
+  if cost > hold.units then
+    return record(cell, now, cost - hold.units), found
+  end
+  -- What its expiry did not give back stays charged.
+  if not hold.expired then
+    give_held(cell, now, hold, hold.units - cost)
+  end
+  return 0, found
 end
 
 -- The tag of a state: the limit that wrote it, or only the kind for an inline limit.
@@ -324,9 +293,9 @@ local function retune(cell, text, now)
   cell.s = a == old_a and a.adopt(cell.l, old_l, cell.s, now) or a.with_used(cell.l, now, used, owed)
   if a ~= old_a and cell.l.slots then
     -- What is reserved is under way, each reservation in a slot of its own.
-    local holds = cell.holds
-    cell.holds, cell.excess = {}, 0
-    for _, one in ipairs(holds) do
+    cell.excess = 0
+    for _, one in ipairs(all_holds(cell)) do
+      remove_hold(cell, one)
       if not one.expired then
         hold(cell, now, new_slot(one.id, one.made, one.expires))
       end
@@ -336,27 +305,32 @@ local function retune(cell, text, now)
   now = not_before(cell, now)
   local kept = a.used(cell.l, cell.s, now)
   cell.excess = a.keeps_count and not cell.l.counts and max(kept - cell.l.capacity - min(owed, cell.l.debt), 0) or 0
+  if cell.holds.count == 0 then
+    return
+  end
   -- Units beyond the new limit are no longer in use, and reservations cannot give them back.
   local gone = max(used - kept, 0)
-  for _, hold in ipairs(cell.holds) do
+  local lapse, nanos = a.lapse(cell.l, cell.s)
+  for _, hold in ipairs(all_holds(cell, gone > 0)) do
     local cut = min(gone, hold.units)
-    hold.units, gone = hold.units - cut, gone - cut
-    hold.lapse, hold.nanos = a.lapse(cell.l, cell.s)
+    gone = gone - cut
+    put_hold(cell, changed_hold(hold, { units = hold.units - cut, drawn = 0, lapse = lapse, nanos = nanos }), hold)
   end
 end
 
 -- Makes the cell exactly empty as of now. Reservations restart with their full lifetime.
 local function rebase(cell, now)
   cell.s, cell.excess = cell.a.rebase(cell.l, cell.s, now), 0
-  local holds = cell.holds
-  cell.holds = {}
+  local holds = all_holds(cell)
+  for _, hold in ipairs(holds) do
+    remove_hold(cell, hold)
+  end
+  local lapse, nanos = cell.a.lapse(cell.l, cell.s)
   for _, hold in ipairs(holds) do
     if not hold.expired then
-      hold.expires, hold.made = now + hold.expires - hold.made, now
-      hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
-    end
-    if not hold.expired or is_note(hold) then
-      insert_hold(cell, hold)
+      local changes = restarted(hold, now)
+      changes.drawn, changes.lapse, changes.nanos = 0, lapse, nanos
+      put_hold(cell, changed_hold(hold, changes))
     end
   end
 end
@@ -373,17 +347,13 @@ local function new_cell(key, limit)
     set = 0,
     blocked = 0,
     excess = 0,
-    holds = {},
+    holds = no_holds(key),
   }
 end
 
 -- When the cell is idle, at the latest, if no request arrives: then forgetting it changes nothing.
 local function idle_at(cell)
-  local at = max(cell.a.idle(cell.l, cell.s), cell.blocked)
-  for _, hold in ipairs(cell.holds) do
-    at = max(at, ends_at(cell, hold))
-  end
-  return at
+  return max(cell.a.idle(cell.l, cell.s), cell.blocked, cell.holds.ends)
 end
 
 -- Whether forgetting the cell changes no later outcome, once expired reservations are given back.

@@ -5,10 +5,10 @@
 --
 -- Left to the slow path: a request that is no take, has a shadow rule, costs 0 or costs more than a
 -- whole limit; a limit that is a log or a reserve, refills in steps, counts denied attempts, or
--- whose capacity and first parameter multiply to HALF_LIMIT or more; a denial that is recorded; a state that has a block or
--- reservations, has more in use than the limit, was written under another limit (for an inline
--- limit: with another denominator), or is ahead of the clock; a calendar window that has to be
--- opened.
+-- whose capacity and first parameter multiply to HALF_LIMIT or more; a denial that is recorded; a
+-- state that has a block, has more in use than the limit, was written under another limit (for an
+-- inline limit: with another denominator), or is ahead of the clock; a calendar window that has to
+-- be opened; reservations of which one is due, or gives units back before all others are back.
 --
 -- A limit is its kind, its capacity and parameters p1 to p3; a state is up to three numbers s1 to
 -- s3:
@@ -22,7 +22,7 @@
 --   s  sliding window   period  counts            start      current  previous
 
 -- Values of a charge between the two passes below.
-local CHARGE_VALUES = 12
+local CHARGE_VALUES = 15
 
 local now
 if ARGV[2] == '' then
@@ -52,14 +52,20 @@ for i = 1, ordinary and #KEYS or 0 do
   -- The state of an inline limit is tagged with its kind only.
   local tag = (kind == 't' or kind == 'w') and kind or limit
   local text = redis.pcall('GET', KEYS[i])
-  local s1, s2, s3 = 0, 0, 0
+  local s1, s2, s3, sums, gives_at, ends = 0, 0, 0, '', nil, 0
   if text then
     ordinary = type(text) == 'string' and find(text, tag .. '|', 1, true) == 1
     if ordinary then
-      s1, s2, s3 = match(text, '^(%d+) (%d+) ?(%d*)$', #tag + 2)
+      s1, s2, s3, sums = match(text, '^(%d+) (%d+) ?(%d*)(.*)$', #tag + 2)
       ordinary = s1
     end
     s1, s2, s3 = tonumber(s1), tonumber(s2), tonumber(s3)
+    if ordinary and sums ~= '' then
+      -- The sums of reservations are carried over.
+      local gives, due, all_end = match(sums, '^||%d+ (%d+) (%d+) (%d+) %d+$')
+      ordinary = gives and tonumber(due) > now
+      gives_at, ends = gives ~= '0' and tonumber(due), tonumber(all_end)
+    end
   end
   ordinary = ordinary and cost >= 1 and cost <= capacity and capacity * p1 < HALF_LIMIT
   if not ordinary then
@@ -108,13 +114,14 @@ for i = 1, ordinary and #KEYS or 0 do
   end
   local fits = cost <= left and (not debt or debt + cost * p1 <= capacity * p1)
   admitted = admitted and fits
-  charges[i] = { kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits }
+  charges[i] = { kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits, sums, gives_at, ends }
 end
 
 if ordinary and (admitted or not records) then
-  local answer = { now, 0, admitted and 1 or 0 }
+  local answer, written = { now, 0, admitted and 1 or 0 }, {}
   for i, charge in ipairs(charges) do
-    local kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits = unpack(charge, 1, CHARGE_VALUES)
+    local kind, tag, cost, left, capacity, p1, p2, s1, s2, s3, debt, fits, sums, gives_at, ends =
+      unpack(charge, 1, CHARGE_VALUES)
     if admitted then
       left = left - cost
     end
@@ -194,10 +201,16 @@ if ordinary and (admitted or not records) then
     answer[n + 1] = (admitted or fits) and 0 or max(ready_at - now, 1)
     answer[n + 2], answer[n + 3], answer[n + 4] = left, reset_at, grows_at
     answer[n + 5], answer[n + 6], answer[n + 7], answer[n + 8] = 0, 0, 0, 0
+    ordinary = ordinary and not (gives_at and gives_at < reset_at)
     if state then
-      local millis = format('%.0f', ceil((reset_at - now) / MILLISECOND) + tonumber(ARGV[3]))
-      redis.call('SET', KEYS[i], tag .. '|' .. state, 'PX', millis)
+      local millis = ceil((max(reset_at, ends) - now) / MILLISECOND) + tonumber(ARGV[3])
+      written[i] = { tag .. '|' .. state .. sums, format('%.0f', millis) }
     end
   end
-  return answer
+  if ordinary then
+    for i, row in ipairs(written) do
+      redis.call('SET', KEYS[i], row[1], 'PX', row[2])
+    end
+    return answer
+  end
 end

@@ -1,20 +1,31 @@
--- KEYS: the keys of a request, each once.
+-- KEYS: the keys of a request, each once. Beside the row `KEY`, the script uses `KEY:holds` and
+-- `KEY:due`, which are in the same slot (see holds.lua).
 --
--- ARGV: the operation; the time in microseconds, or empty for the server's clock; the grace in
--- milliseconds by which a key outlives its idle time; for key i, from KEY_ARGUMENTS * i + 1 on, the
--- limit, the cost and the rule (its number, negative for a shadow rule; where denied costs are
--- recorded, followed by `:` and the number of the budget); then the arguments of the operation; where an overflow takes part, which a `+` before the operation says, the parts of all
--- keys (see overflow.lua); last, if the caller hands any in, windows of calendars in microseconds:
--- `@day Europe/Berlin 1800 1900;…`.
+-- ARGV:
+--
+-- * The operation, with a `+` before it where an overflow takes part; the time in microseconds, or
+--   empty for the server's clock; the grace in milliseconds by which a key outlives its idle time.
+-- * For key i, from KEY_ARGUMENTS * i + 1 on: the limit, the cost and the rule (its number, negative
+--   for a shadow rule; where denied costs are recorded, followed by `:` and the number of the
+--   budget).
+-- * The arguments of the operation: `block` a time or a span, and 1 for a time; `reserve` an id, a
+--   time to live, and 1 if the units are kept at expiry; `acquire` and `renew` an id and a time to
+--   live; `settle` an id; `undo` a ticket per key. An id has 32 hexadecimal digits.
+-- * Where an overflow takes part, the parts of all keys (see overflow.lua).
+-- * Last, if the caller hands any in, windows of calendars in microseconds:
+--   `@day Europe/Berlin 1800 1900;…`.
 --
 -- The reply: the time; the number of states converted from a limit that was replaced; whether any
 -- state changed; then CHARGE_FIELDS numbers per key: the wait (0 admitted, -1 never), the remaining
 -- units, when all units are back, when more units are back, the units moved or short, whether a
 -- reservation was found (2 if it had expired), when the block ends (0 without one), and the units
--- owed. A take whose denied cost is recorded tells the shortfall as units, and 1 as if a
--- reservation was found. With overflow, also two numbers per key: the units drawn, and those that its overflow has
--- left. After `try` and `acquire`, also a ticket per key for `undo`. If a window of a calendar is
+-- owed. A take whose denied cost is recorded tells the shortfall as units, and 1 as if a reservation
+-- was found. With overflow, also two numbers per key: the units drawn, and those that its overflow
+-- has left. After `try` and `acquire`, also a ticket per key for `undo`. If a window of a calendar is
 -- missing, the reply is that calendar and the time of the window, and nothing is written.
+--
+-- A key that cannot be read, because it is of another program or damaged, is an error that begins
+-- with BADROW and names the key. Nothing is written then.
 --
 -- Lua numbers are doubles, exact for whole numbers up to 2^53. Every number here is whole: times
 -- and spans in microseconds, counts, and parts of a microsecond.
@@ -36,3 +47,4 @@ local LATE_MAX = SECOND
 local KEY_ARGUMENTS = 3
 -- Numbers of the reply before the first key, and per key.
 local HEAD_FIELDS, CHARGE_FIELDS = 3, 8
+

@@ -83,9 +83,9 @@ builders.t = function()
     write(l, s, b)
   end
 
-  function A.give_held(l, s, now, units, lapse, nanos)
+  function A.give_held(l, s, now, units, hold)
     local b = read(l, s)
-    B.give_held(l, b, now, units, lapse, nanos)
+    B.give_held(l, b, now, units, hold)
     write(l, s, b)
   end
 
@@ -95,7 +95,7 @@ builders.t = function()
 
   function A.undo(l, s, now, units, ticket)
     local lapse, nanos = match(ticket, '^(%d+) (%d+)$')
-    A.give_held(l, s, now, units, tonumber(lapse), tonumber(nanos))
+    A.give_held(l, s, now, units, { lapse = tonumber(lapse), nanos = tonumber(nanos) })
   end
 
   function A.with_used(l, now, used)

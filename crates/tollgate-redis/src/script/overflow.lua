@@ -100,11 +100,8 @@ end
 
 -- The units that a reservation holds in a cell; nil without such a reservation.
 local function held_in(cell, id)
-  for _, hold in ipairs(cell.holds) do
-    if hold.id == id then
-      return hold.units
-    end
-  end
+  local hold = find_hold(cell, id)
+  return hold and hold.units
 end
 
 -- Units that can be taken, whether the cell is blocked or not.

@@ -1,7 +1,9 @@
 -- Sliding log. The only state that is a list, not a string. Its first element is the text of the
 -- cell. Then follow the time and the cost of every admitted request of the last period, oldest
 -- first; the oldest may have lapsed. Entries are numbered from 1 by their position in the list, and
--- read on demand. Entries `head` to `tail` are live; the first `kept` are unchanged in the list.
+-- read on demand. Entries `head` to `tail` are live. The first `kept` of them stay in the list; of
+-- those, the ones in `own` have another cost. An entry whose units were all given back stays, unless
+-- it is the newest.
 
 -- Entries that one LRANGE reads.
 local LOG_PAGE = 64
@@ -20,7 +22,7 @@ builders.l = function()
   end
 
   function A.fresh()
-    return { head = 1, tail = 0, kept = 0, stored = 0, sum = 0, at = {}, cost = {} }
+    return { head = 1, tail = 0, kept = 0, stored = 0, sum = 0, own = {}, read = {} }
   end
 
   function A.load(text, key)
@@ -38,35 +40,56 @@ builders.l = function()
   -- The time and the cost of entry `i`. The newest entry is usually read alone. Any other starts a
   -- scan, towards newer entries from the head or older ones from the tail, so a page is read.
   local function entry(s, i)
-    if not s.at[i] then
+    if not s.own[i] and not s.read[i] then
       local first, last = i, i
-      if i < s.stored and s.at[i + 1] then
+      if i < s.stored and s.read[i + 1] then
         first = max(i - LOG_PAGE + 1, s.head)
       elseif i < s.stored then
-        last = min(i + LOG_PAGE - 1, s.kept)
+        last = min(i + LOG_PAGE - 1, s.stored)
       end
       local numbers = redis.call('LRANGE', s.key, 2 * first - 1, 2 * last)
       for j = first, last do
-        local at = 2 * (j - first) + 1
-        s.at[j], s.cost[j] = tonumber(numbers[at]), tonumber(numbers[at + 1])
+        local at, cost = tonumber(numbers[2 * (j - first) + 1]), tonumber(numbers[2 * (j - first) + 2])
+        if not at or not cost then
+          unreadable(s.key, 'an entry of its log is damaged')
+        end
+        s.read[j] = { at, cost }
       end
     end
-    return s.at[i], s.cost[i]
+    return unpack(s.own[i] or s.read[i])
   end
 
-  -- Marks entry `i`, and all after it, as changed.
-  local function touch(s, i)
-    s.kept = min(s.kept, i - 1)
+  local function set_entry(s, i, at, cost)
+    s.own[i] = { at, cost }
   end
 
+  -- Drops the entries after `tail`.
+  local function cut(s, tail)
+    for i = tail + 1, s.tail do
+      s.own[i] = nil
+    end
+    s.tail, s.kept = tail, min(s.kept, tail)
+  end
+
+  -- Drops the newest entries of which no unit is left.
+  local function cut_empty(s)
+    local tail = s.tail
+    while tail >= s.head and select(2, entry(s, tail)) == 0 do
+      tail = tail - 1
+    end
+    cut(s, tail)
+  end
+
+  -- The copy has changes of its own. What has been read is shared.
   function A.copy(s)
     local copy = {}
     for name, value in pairs(s) do
       copy[name] = value
     end
-    -- A change of the copy hides the original's entry; the others are shared.
-    copy.at = setmetatable({}, { __index = s.at })
-    copy.cost = setmetatable({}, { __index = s.cost })
+    copy.own = {}
+    for i, own in pairs(s.own) do
+      copy.own[i] = own
+    end
     return copy
   end
 
@@ -126,53 +149,62 @@ builders.l = function()
   function A.take(l, s, now, units)
     drop_lapsed(l, s, now)
     s.sum = s.sum + units
-    if s.tail >= s.head and entry(s, s.tail) >= now then
-      s.cost[s.tail] = s.cost[s.tail] + units
-      touch(s, s.tail)
-    else
-      s.tail = s.tail + 1
-      s.at[s.tail], s.cost[s.tail] = now, units
-      touch(s, s.tail)
+    if s.tail >= s.head then
+      local at, cost = entry(s, s.tail)
+      if at >= now then
+        set_entry(s, s.tail, at, cost + units)
+        return
+      end
     end
+    s.tail = s.tail + 1
+    set_entry(s, s.tail, now, units)
   end
 
   function A.give(l, s, now, units)
     drop_lapsed(l, s, now)
-    while s.tail >= s.head do
-      local _, cost = entry(s, s.tail)
-      touch(s, s.tail)
+    local tail = s.tail
+    while tail >= s.head do
+      local at, cost = entry(s, tail)
       if cost > units then
-        s.cost[s.tail], s.sum = cost - units, s.sum - units
-        return
+        set_entry(s, tail, at, cost - units)
+        s.sum = s.sum - units
+        break
       end
-      units, s.sum, s.tail = units - cost, s.sum - cost, s.tail - 1
+      units, s.sum, tail = units - cost, s.sum - cost, tail - 1
+    end
+    cut(s, tail)
+    cut_empty(s)
+  end
+
+  -- Gives back units of the entry of that time.
+  function A.give_drawn(l, s, now, units, drawn)
+    drop_lapsed(l, s, now)
+    local low, high = s.head, s.tail
+    while low < high do
+      local middle = floor((low + high + 1) / 2)
+      if entry(s, middle) <= drawn then
+        low = middle
+      else
+        high = middle - 1
+      end
+    end
+    if low == high then
+      local at, cost = entry(s, low)
+      if at == drawn then
+        units = min(units, cost)
+        s.sum = s.sum - units
+        set_entry(s, low, at, cost - units)
+        cut_empty(s)
+      end
     end
   end
 
   function A.ticket(l, s)
-    return format('%.0f', s.at[s.tail])
+    return format('%.0f', (entry(s, s.tail)))
   end
 
   function A.undo(l, s, now, units, ticket)
-    local drawn_at = tonumber(ticket)
-    for i = s.tail, s.head, -1 do
-      local at, cost = entry(s, i)
-      if at <= drawn_at then
-        if at == drawn_at then
-          units = min(units, cost)
-          s.cost[i], s.sum = cost - units, s.sum - units
-          touch(s, i)
-          if s.cost[i] == 0 then
-            -- The entries from `i` to `tail` have been read.
-            for j = i, s.tail do
-              s.at[j], s.cost[j] = s.at[j + 1], s.cost[j + 1]
-            end
-            s.tail = s.tail - 1
-          end
-        end
-        return
-      end
-    end
+    A.give_drawn(l, s, now, units, tonumber(ticket))
   end
 
   -- The entries keep their times; those older than the new period are no longer in use.
@@ -192,6 +224,11 @@ builders.l = function()
       if s.kept < s.stored then
         redis.call('LTRIM', key, 0, 2 * s.kept)
       end
+      for i, own in pairs(s.own) do
+        if s.head <= i and i <= s.kept then
+          redis.call('LSET', key, 2 * i, format('%.0f', own[2]))
+        end
+      end
     else
       if cell.text and not cell.list then
         redis.call('APPEND', key, '')
@@ -200,8 +237,9 @@ builders.l = function()
       pushed[1] = text
     end
     for i = max(s.kept + 1, s.head), s.tail do
-      pushed[#pushed + 1] = format('%.0f', s.at[i])
-      pushed[#pushed + 1] = format('%.0f', s.cost[i])
+      local at, cost = entry(s, i)
+      pushed[#pushed + 1] = format('%.0f', at)
+      pushed[#pushed + 1] = format('%.0f', cost)
       if #pushed >= PUSH_MAX then
         redis.call('RPUSH', key, unpack(pushed))
         pushed = {}

@@ -110,14 +110,25 @@ builders.s = function()
     return format('%.0f', s.start)
   end
 
-  function A.undo(l, s, now, units, ticket)
+  -- Gives back units of the period that starts then.
+  local function give_of(l, s, now, units, start)
     roll(l, s, now)
-    local start = tonumber(ticket)
     if s.start == start then
       s.current = max(s.current - units, 0)
     elseif s.start - l.period == start then
       s.previous = max(s.previous - units, 0)
     end
+    if s.current == 0 and s.previous == 0 then
+      s.start = 0
+    end
+  end
+
+  function A.give_drawn(l, s, now, units, drawn)
+    give_of(l, s, now, units, drawn - drawn % l.period)
+  end
+
+  function A.undo(l, s, now, units, ticket)
+    give_of(l, s, now, units, tonumber(ticket))
   end
 
   -- Under the same period the counts stay valid.

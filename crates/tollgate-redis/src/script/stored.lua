@@ -1,120 +1,83 @@
--- The text of a cell: the tag of the limit, the state and, if there is a block, a reservation or an
--- excess, when the block was set and ends, the excess if there is any, and the reservations:
+-- The row of a cell, as text: the tag of the limit and the state and, if there is a block, an excess
+-- or a hold, two more parts: when the block was set and ends, and the excess; the sums of holds
+-- (see holds.lua): how many there are, how many of them give back, when the next one is due, when
+-- all have ended, and when the newest was made. A part without numbers is empty:
 --
---   b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000|HOLD,HOLD,…
---
--- HOLD is `id:holder:units:made:expires:lapse:nanos:flags`, and the flags are 1 for a reservation
--- whose units stay drawn when it expires, and 2 for one that has expired. A note is stored as a
--- reservation of 0 units that has expired, was made at 0 and ends at `expires`; its flags are 2 if
--- the reservation was settled, and 3 if it was only renewed.
-
-local function parse_holds(text)
-  local holds = {}
-  for one in string.gmatch(text, '[^,]+') do
-    local id, holder, units, made, expires, lapse, nanos, flags =
-      match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d)$')
-    if not id then
-      -- The format of an older version, without the holder and the time of creation.
-      id, units, expires, lapse, nanos, flags = match(one, '^([^:]+):(%d+):(%d+):(%d+):(%d+):(%d)$')
-    end
-    holds[#holds + 1] = {
-      id = id,
-      holder = holder or '0',
-      units = tonumber(units),
-      made = tonumber(made or 0),
-      expires = tonumber(expires),
-      lapse = tonumber(lapse),
-      nanos = tonumber(nanos),
-      firm = flags == '1' or flags == '3',
-      expired = flags == '2' or flags == '3',
-    }
-  end
-  return holds
-end
+--   b 10 6000000000 1000 0|1800000123456789 0|0 1800000200000000 0|
+--   b 10 6000000000 1000 0|1800000123456789 0||2 1 1800000060000000 1800000120000000 1800000000000000
 
 local function to_text(cell)
-  local text = cell.tag .. '|' .. cell.a.save(cell.s)
-  if cell.blocked == 0 and cell.excess == 0 and not cell.holds[1] then
+  local text, holds, block, sums = cell.tag .. '|' .. cell.a.save(cell.s), cell.holds, '', ''
+  if cell.blocked == 0 and cell.excess == 0 and holds.count == 0 then
     return text
   end
-  local holds = {}
-  for i, hold in ipairs(cell.holds) do
-    local flags = (hold.firm and 1 or 0) + (hold.expired and 2 or 0)
-    local numbers = format('%.0f:%.0f:%.0f:%.0f:%d:%d', hold.units, hold.made, hold.expires, hold.lapse, hold.nanos, flags)
-    holds[i] = hold.id .. ':' .. hold.holder .. ':' .. numbers
+  if cell.blocked > 0 or cell.excess > 0 then
+    block = format('%.0f %.0f %.0f', cell.set, cell.blocked, cell.excess)
   end
-  local excess = cell.excess > 0 and format(' %.0f', cell.excess) or ''
-  return text .. '|' .. format('%.0f %.0f', cell.set, cell.blocked) .. excess .. '|' .. table.concat(holds, ',')
+  if holds.count > 0 then
+    sums = format('%d %d %.0f %.0f %.0f', holds.count, holds.gives, holds.due, holds.ends, holds.newest)
+  end
+  return text .. '|' .. block .. '|' .. sums
 end
 
--- The stored text of a key, if there is one, and whether the key has the expected type: a list for
--- a log, otherwise a string. It has the other type when the limit's algorithm has changed.
-local function read(key, as_list)
-  local stored = as_list and redis.pcall('LRANGE', key, 0, 0) or redis.pcall('GET', key)
-  if type(stored) == 'table' then
-    if stored.err then
-      if not find(stored.err, 'WRONGTYPE', 1, true) then
-        error(stored.err, 0)
-      end
-      return nil
-    end
-    stored = stored[1]
-  end
-  return stored or nil, true
+local function parse_sums(holds, text)
+  local count, gives, due, ends, newest = match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  holds.count, holds.gives, holds.due = tonumber(count), tonumber(gives), tonumber(due)
+  holds.ends, holds.newest = tonumber(ends), tonumber(newest)
+  holds.kept, holds.stored = holds.count, holds.count
 end
 
--- Converts the state that an older version wrote for an inline limit.
-local function migrated(limit, written_by, state)
-  local kind, old = sub(limit, 1, 1), sub(written_by, 1, 1)
-  if kind == 't' and old == 'b' then
-    local parts = match(written_by, '^b %d+ %d+ (%d+)')
-    return match(state, '^%d+ %d+') .. ' ' .. parts
-  end
-  if kind == 'w' and old == 'f' then
-    local period, at, used = match(written_by, '^f %d+ (%d+)'), match(state, '^(%d+) (%d+)')
-    return format('%.0f %s', tonumber(at) + tonumber(period), used)
-  end
-end
-
--- Parses a cell.
+-- Parses a row. What cannot be parsed raises an error, or does not give the same text again.
 local function parse_cell(key, limit, text)
-  local bar = find(text, '|', 1, true)
-  local written_by, state = sub(text, 1, bar - 1), sub(text, bar + 1)
-  local bar = find(state, '|', 1, true)
-  local set, blocked, excess, holds = 0, 0, 0, {}
-  if bar then
-    local first, second, third, held = match(state, '^(%d+) ?(%d*) ?(%d*)|(.*)$', bar + 1)
-    -- The format of an older version: only the end of the block.
-    set, blocked = second ~= '' and first or 0, second ~= '' and second or first
-    set, blocked, excess, holds = tonumber(set), tonumber(blocked), tonumber(third) or 0, parse_holds(held)
-    state = sub(state, 1, bar - 1)
-  end
-  local tag = tag_of(limit)
-  if tag ~= limit and written_by ~= tag then
-    state, written_by = migrated(limit, written_by, state), tag
-    if not state then
-      return new_cell(key, limit)
-    end
-  end
-  if written_by == tag then
+  local written_by, state, more = match(text, '^([^|]+)|([^|]+)(.*)$')
+  local block, sums = match(more, '^|([^|]*)|([^|]*)$')
+  if written_by == tag_of(limit) then
     written_by = limit
   end
   local a = algorithm(sub(written_by, 1, 1))
   local cell = { key = key, limit = written_by, tag = tag_of(written_by), a = a, l = a.parse(written_by), text = text }
-  cell.set, cell.blocked, cell.excess, cell.holds, cell.list = set, blocked, excess, holds, cell.l.list
+  cell.set, cell.blocked, cell.excess, cell.holds, cell.list = 0, 0, 0, no_holds(key), cell.l.list
+  if block and block ~= '' then
+    local set, blocked, excess = match(block, '^(%d+) (%d+) (%d+)$')
+    cell.set, cell.blocked, cell.excess = tonumber(set), tonumber(blocked), tonumber(excess)
+  end
+  if sums and sums ~= '' then
+    parse_sums(cell.holds, sums)
+  end
   cell.s = a.load(state, key)
   cell.stored = cell.s.stored
-  return cell
+  return cell.l.capacity and to_text(cell) == text and cell
+end
+
+-- The text of a key's row, if there is one, and whether it is the first element of a list, which is
+-- how a log is kept. It is of the other type if the limit's algorithm has changed.
+local function read_row(key, is_list)
+  for attempt = 1, 2 do
+    local row = is_list and redis.pcall('LRANGE', key, 0, 0) or redis.pcall('GET', key)
+    if type(row) ~= 'table' or not row.err then
+      if is_list then
+        row = row[1]
+      end
+      return row or nil, is_list
+    elseif not find(row.err, 'WRONGTYPE', 1, true) then
+      error(row.err, 0)
+    end
+    is_list = not is_list
+  end
+  unreadable(key, 'it is neither a string nor a list')
 end
 
 -- Loads the cell of a key, or makes a new one with the charge's limit.
 local function load_cell(key, limit)
-  local as_list = sub(limit, 1, 1) == 'l'
-  local text, type_matches = read(key, as_list)
-  if not type_matches then
-    text = read(key, not as_list)
+  local text, is_list = read_row(key, sub(limit, 1, 1) == 'l')
+  if not text then
+    return new_cell(key, limit)
   end
-  return text and parse_cell(key, limit, text) or new_cell(key, limit)
+  local is_parsed, cell = pcall(parse_cell, key, limit, text)
+  if not is_parsed or not cell or (cell.list or false) ~= is_list then
+    unreadable(key, 'it is no budget of this version')
+  end
+  return cell
 end
 
 -- Writes a changed cell, with an expiry at which it is idle. Deletes it if it is idle already.
@@ -122,18 +85,18 @@ local function save_cell(cell, now, grace)
   if cell.blocked <= now then
     cell.set, cell.blocked = 0, 0
   end
-  if cell.a.written(cell.l, cell.s) <= now then
-    expire(cell, now)
-  end
   local idle_at = idle_at(cell)
   if idle_at <= now then
+    drop_holds(cell)
+    save_holds(cell)
     if cell.text then
       redis.call('DEL', cell.key)
     end
     return
   end
-  local text = to_text(cell)
   local millis = format('%.0f', ceil((idle_at - now) / MILLISECOND) + grace)
+  save_holds(cell, millis)
+  local text = to_text(cell)
   if cell.a.write then
     cell.a.write(cell.s, cell, text)
     redis.call('PEXPIRE', cell.key, millis)

@@ -169,11 +169,11 @@ builders.b = function()
     advance(l, s, tick(l, now), span(l, units))
   end
 
-  function A.give_held(l, s, now, units, lapse, nanos)
+  function A.give_held(l, s, now, units, hold)
     local from = tick(l, now)
     local us, rest = span(l, units)
-    local most_us, most_rest = max(lapse - from, 0), nanos * (l.nanos or 0)
-    if lapse < from then
+    local most_us, most_rest = max(hold.lapse - from, 0), hold.nanos * (l.nanos or 0)
+    if hold.lapse < from then
       most_rest = 0
     end
     if us > most_us or (us == most_us and rest > most_rest) then
@@ -188,7 +188,7 @@ builders.b = function()
 
   function A.undo(l, s, now, units, ticket)
     local lapse, nanos = match(ticket, '^(%d+) (%d+)$')
-    A.give_held(l, s, now, units, tonumber(lapse), tonumber(nanos))
+    A.give_held(l, s, now, units, { lapse = tonumber(lapse), nanos = tonumber(nanos) })
   end
 
   -- How long this bucket refills what `old` refills in a span, rounded up.

@@ -14,31 +14,29 @@ local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
 -- on a client and keep the limit that is stored.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'acquire' or op == 'refuse'
 
--- When the reservation ends that the operation settles or renews, if it holds nothing; otherwise 0.
-local nothing_ends = (op == 'settle' or op == 'renew') and tonumber(ARGV[extra + 2]) or 0
+local rules, budgets = {}, {}
+-- The reading of the clock. A late reading is decided at the time of the reading before it.
+local reading = now
 
-local rules, budgets, at = {}, {}, now
-for i, key in ipairs(KEYS) do
-  parts[i] = overflows and tonumber(ARGV[parts_end - #KEYS + i]) or 0
-  costs[i] = tonumber(ARGV[KEY_ARGUMENTS * i + 2])
-  local rule, budget = match(ARGV[KEY_ARGUMENTS * i + 3], '^(-?%d+):?(%d*)$')
-  rules[i], budgets[i] = tonumber(rule), budget
-  cells[i] = load_cell(key, ARGV[KEY_ARGUMENTS * i + 1])
-  -- A late reading is decided at the time of the reading before it.
-  if standing(cells[i], now) == 'late' then
-    at = max(at, cells[i].a.written(cells[i].l, cells[i].s))
+-- Loads the cells.
+local function load()
+  local at = now
+  for i, key in ipairs(KEYS) do
+    parts[i] = overflows and tonumber(ARGV[parts_end - #KEYS + i]) or 0
+    costs[i] = tonumber(ARGV[KEY_ARGUMENTS * i + 2])
+    local rule, budget = match(ARGV[KEY_ARGUMENTS * i + 3], '^(-?%d+):?(%d*)$')
+    rules[i], budgets[i] = tonumber(rule), budget
+    cells[i] = load_cell(key, ARGV[KEY_ARGUMENTS * i + 1])
+    if standing(cells[i], reading) == 'late' then
+      at = max(at, cells[i].a.written(cells[i].l, cells[i].s))
+    end
   end
+  now = at
 end
-local reading, now = now, at
 
 -- Brings a cell to `now`, under `limit`.
 local function view(cell, limit)
-  local function is_current()
-    return cell.a.written(cell.l, cell.s) <= now
-  end
-  if is_current() then
-    expire(cell, now)
-  end
+  catch_up(cell, now)
   if cell.limit ~= limit then
     -- Live slots are the same under every number of them.
     local had_slots = cell.l.slots
@@ -46,7 +44,8 @@ local function view(cell, limit)
     retune(cell, limit, now)
     cell.converted = cell.converted and not (had_slots and cell.l.slots)
   end
-  local state = is_current() and 'current' or standing(cell, reading)
+  local is_current = cell.a.written(cell.l, cell.s) <= now
+  local state = is_current and 'current' or standing(cell, reading)
   cell.rebased, cell.behind = state == 'wild', state == 'behind'
   if cell.rebased then
     rebase(cell, now)
@@ -60,7 +59,7 @@ local function view(cell, limit)
   cell.repaired = cell.converted or cell.rebased or moved
 end
 
-local answer, changed, overflow = { now, 0, 0 }, {}, {}
+local answer, changed, overflow = { 0, 0, 0 }, {}, {}
 
 -- How long key i keeps a request of `cost` waiting: -1 for ever.
 local function wait_of(views, i, cost)
@@ -117,19 +116,23 @@ local function recorded_units(fit)
   return units
 end
 
+-- Whether key i holds a reservation of cost 0: a slot cannot be empty, and an overflow covers nothing
+-- of it.
+local function holds_nothing(i)
+  return op == 'reserve' and costs[i] == 0 and parts[i] >= 0 and not cells[i].l.slots
+end
+
 -- Takes, refuses, reserves, acquires or peeks: all charges if every enforced limit has room, none otherwise.
 -- A shadow rule is charged if the request is admitted and all of its limits have room.
 local function decide()
-  local fit, reservable, shadow_denied, tickets, admitted = {}, {}, {}, {}, op ~= 'refuse'
+  local fit, shadow_denied, tickets, admitted = {}, {}, {}, op ~= 'refuse'
   local portions, has, short = {}, {}, {}
   for i, cell in ipairs(cells) do
     view(cell, ARGV[KEY_ARGUMENTS * i + 1])
   end
   for i, cell in ipairs(cells) do
     portions[i] = portion_of(cells, i, now)
-    local reserves = op == 'reserve' and portions[i] > 0 and not cell.l.slots
-    reservable[i] = reserves and reservable_at(cell, ARGV[extra + 2], now) or now
-    fit[i] = reservable[i] <= now and fits_in_parts(cells, i, now, costs[i])
+    fit[i] = fits_in_parts(cells, i, now, costs[i])
     -- Whether this limit by itself has enough.
     has[i] = fit[i]
     if parts[i] ~= 0 then
@@ -150,26 +153,25 @@ local function decide()
     if recorded[i] then
       short[i] = record(cell, now, recorded[i])
       changed[i] = short[i] < recorded[i] or (not has[i] and cell.repaired)
-    elseif op == 'peek' or max(costs[i], portions[i]) == 0 then
+    elseif op == 'peek' or (max(costs[i], portions[i]) == 0 and not holds_nothing(i)) then
       -- Nothing is drawn.
     elseif not admitted or shadow_denied[rules[i]] then
       changed[i] = refuse(cell, now, costs[i]) or (not has[i] and cell.repaired)
-    elseif portions[i] == 0 then
+    elseif portions[i] == 0 and not holds_nothing(i) then
       -- An overflow covers all of the cost.
       changed[i] = not has[i] and cell.repaired
     elseif cell.l.slots and (op == 'reserve' or op == 'acquire') then
-      local ttl = tonumber(ARGV[extra + (op == 'reserve' and 3 or 2)])
       changed[i], tickets[i] = true, ARGV[extra + 1]
-      hold(cell, now, new_slot(ARGV[extra + 1], now, now + ttl))
+      hold(cell, now, new_slot(ARGV[extra + 1], now, now + tonumber(ARGV[extra + 2])))
     elseif op == 'reserve' then
       changed[i] = true
       hold(cell, now, {
         id = ARGV[extra + 1],
-        holder = ARGV[extra + 2],
         units = portions[i],
         made = now,
-        expires = now + tonumber(ARGV[extra + 3]),
-        firm = ARGV[extra + 4] == '1',
+        expires = now + tonumber(ARGV[extra + 2]),
+        drawn = now,
+        firm = ARGV[extra + 3] == '1',
       })
     else
       changed[i] = true
@@ -188,9 +190,6 @@ local function decide()
     end
     local drawn = admitted and portions[i] or recorded[i] and recorded[i] - short[i] or 0
     report(cells, i, costs[i], allowed, short[i] or 0, short[i] and 1 or 0, drawn)
-    if not admitted and allowed and reservable[i] > now then
-      answer[#answer - CHARGE_FIELDS + 1] = reservable[i] - now
-    end
   end
   return (op == 'try' or op == 'acquire') and tickets or {}
 end
@@ -206,20 +205,19 @@ end
 -- Brings key i to an operation that keeps its limit.
 local function prepare(i)
   local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
-  if cell.a.written(cell.l, cell.s) <= now then
-    expire(cell, now)
-  end
+  local is_plain = cell.holds.count == 0 and cell.blocked <= now
+  catch_up(cell, now)
   -- An idle cell may have expired already. So that both cases behave the same, it takes the limit
   -- of the charge. A bucket with a reserve stays as it is when units are recorded: after a clock
   -- that goes back, they look like a debt, and only the reserve's own state tells what it gave.
-  local is_plain = not cell.holds[1] and cell.blocked <= now
   local stays = op == 'record' and is_plain and cell.limit == limit and sub(limit, 1, 1) == 'r'
   if op == 'reset' or (is_idle(cell, now) and not stays) then
     local fresh = new_cell(cell.key, limit)
     fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
+    fresh.holds.kept, fresh.expired = cell.holds.kept, cell.expired
     cells[i] = fresh
   end
-  if op == 'refund' or op == 'penalise' or op == 'record' or nothing_ends > 0 then
+  if op == 'refund' or op == 'penalise' or op == 'record' then
     without_slots(cells[i], limit)
   end
 end
@@ -253,7 +251,7 @@ local function act(i, cost, is_held)
     units = record(cell, now, cost)
     changed[i] = units < cost
   elseif op == 'renew' then
-    changed[i] = renew(cell, ARGV[extra + 1], now, tonumber(ARGV[extra + 3]))
+    changed[i] = renew(cell, ARGV[extra + 1], now, tonumber(ARGV[extra + 2]))
     held = changed[i] and 1 or 0
   elseif op == 'reset' then
     changed[i] = true
@@ -289,9 +287,8 @@ local function act(i, cost, is_held)
   return units, held
 end
 
--- Applies the operation to all cells, and then reports them. `found` is reported of a reservation
--- that holds nothing.
-local function act_on_all(found)
+-- Applies the operation to all cells, and then reports them.
+local function act_on_all()
   local portions, units, held, is_part_held = {}, {}, {}, {}
   for i in ipairs(cells) do
     prepare(i)
@@ -303,7 +300,6 @@ local function act_on_all(found)
   end
   for i in ipairs(cells) do
     units[i], held[i] = act(i, portions[i], is_part_held[i])
-    held[i] = found or held[i]
   end
   views = peeked()
   for i in ipairs(cells) do
@@ -314,62 +310,39 @@ local function act_on_all(found)
   end
 end
 
--- Settles or renews a reservation that holds nothing, unless it was settled or has ended. The law is
--- that of cell/transact/nothing.rs in the core.
-local function act_on_nothing()
-  local id, ends, settles, noted, settled = ARGV[extra + 1], nothing_ends, op == 'settle', nil, false
-  for i, cell in ipairs(cells) do
-    for _, hold in ipairs(cell.holds) do
-      if hold.id == id then
-        noted, ends, settled = i, hold.expires, not hold.firm
-      end
-    end
-  end
-  if settled or ends <= now then
-    op = 'none'
-    return act_on_all()
-  end
-  if settles then
-    op = 'record'
-  else
-    ends = max(ends, now + 2 * tonumber(ARGV[extra + 3]))
-  end
-  act_on_all(1)
-  -- The cell with the note, or the one with the fewest reservations and notes. Shadow rules and
-  -- overflows come last.
-  local chosen, least
-  for i, cell in ipairs(cells) do
-    local rank = #cell.holds + ((rules[i] < 0 or parts[i] < 0) and COUNT_MAX or 0)
-    if i == noted or (not noted and (not least or rank < least)) then
-      chosen, least = i, rank
-    end
-  end
-  note(cells[chosen], id, ends, settles)
-  changed[chosen] = true
-end
-
-local tickets = {}
-local decided, problem = pcall(function()
+-- Decides, and reads all that is needed to write. Returns the cells to write, and the tickets.
+local function run()
+  load()
+  answer[1] = now
+  local tickets, written = {}, {}
   if decides then
     tickets = decide()
-  elseif nothing_ends > 0 then
-    act_on_nothing()
   else
     act_on_all()
   end
-end)
+  for i, cell in ipairs(cells) do
+    local saved = changed[i] and cell or cell.expired
+    if saved then
+      check_holds(saved.holds)
+      answer[2], answer[3] = answer[2] + (changed[i] and cell.converted and 1 or 0), 1
+      written[#written + 1] = saved
+    end
+  end
+  return written, tickets
+end
+
+local decided, written, tickets = pcall(run)
 if not decided then
-  -- A window of a calendar is missing; anything else is an error.
-  if type(problem) == 'table' and problem.calendar then
+  local problem = written
+  if type(problem) ~= 'table' then
+    error(problem, 0)
+  elseif problem.calendar then
     return { problem.calendar, problem.at }
   end
-  error(problem, 0)
+  return redis.error_reply('BADROW ' .. problem.unreadable)
 end
-for i, cell in ipairs(cells) do
-  if changed[i] then
-    answer[2], answer[3] = answer[2] + (cell.converted and 1 or 0), 1
-    save_cell(cell, now, grace)
-  end
+for _, cell in ipairs(written) do
+  save_cell(cell, now, grace)
 end
 for _, number in ipairs(overflow) do
   answer[#answer + 1] = number
