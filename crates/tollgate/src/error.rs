@@ -3,6 +3,7 @@
 //! A denial is not an error: it is a [`Decision`](crate::Decision).
 
 use std::fmt;
+use std::time::Duration;
 
 /// The error of this crate. Each variant has a stable [`code`](Error::code) for programs and a
 /// message for people.
@@ -71,6 +72,13 @@ pub enum Error {
     /// The store failed or did not answer in time. A check never fails like this: it follows the
     /// rule's failure policy.
     StoreUnavailable,
+    /// The callers of this process ask for more than the store can do, and the caller of this
+    /// request asks for the most. The request did not reach the store: nothing was decided, and
+    /// nothing was taken, whatever the rule's failure policy.
+    Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The store has no room for one more busy key.
     StoreFull,
     /// The store does not support the operation.
@@ -114,6 +122,7 @@ impl Error {
             Self::UnknownRule { .. } => "unknown_rule",
             Self::NotCovered => "not_covered",
             Self::StoreUnavailable => "store_unavailable",
+            Self::Overloaded { .. } => "overloaded",
             Self::StoreFull => "store_full",
             Self::Unsupported { .. } => "unsupported",
             Self::InvalidDump { .. } => "invalid_dump",
@@ -151,6 +160,11 @@ impl fmt::Display for Error {
             Self::StoreUnavailable => {
                 f.write_str("the store did not answer; the reason was handed to the observer")
             }
+            Self::Overloaded { retry_after } => write!(
+                f,
+                "more is asked than the store can do, and this caller asks for the most; try again in {}",
+                crate::format_duration(*retry_after)
+            ),
             Self::StoreFull => f.write_str("the store is full of keys in use; raise max_keys"),
             Self::Unsupported { verb } => {
                 write!(f, "this store cannot {verb}; use one that implements Store itself")

@@ -8,7 +8,9 @@ use std::time::Duration;
 use crate::stats::{Stats, Tally};
 use crate::store::{Op, Store, StoreError, Until};
 use crate::time::AnyClock;
-use crate::{AsRequest, Decision, Error, InlineLimit, Limit, MemoryStore, Request, RuleSet, format_duration};
+use crate::{
+    AsRequest, Caller, Decision, Error, InlineLimit, Limit, MemoryStore, Request, RuleSet, format_duration,
+};
 
 mod active;
 mod apply;
@@ -64,6 +66,7 @@ struct Shared<S> {
     local_share: Share,
     total: Tally,
     store_errors: AtomicU64,
+    overloaded: AtomicU64,
     converted: AtomicU64,
     shortfall: AtomicU64,
     queues: Queues,
@@ -79,6 +82,12 @@ pub trait Observer: Send + Sync {
     /// The store failed. Callers never see this error.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
+    }
+
+    /// A call of this caller was refused as [overloaded](Error::Overloaded). `None` is the program
+    /// itself.
+    fn overloaded(&self, caller: Option<Caller>) {
+        let _ = caller;
     }
 }
 
@@ -251,6 +260,7 @@ impl<S: Store> Limiter<S> {
             rules: prepared.tallies().map(|(rule, tally)| (rule, tally.counts())).collect(),
             live_keys: self.shared.store.live_keys(),
             store_errors: self.shared.store_errors.load(Ordering::Relaxed),
+            overloaded: self.shared.overloaded.load(Ordering::Relaxed),
             converted: self.shared.converted.load(Ordering::Relaxed),
             shortfall: self.shared.shortfall.load(Ordering::Relaxed),
         }

@@ -21,6 +21,9 @@ pub struct Stats {
     pub live_keys: Option<u64>,
     /// Times the store failed or timed out.
     pub store_errors: u64,
+    /// Requests refused as [overloaded](crate::Error::Overloaded), which are no failures of the
+    /// store and no decisions.
+    pub overloaded: u64,
     /// Number of states that were converted because their limit was replaced: zero in a fleet whose
     /// processes have the same limits.
     pub converted: u64,

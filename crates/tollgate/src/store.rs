@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, ready};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -273,6 +274,12 @@ pub enum StoreError {
     },
     /// The store did not answer within the deadline.
     TimedOut,
+    /// More calls wait for the store than it can answer, and the caller of this one has the most of
+    /// them. The call did not reach the store. That is no failure of the store.
+    Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The store has no room for one more busy key.
     Full,
     /// The store does not support this operation.
@@ -287,6 +294,9 @@ impl fmt::Display for StoreError {
         match self {
             Self::Unavailable { reason } => write!(f, "the store is unavailable: {reason}"),
             Self::TimedOut => f.write_str("the store did not answer within its deadline"),
+            Self::Overloaded { .. } => {
+                f.write_str("more calls wait for the store than it can answer, most of them from this caller")
+            }
             Self::Full => f.write_str("the store is full of keys in use"),
             Self::Unsupported { verb } => write!(f, "the store cannot {verb}"),
         }
@@ -299,6 +309,7 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full => Self::StoreFull,
+            StoreError::Overloaded { retry_after } => Self::Overloaded { retry_after },
             StoreError::Unsupported { verb } => Self::Unsupported { verb },
             StoreError::Unavailable { .. } | StoreError::TimedOut => Self::StoreUnavailable,
         }

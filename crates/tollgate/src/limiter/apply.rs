@@ -65,7 +65,7 @@ impl<S: Store> Shared<S> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the store does not support the operation: that is not a temporary
-    /// failure.
+    /// failure. [`Error::Overloaded`] if the call did not reach the store.
     pub(super) async fn decide(
         &self,
         op: Op,
@@ -99,7 +99,9 @@ impl<S: Store> Shared<S> {
                     plan.decision(now, Degraded::No, &answers)
                 })
             }
-            Err(StoreError::Unsupported { verb }) => Err(Error::Unsupported { verb }),
+            Err(error @ (StoreError::Unsupported { .. } | StoreError::Overloaded { .. })) => {
+                Err(error.into())
+            }
             Err(error) => {
                 self.failed(&error);
                 Ok(self.decide_without_store(op, plan, cost, now))
@@ -112,7 +114,13 @@ impl<S: Store> Shared<S> {
         let is_settling = matches!(op, Op::Settle { .. });
         let charges = if is_settling { plan.settling(cost) } else { plan.charges(cost) };
         let applied = self.apply(op, &charges, self.clock.now()).await;
-        applied.inspect_err(|error| self.failed(error)).map_err(Error::from)
+        applied
+            .inspect_err(|error| {
+                if !matches!(error, StoreError::Overloaded { .. }) {
+                    self.failed(error);
+                }
+            })
+            .map_err(Error::from)
     }
 
     /// Applies an operation and returns the units moved, the largest number of any limit, with

@@ -143,6 +143,7 @@ impl<S: Store> LimiterBuilder<S> {
             local_share,
             total: Tally::default(),
             store_errors: AtomicU64::new(0),
+            overloaded: AtomicU64::new(0),
             converted: AtomicU64::new(0),
             shortfall: AtomicU64::new(0),
             queues: Queues::default(),

@@ -216,7 +216,7 @@ impl<S: Store> Lease<S> {
         loop {
             clock.sleep_until(clock.now().saturating_add(interval)).await;
             match self.renew(ttl).await {
-                Ok(()) | Err(Error::StoreUnavailable | Error::StoreFull) => {}
+                Ok(()) | Err(Error::StoreUnavailable | Error::Overloaded { .. } | Error::StoreFull) => {}
                 Err(lost) => return lost,
             }
         }
