@@ -4,17 +4,18 @@ use std::ops::Not;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate::{Cause, Decision, Report, Summary, Timestamp};
+use tollgate::{Cause, Decision, Error, Report, Summary, Timestamp};
 
 use crate::Headers;
-use crate::headers::{for_each_enforcing, policy_name};
+use crate::headers::{for_each_enforcing, policy_name, seconds_to_wait};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+/// The problem type of requests that are refused for lack of capacity.
+pub const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 // Checked at compile time.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -225,6 +226,22 @@ pub fn denied_as(status: StatusCode, decision: &Decision, headers: &Headers) -> 
 /// As [`denied`], with other numbers in the body.
 pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Serialize) -> Response<Bytes> {
     with_headers(problem(decision, numbers).into_response(), decision, headers)
+}
+
+/// The response to a request that was refused as [overloaded](tollgate::Error::Overloaded): 503 with
+/// `Retry-After` and a problem body. Nothing was decided.
+#[must_use]
+pub fn overloaded(retry_after: Duration) -> Response<Bytes> {
+    #[derive(Serialize)]
+    struct Code {
+        code: &'static str,
+    }
+    let error = Error::Overloaded { retry_after };
+    let members = Code { code: error.code() };
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = Problem::new(status, REDUCED_CAPACITY, error.to_string(), members).into_response();
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds_to_wait(retry_after)));
+    response
 }
 
 fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> {

@@ -1,9 +1,11 @@
 //! Denials as gRPC statuses.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Response;
 use http::header::CONTENT_TYPE;
-use tollgate::Decision;
+use tollgate::{Decision, Error};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -30,4 +32,11 @@ pub(crate) fn denied(decision: &Decision, headers: &Headers) -> Response<Bytes> 
     let mut response = status.into_http::<Bytes>();
     headers.write(decision, response.headers_mut());
     response
+}
+
+/// `RESOURCE_EXHAUSTED` with `RetryInfo`, for a request that was refused as overloaded.
+pub(crate) fn overloaded(retry_after: Duration) -> Response<Bytes> {
+    let details = ErrorDetails::with_retry_info(Some(retry_after));
+    let message = Error::Overloaded { retry_after }.to_string();
+    Status::with_error_details(Code::ResourceExhausted, message, details).into_http::<Bytes>()
 }

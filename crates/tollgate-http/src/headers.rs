@@ -300,7 +300,13 @@ pub fn retry_after(decision: &Decision) -> Option<u64> {
     // An overflow may have more before the limit has.
     let deciding = decision.deciding().filter(|report| report.overflow == Overflow::None);
     let growth = deciding.map_or(0, |report| seconds_until_growth(decision, &report));
-    Some(seconds(decision.retry_after()?).max(growth).max(1))
+    Some(seconds_to_wait(decision.retry_after()?).max(growth))
+}
+
+/// A wait as `Retry-After` has it: whole seconds, rounded up, at least 1.
+#[must_use]
+pub fn seconds_to_wait(wait: Duration) -> u64 {
+    seconds(wait).max(1)
 }
 
 /// The name of a limit: its rule's name, followed by its number from the rule's second limit on.

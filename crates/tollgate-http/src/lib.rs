@@ -43,8 +43,8 @@ mod service;
 pub use body::ResponseBody;
 // For tollgate-server only.
 #[doc(hidden)]
-pub use denied::{Denied, Problem, blocked_until, denied_with, millis_ceil};
-pub use denied::{Numbers, denied, denied_as, too_many_requests};
+pub use denied::{Denied, Problem, REDUCED_CAPACITY, blocked_until, denied_with, millis_ceil};
+pub use denied::{Numbers, denied, denied_as, overloaded, too_many_requests};
 pub use future::ResponseFuture;
 pub use head::{Head, PeerAddr};
 pub use headers::{
@@ -52,7 +52,7 @@ pub use headers::{
 };
 // For tollgate-server only.
 #[doc(hidden)]
-pub use headers::policy_name;
+pub use headers::{policy_name, seconds_to_wait};
 pub use identity::{ForwardedBy, Identity, Proxies, UNIDENTIFIED};
 pub use layer::{Answered, RateLimitLayer};
 pub use service::RateLimit;

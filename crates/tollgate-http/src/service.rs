@@ -11,7 +11,7 @@ use tower_service::Service;
 use crate::body::Held;
 use crate::future::{Boxed, ResponseFuture, pass};
 use crate::layer::{Answered, ByResponse, Gate};
-use crate::{Head, Problem, ResponseBody};
+use crate::{Head, Problem, ResponseBody, overloaded};
 
 /// A service behind a limiter.
 #[derive(Debug)]
@@ -70,8 +70,7 @@ impl<S: Store> Gate<S> {
     fn refuse(&self, head: Head<'_>, decided: Result<Decision, Error>) -> Response<Bytes> {
         match decided {
             Ok(decision) => self.deny(head, &decision),
-            // The store does not support the operation: deny.
-            Err(error) => broken(&error),
+            Err(error) => failed(head, &error),
         }
     }
 }
@@ -132,7 +131,9 @@ where
     let asked = gate.request(Head::from(&request)).into_owned();
     let mut reservation = match gate.limiter.reserve(&asked, ttl, OnExpiry::Keep).await {
         Ok(reservation) => reservation,
-        Err(error) => return Ok(broken(&error).map(ResponseBody::denied)),
+        Err(error) => {
+            return Ok(failed(Head::from(&request), &error).map(ResponseBody::denied));
+        }
     };
     let decision = reservation.decision().clone();
     if !decision.allowed() {
@@ -152,6 +153,20 @@ where
         let _ = gate.limiter.record(&asked.cost(more)).await;
     }
     Ok(pass(Response::from_parts(parts, body), &gate.headers, &decision, slot))
+}
+
+/// The response to a request that was not decided.
+fn failed(head: Head<'_>, error: &Error) -> Response<Bytes> {
+    let Error::Overloaded { retry_after } = *error else {
+        // The store does not support the operation: deny.
+        return broken(error);
+    };
+    #[cfg(feature = "grpc")]
+    if crate::grpc::is_grpc(head) {
+        return crate::grpc::overloaded(retry_after);
+    }
+    let _ = head;
+    overloaded(retry_after)
 }
 
 /// The response if the limiter does not support this layer: a mistake of the program, for which no

@@ -13,6 +13,7 @@ use tollgate::{AsRequest, Clock, Decision, Error, Limiter, RuleSet, RulesSnapsho
 use tracing::{error, info, warn};
 
 use crate::backend::Backend;
+use crate::buffers::Buffers;
 use crate::config::{Config, ConfigErrors, Extent, Fixed, Origin, Settings};
 use crate::inline;
 use crate::live::Live;
@@ -28,6 +29,7 @@ mod log_names;
 mod log_throttle;
 mod observer;
 mod outages;
+mod overload;
 mod refusals;
 mod sessions;
 
@@ -61,9 +63,12 @@ pub struct App {
     blocked: blocks::Names,
     ready: AtomicBool,
     pub(crate) metrics: Metrics,
+    /// What is held for peers.
+    pub(crate) buffers: Arc<Buffers>,
     /// Snapshots for those who watch.
     pub(crate) live: Live,
     pub(crate) decisions: Arc<DecisionCounts>,
+    overload_log: overload::OverloadLog,
     /// The warning about a proxy that is not trusted.
     pub(crate) untrusted_proxy: Once,
     request_ids: AtomicU64,
@@ -145,8 +150,10 @@ impl App {
             blocked: blocks::Names::default(),
             ready: AtomicBool::new(true),
             metrics: Metrics::default(),
+            buffers: Arc::default(),
             live: Live::default(),
             decisions,
+            overload_log: overload::OverloadLog::new(),
             untrusted_proxy: Once::new(),
             request_ids: AtomicU64::new(0),
         })

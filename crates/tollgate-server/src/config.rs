@@ -79,6 +79,8 @@ pub struct Settings {
     pub hash_keys_in_logs: bool,
     /// Whether gRPC descriptors may refund units.
     pub grpc_refunds: bool,
+    /// How many callers a gRPC peer counts as: it asks for the clients of a proxy.
+    pub grpc_share: u32,
     /// Whether a request that no rule covers is denied.
     pub deny_uncovered: bool,
     /// The attributes that callers send, beside those of requests to `/check` and `/auth`.

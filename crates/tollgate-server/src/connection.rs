@@ -18,14 +18,17 @@ use tollgate::Clock as _;
 use tracing::{debug, warn};
 
 use crate::app::{App, PROTOCOL, STOPWATCH};
+use crate::caller::Sender;
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::resp;
 use crate::tls::Tls;
 
+mod backpressure;
 mod lifecycle;
 mod table;
 
+pub(crate) use backpressure::{Backpressure, Watched};
 pub(crate) use lifecycle::{Answering, Connection, Ending, Lifecycle, Phase};
 pub(crate) use table::Counts;
 use table::{ConnectionTable, Slot};
@@ -143,7 +146,10 @@ impl Acceptor {
         evicted: oneshot::Receiver<()>,
     ) {
         let _open = Open::new(self.counts());
-        let connection = Connection::new(peer, Arc::clone(&slot), self.lifecycle.clone());
+        let sender = self.sender(peer);
+        let buffers = self.app.buffers.of(slot.peer());
+        let connection =
+            Connection::new(peer, sender, buffers, Arc::clone(&slot), self.lifecycle.clone());
         let eviction = async {
             let _ = evicted.await;
             slot.idle().await;
@@ -190,6 +196,16 @@ impl Acceptor {
         };
         if let Err(error) = ended {
             debug!(peer = self.peer(connection.peer), %error, "a connection ended early");
+        }
+    }
+
+    /// The peer of a connection as the sender of its requests.
+    fn sender(&self, peer: SocketAddr) -> Sender {
+        let snapshot = self.app.snapshot();
+        let identity = &snapshot.settings.identity;
+        match self.protocol {
+            Protocol::Grpc(_) => Sender::grpc_peer(identity, peer.ip(), snapshot.settings.grpc_share),
+            Protocol::Http(_) | Protocol::Resp => Sender::peer(identity, peer.ip()),
         }
     }
 

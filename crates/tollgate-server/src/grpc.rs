@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::http::{Request, Response};
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, ready};
 use http_body_util::Limited;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -25,7 +25,8 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service as _;
 
 use crate::app::{App, PROTOCOL};
-use crate::connection::{Connection, Ending, Phase};
+use crate::buffers::TOO_MUCH;
+use crate::connection::{Connection, Ending, Phase, Watched};
 
 mod bounded;
 mod codec;
@@ -35,7 +36,7 @@ mod pb;
 mod response;
 mod service;
 
-use bounded::{Bounded, BufferedBytes};
+use bounded::{Bounded, HeldBody};
 use health::Health;
 use pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use service::RateLimits;
@@ -52,6 +53,16 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of one call of any other service.
 const OTHER_BYTES_MAX: usize = 256 << 10;
 
+/// The bytes that a connection, and a call, may send before they are read.
+const WINDOW_BYTES: u32 = 128 << 10;
+
+/// The most bytes of a response that wait for the peer.
+const SEND_BYTES_MAX: usize = 64 << 10;
+
+/// What a call counts as until its response is taken: its state, its message and its response, which
+/// are nearly always smaller together.
+const CALL_BYTES: usize = 8 << 10;
+
 /// The most concurrent calls of a connection.
 const STREAMS_MAX: u32 = 256;
 
@@ -66,8 +77,7 @@ const PING: Duration = Duration::from_secs(20);
 pub(crate) struct Grpc {
     rate_limits: RateLimitServiceServer<RateLimits>,
     others: Routes,
-    timeout: Duration,
-    buffered: BufferedBytes,
+    app: Arc<App>,
 }
 
 impl Grpc {
@@ -91,8 +101,7 @@ impl Grpc {
         Self {
             rate_limits,
             others: others.prepare(),
-            timeout: app.fixed().timeout,
-            buffered: BufferedBytes::default(),
+            app: Arc::clone(app),
         }
     }
 
@@ -105,31 +114,52 @@ impl Grpc {
         let service = service_fn(|request| {
             connection.count();
             let busy = connection.busy();
-            self.call(request).inspect(move |_| drop(busy))
+            self.call(request, connection).inspect(move |_| drop(busy))
         });
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .auto_date_header(false)
-            .keep_alive_interval(Some(self.timeout.max(SECOND)))
+            .keep_alive_interval(Some(self.app.fixed().timeout.max(SECOND)))
             .keep_alive_timeout(PING)
             .max_concurrent_streams(STREAMS_MAX)
-            .serve_connection(TokioIo::new(stream), service);
+            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .max_send_buf_size(SEND_BYTES_MAX)
+            .serve_connection(TokioIo::new(Watched::new(stream, &connection.backpressure)), service);
         connection.serve(ENDING, served, http2::Connection::graceful_shutdown).await
     }
 
-    /// Answers a call, unless its message takes too long to arrive. The rate limit method bypasses
-    /// the router, because it is the most frequent. The future is small: hyper moves it.
+    /// Answers a call, unless there is no room for it, or its message takes too long to arrive. The
+    /// rate limit method bypasses the router, because it is the most frequent. The future is small:
+    /// hyper moves it.
     fn call(
         &self,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
+        mut request: Request<Incoming>,
+        connection: &Connection,
+    ) -> impl Future<Output = Result<Response<HeldBody>, Infallible>> + use<> {
+        let mut held = connection.buffers.hold();
+        if !held.grow(CALL_BYTES) {
+            self.app.refused_as_overloaded(&connection.sender);
+            let refused = Status::resource_exhausted(TOO_MUCH).into_http();
+            return Either::Left(ready(Ok(refused.map(|body| HeldBody::new(body, held)))));
+        }
+        request.extensions_mut().insert(connection.sender.clone());
         let answer: BoxFuture<'static, _> = if request.uri().path() == SHOULD_RATE_LIMIT {
-            self.rate_limits.clone().call(request.map(|body| Bounded::new(body, &self.buffered)))
+            self.rate_limits.clone().call(request.map(|body| Bounded::new(body, &connection.buffers)))
         } else {
             let body = |body| Body::new(Limited::new(body, OTHER_BYTES_MAX));
             self.others.clone().call(request.map(body)).boxed()
         };
         let late = |_| Ok(Status::unavailable("the message took too long to arrive").into_http());
-        timeout(self.timeout, PROTOCOL.scope("grpc", answer)).map(move |answer| answer.unwrap_or_else(late))
+        let answer = timeout(self.app.fixed().timeout, PROTOCOL.scope("grpc", answer));
+        let backpressure = Arc::clone(&connection.backpressure);
+        Either::Right(async move {
+            // A peer that does not read its answers gets no further ones.
+            if backpressure.is_blocked() {
+                backpressure.unblocked().await;
+            }
+            let answered: Result<Response<Body>, Infallible> = answer.await.unwrap_or_else(late);
+            answered.map(|response| response.map(|body| HeldBody::new(body, held)))
+        })
     }
 }

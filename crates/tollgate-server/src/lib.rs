@@ -8,6 +8,8 @@
 
 mod app;
 mod backend;
+mod buffers;
+mod caller;
 pub mod cli;
 pub mod config;
 mod connection;

@@ -40,9 +40,6 @@ impl Route {
     /// `/check/{client}`
     pub(crate) const CLIENT: Self = Self(0);
 
-    /// Administration.
-    pub(crate) const ADMINISTRATION: Self = Self(4);
-
     /// Commands of the Redis protocol.
     pub(crate) const RESP: Self = Self(8);
 

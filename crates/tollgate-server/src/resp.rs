@@ -3,7 +3,7 @@
 //!
 //! The commands of one read are answered in one write, their checks decided as one batch. Nothing
 //! more is read from a client that does not read its replies, so a connection costs at most two
-//! bounded buffers. A connection may be idle between commands indefinitely, as connection pools
+//! bounded buffers, and large ones are bounded together, for each peer and in all. A connection may be idle between commands indefinitely, as connection pools
 //! expect. An unfinished command or transaction, or a connection without any command, is closed
 //! after the timeout.
 
@@ -40,6 +40,9 @@ const READ_BYTES: usize = 4 << 10;
 /// The largest read.
 const READ_BYTES_MAX: usize = 64 << 10;
 
+/// The bytes of both buffers that are not counted as held for the peer.
+const UNCOUNTED_BYTES_MAX: usize = 32 << 10;
+
 /// How long, and how many bytes, to drain before closing, so that the client sees the reply that
 /// says why.
 const LINGER: Duration = Duration::from_millis(500);
@@ -52,7 +55,8 @@ pub(crate) async fn serve_connection(
     connection: &Connection,
 ) -> io::Result<()> {
     let request_timeout = app.fixed().timeout;
-    let mut session = Session::new(Arc::clone(app), connection.peer.ip());
+    let mut session = Session::new(Arc::clone(app), connection);
+    let mut held = connection.buffers.hold();
     let mut bytes: Vec<u8> = Vec::new();
     let mut ended = pin!(connection.ended(ENDING));
     loop {
@@ -77,6 +81,10 @@ pub(crate) async fn serve_connection(
         loop {
             let taken = session.answer(&bytes).await;
             bytes.drain(..taken);
+            let buffered = bytes.capacity().saturating_add(session.replies.bytes.capacity());
+            if !held.resize(buffered.saturating_sub(UNCOUNTED_BYTES_MAX)) {
+                session.refuse_for_room();
+            }
             let replies = &mut session.replies.bytes;
             if !replies.is_empty() {
                 timeout(request_timeout, send(&mut stream, replies))

@@ -159,6 +159,7 @@ impl Origin {
             failed_auth_delay: server.get_or("failed_auth_delay", Delay(FAILED_AUTH_DELAY)).0,
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),
             grpc_refunds: server.get_or("grpc_refunds", false),
+            grpc_share: server::grpc_share(server),
             deny_uncovered: server
                 .choice("on_uncovered", &[("allow", false), ("deny", true)])
                 .is_some_and(|deny| deny.value),

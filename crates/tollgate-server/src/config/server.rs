@@ -18,6 +18,12 @@ pub(crate) const OFF: &str = "off";
 /// The most worker threads.
 pub(crate) const WORKERS_MAX: u64 = 1_024;
 
+/// How many callers a gRPC peer counts as by default.
+const GRPC_SHARE: u64 = 16;
+
+/// The most callers that a gRPC peer may count as.
+const GRPC_SHARE_MAX: u32 = 1_000;
+
 /// The listen addresses: host and port, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
@@ -181,6 +187,18 @@ pub(super) fn identity(server: &mut Section<'_>) -> Identity {
     };
     let identity = Identity::peer().ipv6_prefix(prefix.unwrap_or(64));
     proxies.map_or(identity.clone(), |proxies| identity.behind(proxies.by(by)))
+}
+
+/// Reads how many callers a gRPC peer counts as.
+pub(super) fn grpc_share(server: &mut Section<'_>) -> u32 {
+    let share = server.get("grpc_share").unwrap_or(At { value: GRPC_SHARE, span: None });
+    let valid = u32::try_from(share.value).ok().filter(|share| (1..=GRPC_SHARE_MAX).contains(share));
+    if valid.is_none() {
+        let help = "16 is usual; 1 treats a gRPC peer as any other caller";
+        let error = ConfigError::new(format!("`grpc_share` is from 1 to {GRPC_SHARE_MAX}"), help);
+        server.report(error.at(share.span.clone(), "here"));
+    }
+    valid.unwrap_or(1)
 }
 
 fn connections(server: &mut Section<'_>, key: &'static str, default: usize) -> usize {

@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
+use super::Backpressure;
 use super::table::{Busy, Slot};
+use crate::buffers::PeerBuffers;
+use crate::caller::Sender;
 
 /// The server's lifecycle, as broadcast to all connections.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +49,11 @@ pub(crate) struct Ending {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
+    /// The peer as the sender of requests.
+    pub(crate) sender: Sender,
+    /// What is held for the peer.
+    pub(crate) buffers: PeerBuffers,
+    pub(crate) backpressure: Arc<Backpressure>,
     slot: Arc<Slot>,
     lifecycle: watch::Receiver<Lifecycle>,
     /// The number of requests received, and of parts of answers taken.
@@ -80,9 +88,28 @@ impl Answering {
 }
 
 impl Connection {
-    pub(super) fn new(peer: SocketAddr, slot: Arc<Slot>, lifecycle: watch::Receiver<Lifecycle>) -> Self {
-        let (received, is_unfinished) = (Arc::default(), AtomicBool::new(false));
-        Self { peer, slot, lifecycle, received, is_unfinished }
+    pub(super) fn new(
+        peer: SocketAddr,
+        sender: Sender,
+        buffers: PeerBuffers,
+        slot: Arc<Slot>,
+        lifecycle: watch::Receiver<Lifecycle>,
+    ) -> Self {
+        Self {
+            peer,
+            sender,
+            buffers,
+            backpressure: Arc::default(),
+            slot,
+            lifecycle,
+            received: Arc::default(),
+            is_unfinished: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the peer is a trusted proxy, which forwards the requests of others.
+    pub(crate) fn is_proxy(&self) -> bool {
+        self.slot.peer().is_none()
     }
 
     /// Marks the connection busy while the guard lives: it is not evicted.
@@ -167,8 +194,12 @@ impl Connection {
     /// A connection in a table of one.
     pub(crate) fn alone(lifecycle: watch::Receiver<Lifecycle>) -> Self {
         use std::net::Ipv4Addr;
+        use tollgate_http::Identity;
         let table = Arc::new(super::table::ConnectionTable::new(1, 1));
-        Self::new((Ipv4Addr::LOCALHOST, 1).into(), table.enter(None).0, lifecycle)
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let sender = Sender::peer(&Identity::peer(), peer.ip());
+        let buffers = Arc::<crate::buffers::Buffers>::default().of(None);
+        Self::new(peer, sender, buffers, table.enter(None).0, lifecycle)
     }
 }
 

@@ -160,6 +160,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// The name of the peer, or `None` if its number of connections is unbounded.
+    pub(super) fn peer(&self) -> Option<&str> {
+        self.peer.as_deref()
+    }
+
     /// Marks the connection busy while the guard lives.
     pub(crate) fn busy(self: &Arc<Self>) -> Busy {
         self.activity.requests.fetch_add(1, Ordering::Relaxed);

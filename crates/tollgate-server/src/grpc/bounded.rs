@@ -2,8 +2,6 @@
 //! of a large message.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use axum::body::HttpBody;
@@ -11,45 +9,27 @@ use bytes::{Buf as _, Bytes};
 use hyper::body::{Frame, SizeHint};
 use tonic::Status;
 
+use crate::buffers::{Held, PeerBuffers, TOO_MUCH};
+
 /// The bytes of a message that are not counted: nearly all messages are smaller.
 const UNCOUNTED_BYTES_MAX: usize = 16 << 10;
-
-/// The most counted bytes of all messages together.
-const COUNTED_BYTES_MAX: usize = 64 << 20;
-
-/// The counted bytes of all incomplete messages.
-pub(super) type BufferedBytes = Arc<AtomicUsize>;
 
 /// A message body that fails when the bound is reached.
 pub(super) struct Bounded<B> {
     body: B,
     bytes: usize,
-    counted: usize,
-    all: BufferedBytes,
+    held: Held,
 }
 
 impl<B> Bounded<B> {
-    pub(super) fn new(body: B, all: &BufferedBytes) -> Self {
-        Self { body, bytes: 0, counted: 0, all: Arc::clone(all) }
+    pub(super) fn new(body: B, buffers: &PeerBuffers) -> Self {
+        Self { body, bytes: 0, held: buffers.hold() }
     }
 
     /// Counts `more` bytes. Returns whether they are within the bound.
     fn has_room(&mut self, more: usize) -> bool {
         self.bytes = self.bytes.saturating_add(more);
-        let new = self.bytes.saturating_sub(UNCOUNTED_BYTES_MAX).saturating_sub(self.counted);
-        if new == 0 {
-            return true;
-        }
-        self.counted = self.counted.saturating_add(new);
-        self.all.fetch_add(new, Ordering::Relaxed).saturating_add(new) <= COUNTED_BYTES_MAX
-    }
-}
-
-impl<B> Drop for Bounded<B> {
-    fn drop(&mut self) {
-        if self.counted > 0 {
-            self.all.fetch_sub(self.counted, Ordering::Relaxed);
-        }
+        self.held.resize(self.bytes.saturating_sub(UNCOUNTED_BYTES_MAX))
     }
 }
 
@@ -72,8 +52,40 @@ where
         Poll::Ready(Some(if self.has_room(more) {
             frame
         } else {
-            Err(Status::unavailable("too many large messages are in flight"))
+            Err(Status::resource_exhausted(TOO_MUCH))
         }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A response whose call is held until its body was taken.
+pub(super) struct HeldBody {
+    body: tonic::body::Body,
+    _held: Held,
+}
+
+impl HeldBody {
+    pub(super) const fn new(body: tonic::body::Body, held: Held) -> Self {
+        Self { body, _held: held }
+    }
+}
+
+impl HttpBody for HeldBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -88,20 +100,23 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffers::Buffers;
     use http_body_util::{BodyExt as _, Full};
+    use std::sync::Arc;
 
     const MESSAGE: usize = 1 << 20;
 
-    fn message(length: usize, all: &BufferedBytes) -> Bounded<Full<Bytes>> {
-        Bounded::new(Full::new(vec![0; length].into()), all)
+    fn message(length: usize, buffers: &PeerBuffers) -> Bounded<Full<Bytes>> {
+        Bounded::new(Full::new(vec![0; length].into()), buffers)
     }
 
     #[tokio::test]
     async fn incomplete_messages_share_a_bound_and_small_ones_pass() {
-        let all = BufferedBytes::default();
+        let all = Arc::<Buffers>::default();
+        let peer = all.of(Some("a"));
         let mut buffered = Vec::new();
         let refused = loop {
-            let mut large = message(MESSAGE, &all);
+            let mut large = message(MESSAGE, &peer);
             let frame = large.frame().await.unwrap();
             buffered.push(large);
             match frame {
@@ -109,11 +124,11 @@ mod tests {
                 Err(refused) => break refused,
             }
         };
-        assert_eq!(refused.code(), tonic::Code::Unavailable);
-        assert!((64..70).contains(&buffered.len()), "{}", buffered.len());
-        assert!(message(UNCOUNTED_BYTES_MAX, &all).frame().await.unwrap().is_ok());
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert!((32..40).contains(&buffered.len()), "{}", buffered.len());
+        assert!(message(UNCOUNTED_BYTES_MAX, &peer).frame().await.unwrap().is_ok());
+        assert!(message(MESSAGE, &all.of(Some("b"))).frame().await.unwrap().is_ok(), "another peer");
         buffered.clear();
-        assert_eq!(all.load(Ordering::Relaxed), 0, "given back");
-        assert!(message(MESSAGE, &all).frame().await.unwrap().is_ok());
+        assert!(message(MESSAGE, &peer).frame().await.unwrap().is_ok(), "given back");
     }
 }

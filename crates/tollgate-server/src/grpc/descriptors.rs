@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::iter;
 use std::time::Duration;
 
-use tollgate::{AsRequest, DAY, HOUR, Limit, MAX_COUNT, MINUTE, Request, RequestBuf, SECOND};
+use tollgate::{AsRequest, Caller, DAY, HOUR, Limit, MAX_COUNT, MINUTE, Request, RequestBuf, SECOND};
 use tonic::Status;
 
 use super::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -58,6 +58,7 @@ impl<'a> ResolvedDescriptor<'a> {
         app: &App,
         domains: &'a Domains,
         request: &'a RateLimitRequest,
+        caller: Caller,
     ) -> Result<Vec<Self>, Status> {
         let each = request.descriptors.iter().map(|descriptor| {
             // In protobuf 0 means unset.
@@ -71,6 +72,9 @@ impl<'a> ResolvedDescriptor<'a> {
         for descriptor in &mut all {
             if descriptor.matched.is_some_and(|matched| replaced.contains(&matched.name)) {
                 descriptor.resolution = Resolution::NoLimit;
+            }
+            if let Resolution::Limited(request) = &mut descriptor.resolution {
+                *request = std::mem::take(request).caller(caller);
             }
         }
         Ok(all)

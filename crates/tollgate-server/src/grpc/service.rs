@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::{Clock as _, Decision, Error, RequestBuf};
-use tonic::{Request, Response, Status};
+use tollgate::{Caller, Clock as _, Decision, Error, RequestBuf};
+use tonic::{Code, Request, Response, Status};
 
 use super::descriptors::ResolvedDescriptor;
-use super::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::Code as Verdict;
 use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use super::response::ResponseBuilder;
 use crate::app::{App, STOPWATCH};
+use crate::caller::Sender;
 use crate::config::Settings;
 use crate::metrics::Route;
 
@@ -42,8 +43,9 @@ impl RateLimits {
         &self,
         settings: &Settings,
         request: &RateLimitRequest,
+        caller: Caller,
     ) -> Result<RateLimitResponse, Status> {
-        let descriptors = ResolvedDescriptor::all(&self.app, &settings.domains, request)?;
+        let descriptors = ResolvedDescriptor::all(&self.app, &settings.domains, request, caller)?;
         for refund in descriptors.iter().filter_map(ResolvedDescriptor::refund) {
             if settings.grpc_refunds {
                 // A failed refund shows in the numbers of the response.
@@ -143,6 +145,8 @@ impl RateLimitService for RateLimits {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let began = STOPWATCH.now();
         let span = self.app.telemetry().and_then(|telemetry| telemetry.sample(request.metadata().as_ref()));
+        let sender = request.extensions().get::<Sender>().cloned();
+        let sender = sender.expect("a connection adds its sender to every call");
         let request = request.into_inner();
         if request.domain.is_empty() {
             return Err(Status::invalid_argument("the domain is empty; name the domain whose limits apply"));
@@ -157,12 +161,15 @@ impl RateLimitService for RateLimits {
             return Err(Status::invalid_argument(format!("there are {count} {items}; send at most {max}")));
         }
         let snapshot = Arc::clone(&self.app.snapshot());
-        let answer = snapshot.rules.scope(self.decide(&snapshot.settings, &request));
+        let answer = snapshot.rules.scope(self.decide(&snapshot.settings, &request, sender.caller));
         let answered = match span {
             None => answer.await,
             // A limit of 0 denies without a decision of the limiter.
             Some(span) => span.trace("grpc", "ShouldRateLimit", answer, is_allowed).await,
         };
+        if answered.as_ref().is_err_and(|status| status.code() == Code::ResourceExhausted) {
+            self.app.refused_as_overloaded(&sender);
+        }
         self.app.metrics.took(Route::GRPC, STOPWATCH.now().since(began), 1);
         answered.map(Response::new)
     }
@@ -170,7 +177,7 @@ impl RateLimitService for RateLimits {
 
 /// The answer as a whole, unless it is an error.
 fn is_allowed(answer: &Result<RateLimitResponse, Status>) -> Option<bool> {
-    answer.as_ref().ok().map(|response| response.overall_code() == Code::Ok)
+    answer.as_ref().ok().map(|response| response.overall_code() == Verdict::Ok)
 }
 
 /// An error as a status on which Envoy applies its failure mode.
@@ -181,6 +188,9 @@ fn refused(error: Error) -> Status {
              so acquire it over HTTP, or match on attributes that Envoy does not send"
         );
         return Status::failed_precondition(sentence);
+    }
+    if let Error::Overloaded { .. } = error {
+        return Status::resource_exhausted(error.to_string());
     }
     Status::unavailable(error.to_string())
 }

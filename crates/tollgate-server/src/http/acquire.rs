@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
@@ -15,7 +16,8 @@ use super::members::{texts, whole};
 use super::problem::{ApiError, Json};
 use super::reserve::{Renew, default_ttl, held, parse_ttl, renew_held};
 use crate::app::App;
-use crate::held::HeldId;
+use crate::caller::Sender;
+use crate::held::{HeldId, HeldKind};
 
 /// A request for a slot.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -65,18 +67,21 @@ pub(super) struct Acquired {
 )]
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     Json(Acquire { attributes, cost, ttl }): Json<Acquire>,
 ) -> Result<Response, ApiError> {
     let check = Check::new(attributes, cost);
     check.validated()?;
     let ttl = parse_ttl(&ttl)?;
-    let slot = app.timed(app.limiter.acquire(&check.request(), ttl)).await;
+    let request = check.request().caller(sender.caller);
+    let slot = app.timed(app.limiter.acquire(&request, ttl)).await;
+    drop(request);
     let slot = slot.map_err(|error| ApiError::of(&error))?;
     let decision = slot.decision().clone();
     if !decision.allowed() {
         return Ok(answer(&app, &decision, Answer::from(&decision)));
     }
-    let id = HeldId::new(&app, slot.detach(), check.attributes).to_string();
+    let id = HeldId::new(&app, HeldKind::Slot, slot.detach(), check.attributes).to_string();
     Ok(answer(&app, &decision, Acquired { id, answer: Answer::from(&decision) }))
 }
 
@@ -97,10 +102,11 @@ pub(super) async fn acquire(
 )]
 pub(super) async fn renew(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     uri: Uri,
     Json(renew): Json<Renew>,
 ) -> Result<Response, ApiError> {
-    renew_held(&app, uri.path(), renew).await
+    renew_held(&app, &sender, (HeldKind::Slot, uri.path()), renew).await
 }
 
 /// Release a slot
@@ -114,8 +120,12 @@ pub(super) async fn renew(
         CommonErrors,
     )
 )]
-pub(super) async fn release(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
-    let released = held(uri.path())?.release(&app).await;
+pub(super) async fn release(
+    State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let released = held(HeldKind::Slot, uri.path())?.release(&app, sender.caller).await;
     released.map_err(|error| ApiError::of(&error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -24,6 +24,7 @@ use super::check::decision_response;
 use super::document::AuthErrors;
 use super::problem::{ApiError, parameters};
 use crate::app::App;
+use crate::caller::Sender;
 
 /// The prefix of the path in Envoy's requests.
 const PREFIX: &str = "/auth";
@@ -114,6 +115,8 @@ async fn decide(app: &App, parts: &Parts, deny_status: Option<StatusCode>) -> ht
         Cow::Borrowed(UNIDENTIFIED)
     });
     let request = app.limiter.with_rules(|rules| head.request(client, rules));
+    let sender = extensions.get::<Sender>().expect("a connection adds its sender to every request");
+    let request = request.caller(sender.caller);
     let decision = app.check(&request).await;
     // A failure of the store is not the client's fault, so its status stays 503.
     decision_response(app, decision, |decision, headers| match deny_status {

@@ -4,40 +4,28 @@ use std::borrow::Cow;
 use std::ops::Not;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{self, StatusCode, Uri};
+use axum::http::{self, Uri};
 use axum::response::Response;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use tollgate::{Budget, Decision, Error, MAX_COUNT, Report, Request, RequestBuf};
-use tollgate_http::{Headers, Numbers, Problem, blocked_until, denied, denied_with, millis_ceil};
+use serde::Serialize;
+use tollgate::{Budget, Decision, Error, MAX_COUNT, Report, Request};
+use tollgate_http::{Headers, Numbers, blocked_until, denied, denied_with, millis_ceil};
 use utoipa::ToSchema;
 
-use super::document::{CheckErrors, CommonErrors};
+use super::document::CheckErrors;
 use super::ok;
-use super::problem::{About, ApiError, Json, client, duplicate, parse};
+use super::problem::{ApiError, Json, client, duplicate};
 use crate::app::App;
+use crate::caller::Sender;
 
+mod batch;
 mod body;
 
+pub(super) use batch::*;
 pub(super) use body::{Check, attributes, one};
-
-/// The most checks in a batch.
-const BATCH_MAX: usize = 10_000;
-
-/// The checks decided before other tasks get a turn.
-const BATCH_TURN: usize = 512;
-
-/// Several requests, each decided separately.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Batch {
-    /// At most 10000. Each is parsed separately, so an error in one does not reject the others.
-    #[schema(value_type = Vec<Check>)]
-    checks: Vec<Box<RawValue>>,
-}
 
 /// A decision.
 #[derive(Debug, Serialize, ToSchema)]
@@ -89,40 +77,10 @@ pub(super) struct LimitAnswer {
     until: Option<u64>,
 }
 
-/// Decisions of a batch.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Answers {
-    /// In the order of the checks.
-    results: Vec<BatchAnswer>,
-}
-
-/// One result of a batch.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-enum BatchAnswer {
-    /// A decision.
-    Decided(Answer),
-    /// An invalid check, or a failure of the store.
-    Refused {
-        /// The error, as for a single check.
-        #[schema(inline)]
-        error: Problem<About>,
-    },
-}
-
 impl From<&Decision> for Answer {
     fn from(decision: &Decision) -> Self {
         let limits = decision.with_limits(|limits| limits.iter().map(LimitAnswer::from).collect());
         Self { numbers: Numbers::from(decision), limits }
-    }
-}
-
-impl From<Result<Decision, ApiError>> for BatchAnswer {
-    fn from(decision: Result<Decision, ApiError>) -> Self {
-        match decision {
-            Ok(decision) => Self::Decided(Answer::from(&decision)),
-            Err(error) => Self::Refused { error: error.into_problem() },
-        }
     }
 }
 
@@ -165,10 +123,15 @@ impl From<&Report> for LimitAnswer {
         CheckErrors<Numbers>,
     )
 )]
-pub(super) async fn by_path(State(app): State<Arc<App>>, uri: Uri) -> Response {
+pub(super) async fn by_path(
+    State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
+    uri: Uri,
+) -> Response {
     let answer = match parse_uri(&uri) {
         Ok((client, cost)) => {
-            decision_response(&app, app.check(Request::client(&client).cost(cost)).await, denied)
+            let request = Request::client(&client).cost(cost).caller(sender.caller);
+            decision_response(&app, app.check(request).await, denied)
         }
         Err(error) => error.into_bytes(),
     };
@@ -224,73 +187,16 @@ pub(super) fn decision_response(
 )]
 pub(super) async fn by_attributes(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     Json(check): Json<Check>,
 ) -> Result<Response, ApiError> {
     check.validated()?;
-    let decision = decide(&app, &check).await?;
+    let decision = decide(&app, &check, &sender).await?;
     Ok(answer(&app, &decision, Answer::from(&decision)))
 }
 
-/// Check several requests
-///
-/// The requests are decided in order and separately: neither a denial nor an error affects the
-/// others.
-#[utoipa::path(
-    post,
-    path = "/v1/check/batch",
-    tag = "checks",
-    request_body = Batch,
-    responses(
-        (status = 200, description = "the result of each", body = Answers),
-        CommonErrors,
-    )
-)]
-pub(super) async fn batch(
-    State(app): State<Arc<App>>,
-    Json(Batch { checks }): Json<Batch>,
-) -> Result<Response, ApiError> {
-    if checks.len() > BATCH_MAX {
-        let detail = format!("there are {} checks; send at most {BATCH_MAX} at a time", checks.len());
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "checks", detail));
-    }
-    let read = |(index, check): (usize, Box<RawValue>)| {
-        let check: Result<Check, ApiError> = parse(check.get().as_bytes());
-        let check = check.and_then(|check| check.validated().map(|()| check));
-        check.map_err(|error| error.within(&nth(index)))
-    };
-    let checks: Vec<Result<Check, ApiError>> = checks.into_iter().enumerate().map(read).collect();
-    let mut results = Vec::with_capacity(checks.len());
-    let mut rest = checks.into_iter().peekable();
-    while let Some(check) = rest.next() {
-        let mut takes = match check {
-            Ok(check) if !check.peek => vec![check],
-            other => {
-                let decision = match other {
-                    Ok(peek) => decide(&app, &peek).await.map_err(|error| error.within(&nth(results.len()))),
-                    Err(error) => Err(error),
-                };
-                results.push(BatchAnswer::from(decision));
-                continue;
-            }
-        };
-        while takes.len() < BATCH_TURN
-            && let Some(Ok(check)) = rest.next_if(|next| next.as_ref().is_ok_and(|check| !check.peek))
-        {
-            takes.push(check);
-        }
-        let each = |decision: Result<Decision, Error>| {
-            let decision = decision.map_err(|error| refused(&error).within(&nth(results.len())));
-            results.push(BatchAnswer::from(decision));
-        };
-        let requests: Vec<RequestBuf<'_>> = takes.iter().map(Check::request).collect();
-        app.check_many(&requests.iter().collect::<Vec<_>>(), each).await;
-        tokio::task::yield_now().await;
-    }
-    Ok(ok(&Answers { results }))
-}
-
-async fn decide(app: &App, check: &Check) -> Result<Decision, ApiError> {
-    let request = check.request();
+async fn decide(app: &App, check: &Check, sender: &Sender) -> Result<Decision, ApiError> {
+    let request = check.request().caller(sender.caller);
     let decision =
         if check.peek { app.timed(app.limiter.peek(&request)).await } else { app.check(&request).await };
     decision.map_err(|error| refused(&error))
@@ -302,11 +208,6 @@ fn refused(error: &Error) -> ApiError {
         Error::UnknownRule { rule } => ApiError::of(error).at(format!("costs.{rule}")),
         other => ApiError::of(other),
     }
-}
-
-/// The name of a check in a batch.
-fn nth(index: usize) -> String {
-    format!("checks[{index}]")
 }
 
 /// The response to a decision with these numbers: 429 or 503 if it is denied.

@@ -26,8 +26,10 @@ use tracing::{Instrument as _, debug, enabled, info_span};
 use super::check::check_in_memory;
 use super::cross_site::is_from_browser;
 use super::host;
+use super::problem::Overloaded;
 use crate::app::{App, STOPWATCH};
-use crate::connection::{Connection, Ending, Phase};
+use crate::caller::Sender;
+use crate::connection::{Connection, Ending, Phase, Watched};
 use crate::metrics::Route;
 
 /// Idle connections time out: HTTP clients reconnect. While the server drains, a response says that
@@ -36,6 +38,10 @@ const ENDING: Ending = Ending { phase: Phase::Closing, may_idle: false };
 
 /// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// The most bytes that are read ahead, and the most of an answer that waits to be written. A larger
+/// answer is taken part by part.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// The most header fields of a request.
 const HEADERS_MAX: usize = 100;
@@ -75,7 +81,8 @@ impl Http {
             .writev(false)
             .max_headers(HEADERS_MAX)
             .max_header_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service);
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .serve_connection(TokioIo::new(Watched::new(stream, &connection.backpressure)), service);
         connection.serve(ENDING, served, http1::Connection::graceful_shutdown).await
     }
 
@@ -110,29 +117,51 @@ impl Http {
         let log = enabled!(target: "tollgate::access", tracing::Level::DEBUG);
         let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
         let id = if bypass && !log { id } else { Some(id.unwrap_or_else(|| self.app.next_request_id())) };
-        if !bypass || log {
+        if log {
             request.extensions_mut().insert(PeerAddr(connection.peer));
-        }
-        if route == Route::ADMINISTRATION {
-            request.extensions_mut().insert(connection.answering());
         }
         let entry = log.then(|| Entry::new(&self.app, &request));
         let exchange = Exchange { route, began, id, entry };
         let immediate = match host::check(request.version(), request.headers()) {
             Err(error) => Some(error.into_bytes()),
-            Ok(()) if bypass => check_in_memory(&self.app, request.uri()),
+            Ok(()) if bypass && !connection.backpressure.is_blocked() => {
+                check_in_memory(&self.app, request.uri())
+            }
             Ok(()) => None,
         };
         if let Some(response) = immediate {
             let response = response.map(|body| Either::Left(Full::new(body)));
             return future::Either::Left(future::ready(Ok(exchange.end(&self.app, connection, response))));
         }
+        let sender = self.describe(&mut request, connection);
         future::Either::Right(Box::pin(async move {
+            // A peer that does not read its answers gets no further ones.
+            connection.backpressure.unblocked().await;
             let request_id = exchange.id.as_ref().and_then(|id| id.to_str().ok());
             let span = info_span!("request", request_id);
             let routed = self.router.clone().call(request.map(Body::new)).instrument(span).await;
-            routed.map(|response| exchange.end(&self.app, connection, response.map(Either::Right)))
+            routed.map(|response| {
+                if response.extensions().get::<Overloaded>().is_some() {
+                    self.app.refused_as_overloaded(&sender);
+                }
+                exchange.end(&self.app, connection, response.map(Either::Right))
+            })
         }))
+    }
+
+    /// Adds what handlers need of the connection to the request. Returns its sender.
+    fn describe(&self, request: &mut Request<Incoming>, connection: &Connection) -> Sender {
+        request.extensions_mut().insert(PeerAddr(connection.peer));
+        request.extensions_mut().insert(connection.answering());
+        request.extensions_mut().insert(connection.buffers.clone());
+        let forwarded = if connection.is_proxy() {
+            Sender::forwarded(&self.app.snapshot().settings.identity, Head::from(&*request))
+        } else {
+            None
+        };
+        let sender = forwarded.unwrap_or_else(|| connection.sender.clone());
+        request.extensions_mut().insert(sender.clone());
+        sender
     }
 }
 

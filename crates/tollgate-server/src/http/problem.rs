@@ -2,28 +2,33 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{self, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tollgate::{CLIENT, Error, MAX_VALUE_BYTES};
-use tollgate_http::Problem;
+use serde::{Deserialize, Serialize};
+use tollgate::{CLIENT, Error, MAX_VALUE_BYTES, SECOND};
+use tollgate_http::{Problem, REDUCED_CAPACITY, seconds_to_wait};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::buffers::{Held, PeerBuffers, TOO_MUCH};
 use crate::value::value_of;
 
 /// The largest body.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The bytes of a body that are not counted: nearly all bodies are smaller.
+const UNCOUNTED_BYTES_MAX: usize = 16 << 10;
 
 /// An API error: status, code, field at fault, and what to send instead.
 #[derive(Debug)]
@@ -32,7 +37,13 @@ pub(super) struct ApiError {
     code: &'static str,
     field: Cow<'static, str>,
     detail: Cow<'static, str>,
+    /// When to try again, if the request was refused as overloaded.
+    retry_after: Option<Duration>,
 }
+
+/// Marks a response to a request that was refused as overloaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overloaded;
 
 /// The members of a problem body beside the standard ones.
 #[derive(Debug, Serialize, ToSchema)]
@@ -50,7 +61,7 @@ impl ApiError {
         field: impl Into<Cow<'static, str>>,
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { status, code, field: field.into(), detail: detail.into() }
+        Self { status, code, field: field.into(), detail: detail.into(), retry_after: None }
     }
 
     pub(super) fn bad(
@@ -59,6 +70,18 @@ impl ApiError {
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, field, detail)
+    }
+
+    /// The error of a request for which there is no room.
+    pub(super) fn too_much() -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let error = Error::Overloaded { retry_after: SECOND };
+        Self { retry_after: Some(SECOND), ..Self::new(status, error.code(), "body", TOO_MUCH) }
+    }
+
+    /// Whether the request was refused as overloaded.
+    pub(super) const fn is_overloaded(&self) -> bool {
+        self.retry_after.is_some()
     }
 
     /// The API error of an error of the core.
@@ -92,7 +115,11 @@ impl ApiError {
             ),
             other => other.to_string(),
         };
-        Self::new(status, error.code(), field, detail)
+        let retry_after = match error {
+            Error::Overloaded { retry_after } => Some(*retry_after),
+            _ => None,
+        };
+        Self { retry_after, ..Self::new(status, error.code(), field, detail) }
     }
 }
 
@@ -105,8 +132,9 @@ impl IntoResponse for ApiError {
 impl ApiError {
     /// The problem body.
     pub(super) fn into_problem(self) -> Problem<About> {
-        let Self { status, code, field, detail } = self;
-        Problem::new(status, "about:blank", detail.into_owned(), About { code, field })
+        let kind = if self.is_overloaded() { REDUCED_CAPACITY } else { "about:blank" };
+        let Self { status, code, field, detail, .. } = self;
+        Problem::new(status, kind, detail.into_owned(), About { code, field })
     }
 
     /// The error with another field.
@@ -122,9 +150,14 @@ impl ApiError {
 
     pub(super) fn into_bytes(self) -> http::Response<Bytes> {
         let status = self.status;
+        let retry_after = self.retry_after;
         let mut response = self.into_problem().into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(retry_after) = retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds_to_wait(retry_after)));
+            response.extensions_mut().insert(Overloaded);
         }
         response
     }
@@ -147,31 +180,45 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let too_large = || {
-            let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
-        };
+        let JsonBytes { bytes, held: _held } = JsonBytes::from_request(request, app).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// The bytes of a JSON body, not parsed yet.
+pub(super) struct JsonBytes {
+    pub(super) bytes: Vec<u8>,
+    /// Counts them as held for the peer.
+    pub(super) held: Held,
+}
+
+impl FromRequest<Arc<App>> for JsonBytes {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
         if !content_type.is_some_and(is_json) {
             let detail = "the body is not declared as JSON; send `Content-Type: application/json`";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(ApiError::new(status, "unsupported_media_type", "content-type", detail));
         }
+        let buffers = request.extensions().get::<PeerBuffers>();
+        let held = buffers.expect("a connection adds its buffers to every request").hold();
         let body = request.into_body();
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_large());
         }
-        let body = contents(Limited::new(body, BODY_BYTES_MAX));
-        let body = tokio::time::timeout(app.fixed().timeout, body).await.map_err(|_| {
+        let body = contents(Limited::new(body, BODY_BYTES_MAX), held);
+        tokio::time::timeout(app.fixed().timeout, body).await.map_err(|_| {
             let detail = "the body did not arrive in time; send it at once";
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "body", detail)
-        })?;
-        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => too_large(),
-            None => ApiError::bad("invalid_body", "body", format!("the body ended early: {error}")),
-        })?;
-        parse(&body).map(Self)
+        })?
     }
+}
+
+fn too_large() -> ApiError {
+    let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes; send less at a time");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "body", detail)
 }
 
 /// Whether a media type is `application/json`, with any parameters. A page of another site can send
@@ -183,18 +230,28 @@ fn is_json(content_type: &[u8]) -> bool {
 
 /// The bytes of a body. Each chunk is copied and dropped as it arrives: a kept chunk of one byte
 /// costs twenty-six.
-async fn contents(mut body: Limited<Body>) -> Result<Vec<u8>, BoxError> {
+async fn contents(mut body: Limited<Body>, mut held: Held) -> Result<JsonBytes, ApiError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
+        if let Ok(data) = frame.map_err(unfinished)?.into_data() {
             bytes.extend_from_slice(&data);
+            if !held.resize(bytes.capacity().saturating_sub(UNCOUNTED_BYTES_MAX)) {
+                return Err(ApiError::too_much());
+            }
         }
     }
-    Ok(bytes)
+    Ok(JsonBytes { bytes, held })
+}
+
+fn unfinished(error: BoxError) -> ApiError {
+    match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => too_large(),
+        None => ApiError::bad("invalid_body", "body", format!("the body ended early: {error}")),
+    }
 }
 
 /// Parses JSON. An error names the field.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, ApiError> {
     // Serde accepts an array of an object's members in place of the object.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array; send an object, which for a batch is {\"checks\": […]}";

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use super::members::{texts, whole};
 use super::ok;
 use super::problem::{ApiError, Json};
 use crate::app::App;
+use crate::caller::Sender;
 
 /// A cost that was used.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -54,11 +56,13 @@ pub(super) struct Recorded {
 )]
 pub(super) async fn record(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     Json(Record { attributes, cost }): Json<Record>,
 ) -> Result<Response, ApiError> {
     let check = Check::new(attributes, cost);
     check.validated()?;
-    let recorded = app.timed(app.limiter.record(&check.request())).await;
+    let request = check.request().caller(sender.caller);
+    let recorded = app.timed(app.limiter.record(&request)).await;
     let recorded = recorded.map_err(|error| ApiError::of(&error))?;
     Ok(ok(&Recorded { shortfall: recorded.shortfall(), answer: Answer::from(recorded.decision()) }))
 }

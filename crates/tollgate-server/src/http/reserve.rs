@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
@@ -19,7 +20,8 @@ use super::members::{texts, whole};
 use super::ok;
 use super::problem::{ApiError, Json};
 use crate::app::App;
-use crate::held::{HeldId, TTL_MAX};
+use crate::caller::Sender;
+use crate::held::{HeldId, HeldKind, TTL_MAX};
 
 /// A request for a reservation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -78,9 +80,14 @@ pub(super) struct Renew {
 }
 
 /// Renews the reservation or the slot that a path names.
-pub(super) async fn renew_held(app: &App, path: &str, Renew { ttl }: Renew) -> Result<Response, ApiError> {
+pub(super) async fn renew_held(
+    app: &App,
+    sender: &Sender,
+    (kind, path): (HeldKind, &str),
+    Renew { ttl }: Renew,
+) -> Result<Response, ApiError> {
     let ttl = parse_ttl(&ttl)?;
-    let renewed = held(path)?.renew(app, ttl).await;
+    let renewed = held(kind, path)?.renew(app, sender.caller, ttl).await;
     renewed.map_err(|error| ApiError::of(&error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -134,20 +141,21 @@ pub(super) fn default_ttl() -> String {
 )]
 pub(super) async fn reserve(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     Json(Reserve { attributes, cost, ttl, on_expiry }): Json<Reserve>,
 ) -> Result<Response, ApiError> {
     let check = Check::new(attributes, cost);
     check.validated()?;
     let ttl = parse_ttl(&ttl)?;
-    let reservation = app
-        .timed(app.limiter.reserve(&check.request(), ttl, on_expiry.into()))
-        .await
-        .map_err(|error| ApiError::of(&error))?;
+    let request = check.request().caller(sender.caller);
+    let reserved = app.timed(app.limiter.reserve(&request, ttl, on_expiry.into())).await;
+    drop(request);
+    let reservation = reserved.map_err(|error| ApiError::of(&error))?;
     let decision = reservation.decision().clone();
     if !decision.allowed() {
         return Ok(answer(&app, &decision, Answer::from(&decision)));
     }
-    let id = HeldId::new(&app, reservation.detach(), check.attributes).to_string();
+    let id = HeldId::new(&app, HeldKind::Reservation, reservation.detach(), check.attributes).to_string();
     Ok(answer(&app, &decision, Reserved { id, answer: Answer::from(&decision) }))
 }
 
@@ -168,10 +176,11 @@ pub(super) async fn reserve(
 )]
 pub(super) async fn settle(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     uri: Uri,
     Json(Settle { cost }): Json<Settle>,
 ) -> Result<Response, ApiError> {
-    let shortfall = end(&app, uri.path(), cost).await?;
+    let shortfall = end(&app, &sender, uri.path(), cost).await?;
     Ok(ok(&Settled { shortfall }))
 }
 
@@ -192,10 +201,11 @@ pub(super) async fn settle(
 )]
 pub(super) async fn renew(
     State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
     uri: Uri,
     Json(renew): Json<Renew>,
 ) -> Result<Response, ApiError> {
-    renew_held(&app, uri.path(), renew).await
+    renew_held(&app, &sender, (HeldKind::Reservation, uri.path()), renew).await
 }
 
 /// Cancel a reservation
@@ -209,8 +219,12 @@ pub(super) async fn renew(
         CommonErrors,
     )
 )]
-pub(super) async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
-    end(&app, uri.path(), 0).await?;
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(sender): Extension<Sender>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    end(&app, &sender, uri.path(), 0).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -224,16 +238,20 @@ pub(super) fn parse_ttl(ttl: &str) -> Result<Duration, ApiError> {
 }
 
 /// The reservation or the slot that a path names.
-pub(super) fn held(path: &str) -> Result<HeldId, ApiError> {
+pub(super) fn held(kind: HeldKind, path: &str) -> Result<HeldId, ApiError> {
     let id = path.split('/').nth(3).unwrap_or_default();
-    HeldId::parse(id).ok_or_else(|| ApiError::of(&tollgate::Error::NotReserved))
+    HeldId::parse(kind, id).map_err(|error| {
+        let code = tollgate::Error::NotReserved.code();
+        ApiError::new(StatusCode::NOT_FOUND, code, "id", error.to_string())
+    })
 }
 
-async fn end(app: &App, path: &str, cost: u64) -> Result<u64, ApiError> {
-    let id = held(path)?;
+async fn end(app: &App, sender: &Sender, path: &str, cost: u64) -> Result<u64, ApiError> {
+    let id = held(HeldKind::Reservation, path)?;
     let hold = id.hold(app).map_err(|error| ApiError::of(&error))?;
     let check = Check::new(id.attributes, cost);
     check.validated()?;
-    let settled = app.timed(app.limiter.settle(hold, &check.request())).await;
+    let request = check.request().caller(sender.caller);
+    let settled = app.timed(app.limiter.settle(hold, &request)).await;
     Ok(settled.map_err(|error| ApiError::of(&error))?.shortfall)
 }

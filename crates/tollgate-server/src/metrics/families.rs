@@ -68,6 +68,12 @@ pub(crate) fn collect(app: &App, exposition: &mut impl Exposition) -> fmt::Resul
     let help = "Units used beyond the debt of a limit, which were not recorded";
     exposition.counter("shortfall_units", help, unlabelled(stats.shortfall))?;
     exposition.counter("store_errors", "Failures of the store", unlabelled(stats.store_errors))?;
+    let overloaded = [("store", stats.overloaded), ("buffers", app.buffers.refused())];
+    let overloaded = overloaded.map(|(reason, count)| (vec![("reason", reason)], count));
+    let help = "Requests refused as overloaded: more is asked than the store can do, or too much is held \
+                for a peer";
+    exposition.counter("overloaded", help, overloaded)?;
+    exposition.gauge("held_bytes", "Bytes held for peers", unlabelled(app.buffers.bytes()))?;
     exposition.histogram("store_duration_seconds", "Latency of the store", [(Vec::new(), &metrics.store)])?;
     if let Some(memory) = limiter.store().memory_stats() {
         memory_store(exposition, &memory)?;

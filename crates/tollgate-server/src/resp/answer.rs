@@ -19,8 +19,19 @@ pub(super) fn decision(
     match (request, decision) {
         (CheckRequest::Throttle(..), Ok(decision)) => throttle::reply(replies, decision),
         (CheckRequest::Check(_), Ok(decision)) => check(replies, decision),
-        (_, Err(error)) => replies.error("ERR", error),
+        (_, Err(failed)) => error(replies, failed),
     }
+}
+
+/// Writes an error. An overload has a code of its own, as Redis has for a server that is busy.
+pub(super) fn error(replies: &mut Replies, error: &Error) {
+    let code = if is_overload(error) { "BUSY" } else { "ERR" };
+    replies.error(code, error);
+}
+
+/// Whether a request was refused as overloaded.
+pub(super) const fn is_overload(error: &Error) -> bool {
+    matches!(error, Error::Overloaded { .. })
 }
 
 /// The reply of `TOLL.CHECK`.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tollgate::{MAX_COUNT, RequestBuf};
+use tollgate::{Caller, MAX_COUNT, RequestBuf};
 
 use super::frame::Frame;
 use super::slot::SlotCommand;
@@ -101,6 +101,12 @@ pub(super) fn wrong_arity(name: &str) -> String {
 }
 
 impl<'a> Check<'a> {
+    /// The check of this caller.
+    pub(super) fn sent_by(mut self, caller: Caller) -> Self {
+        self.request = self.request.caller(caller);
+        self
+    }
+
     pub(super) fn parse(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Self, String> {
         let (mut request, mut cost, mut peek) = (RequestBuf::default(), None, false);
         while let Some(name) = arguments.next() {

@@ -1,6 +1,6 @@
 //! Commands into requests to the limiter.
 
-use tollgate::{AsRequest, InlineLimit, Limiter, Request};
+use tollgate::{AsRequest, Caller, InlineLimit, Limiter, Request};
 
 use super::command::Check;
 use super::throttle::{LimitArguments, Throttle};
@@ -10,7 +10,7 @@ use crate::backend::Backend;
 #[derive(Debug)]
 pub(super) enum CheckRequest<'a> {
     /// `CL.THROTTLE`, with the limit that its arguments resolve to.
-    Throttle(Throttle<'a>, InlineLimit),
+    Throttle(Throttle<'a>, InlineLimit, Caller),
     /// `TOLL.CHECK`
     Check(Check<'a>),
 }
@@ -18,7 +18,7 @@ pub(super) enum CheckRequest<'a> {
 impl CheckRequest<'_> {
     pub(super) const fn is_peek(&self) -> bool {
         match self {
-            Self::Throttle(throttle, _) => throttle.is_peek(),
+            Self::Throttle(throttle, ..) => throttle.is_peek(),
             Self::Check(check) => check.peek,
         }
     }
@@ -27,7 +27,7 @@ impl CheckRequest<'_> {
 impl AsRequest for &CheckRequest<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
         match self {
-            CheckRequest::Throttle(throttle, limit) => f(throttle.request(limit)),
+            CheckRequest::Throttle(throttle, limit, caller) => f(throttle.request(limit).caller(*caller)),
             CheckRequest::Check(check) => (&check.request).with_request(f),
         }
     }

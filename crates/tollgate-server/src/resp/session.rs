@@ -17,12 +17,18 @@ use super::request::{CheckRequest, LastLimit};
 use super::slot::SlotCommand;
 use super::transaction::Queue;
 use crate::app::{App, STOPWATCH};
+use crate::buffers::TOO_MUCH;
+use crate::caller::Sender;
+use crate::connection::Connection;
 use crate::metrics::Route;
 use crate::secret::Secret;
 
 /// Replies beyond this are sent before more is parsed: the memory cost of a client that never
 /// reads.
 const REPLY_BYTES_MAX: usize = 64 << 10;
+
+/// The usual size of the reply to a check, at most.
+const REPLY_BYTES: usize = 128;
 
 /// The most checks of a batch, so that other connections get a turn.
 const BATCH_MAX: usize = 512;
@@ -48,6 +54,7 @@ pub(super) struct Session {
     app: Arc<App>,
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
+    sender: Sender,
     peer: IpAddr,
     /// The admin token of a successful `AUTH`, valid while it is the one in force.
     token: Option<Secret>,
@@ -65,14 +72,15 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(app: Arc<App>, peer: IpAddr) -> Self {
+    pub(super) fn new(app: Arc<App>, connection: &Connection) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = i64::try_from(IDS.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
         Self {
             app,
             id,
             name: Vec::new(),
-            peer,
+            sender: connection.sender.clone(),
+            peer: connection.peer.ip(),
             token: None,
             wrong_token: false,
             closing: false,
@@ -92,7 +100,7 @@ impl Session {
         let mut frame = std::mem::take(&mut self.frame);
         let mut batch: Vec<CheckRequest<'_>> = Vec::new();
         let mut start = 0;
-        while !self.closing && self.replies.bytes.len() < REPLY_BYTES_MAX && batch.len() < BATCH_MAX {
+        while !self.closing && self.has_room_behind(batch.len()) {
             let rest = bytes.get(start..).unwrap_or_default();
             match frame.read(rest) {
                 Ok(None) => break,
@@ -124,6 +132,12 @@ impl Session {
         start
     }
 
+    /// Whether there is room for another reply behind those of a batch.
+    fn has_room_behind(&self, batch: usize) -> bool {
+        let expected = batch.saturating_mul(REPLY_BYTES).saturating_add(self.replies.bytes.len());
+        expected < REPLY_BYTES_MAX && batch < BATCH_MAX
+    }
+
     /// Parses a command. A check joins the batch; any other command is returned.
     fn gather<'a>(
         &mut self,
@@ -134,10 +148,12 @@ impl Session {
         let request = match Command::parse(frame, bytes) {
             Ok(Command::Throttle(throttle)) => {
                 let limit = self.last.resolve(&self.app.limiter, throttle.limit);
-                limit.map(|limit| CheckRequest::Throttle(throttle, limit))
+                limit.map(|limit| CheckRequest::Throttle(throttle, limit, self.sender.caller))
             }
-            Ok(Command::Check(check)) => Ok(CheckRequest::Check(check)),
-            Ok(Command::Record(record)) => return Some(Ok(Single::Record(record))),
+            Ok(Command::Check(check)) => Ok(CheckRequest::Check(check.sent_by(self.sender.caller))),
+            Ok(Command::Record(record)) => {
+                return Some(Ok(Single::Record(record.sent_by(self.sender.caller))));
+            }
             Ok(Command::Slot(slot)) => return Some(Ok(Single::Slot(slot))),
             Ok(Command::Admin(admin)) => return Some(Ok(Single::Admin(admin))),
             Ok(Command::Exec) => return Some(Ok(Single::Exec)),
@@ -188,13 +204,16 @@ impl Session {
         if batch.is_empty() {
             return;
         }
-        let Self { app, replies, .. } = self;
+        let Self { app, replies, sender, .. } = self;
         let requests: SmallVec<[&CheckRequest<'_>; 64]> = batch.iter().collect();
         let telemetry = app.telemetry().map(|telemetry| (telemetry, STOPWATCH.now()));
         let mut request = batch.iter();
         app.check_many(&requests, |decision| {
             let Some(request) = request.next() else { return };
             answer::decision(replies, request, &decision);
+            if decision.as_ref().is_err_and(answer::is_overload) {
+                app.refused_as_overloaded(sender);
+            }
             if let (Some((telemetry, began)), Ok(decision)) = (telemetry, &decision)
                 && let Some(span) = telemetry.sample_alone(began)
             {
@@ -212,7 +231,10 @@ impl Session {
             Err(error) => self.replies.error("ERR", error),
             Ok(Single::Peek(request)) => self.peek(&request).await,
             Ok(Single::Record(record)) => self.record(&record).await,
-            Ok(Single::Slot(slot)) => slot.run(&self.app, &mut self.replies).await,
+            Ok(Single::Slot(slot)) => {
+                let done = slot.run(&self.app, self.sender.caller, &mut self.replies).await;
+                done.unwrap_or_else(|error| self.fail(&error));
+            }
             Ok(Single::Admin(_)) if !self.is_admin() => {
                 self.replies.error("NOAUTH", "Authentication required; AUTH with the admin token first");
             }
@@ -231,13 +253,32 @@ impl Session {
 
     async fn peek(&mut self, request: &CheckRequest<'_>) {
         let decision = self.app.timed(self.app.limiter.peek(request)).await;
-        answer::decision(&mut self.replies, request, &decision);
+        match decision {
+            Err(error) => self.fail(&error),
+            decided => answer::decision(&mut self.replies, request, &decided),
+        }
+    }
+
+    /// Ends the connection: its buffers are too large together with those of others.
+    pub(super) fn refuse_for_room(&mut self) {
+        self.app.refused_as_overloaded(&self.sender);
+        self.replies.bytes = Vec::new();
+        self.replies.error("BUSY", TOO_MUCH);
+        self.closing = true;
+    }
+
+    /// Replies with an error of the limiter.
+    fn fail(&mut self, error: &Error) {
+        if answer::is_overload(error) {
+            self.app.refused_as_overloaded(&self.sender);
+        }
+        answer::error(&mut self.replies, error);
     }
 
     async fn record(&mut self, record: &Check<'_>) {
         match self.app.timed(self.app.limiter.record(&record.request)).await {
             Ok(recorded) => answer::record(&mut self.replies, &recorded),
-            Err(error) => self.replies.error("ERR", error),
+            Err(error) => self.fail(&error),
         }
     }
 
@@ -248,7 +289,7 @@ impl Session {
                 info!(client = self.app.logged(client), "a client was reset");
                 self.replies.simple("OK");
             }
-            Err(error) => self.replies.error("ERR", error),
+            Err(error) => self.fail(&error),
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tollgate::{Decision, Limit, MAX_SLOTS, Request, SECOND, Slot, parse_duration};
+use tollgate::{Caller, Decision, Error, Limit, MAX_SLOTS, Request, SECOND, Slot, parse_duration};
 
 use super::command::Check;
 use super::reply::Replies;
@@ -12,7 +12,7 @@ use super::throttle::integer;
 use super::{answer, command};
 use crate::app::App;
 use crate::backend::Backend;
-use crate::held::{HeldId, TTL_MAX};
+use crate::held::{HeldId, HeldKind, IdError, TTL_MAX};
 use crate::inline::THROTTLE;
 use crate::value::value_of;
 
@@ -48,11 +48,14 @@ impl<'a> SlotCommand<'a> {
     }
 
     /// Executes the command.
-    pub(super) async fn run(&self, app: &App, replies: &mut Replies) {
-        let done = match self {
+    ///
+    /// # Errors
+    /// As the limiter.
+    pub(super) async fn run(&self, app: &App, caller: Caller, replies: &mut Replies) -> Result<(), Error> {
+        match self {
             Self::Inline { key, slots, ttl } => match app.limiter.inline(*slots) {
                 Ok(limit) => {
-                    let request = Request::client(key).under(THROTTLE, &limit);
+                    let request = Request::client(key).under(THROTTLE, &limit).caller(caller);
                     let slot = app.timed(app.limiter.acquire(request, *ttl)).await;
                     slot.map(|slot| {
                         let id = |slot: Slot<Backend>| HeldId::inline(slot.detach(), key, slots.capacity());
@@ -62,21 +65,19 @@ impl<'a> SlotCommand<'a> {
                 Err(error) => Err(error),
             },
             Self::ByRules { check, ttl } => {
-                let slot = app.timed(app.limiter.acquire(&check.request, *ttl)).await;
+                let request = check.request.clone().caller(caller);
+                let slot = app.timed(app.limiter.acquire(&request, *ttl)).await;
                 slot.map(|slot| {
                     let attributes = || -> BTreeMap<String, String> {
                         let names = app.limiter.with_rules(|rules| rules.attributes().to_vec());
                         let value = |name: String| Some((check.request.get(&name)?.to_owned(), name));
                         names.into_iter().filter_map(value).map(|(value, name)| (name, value)).collect()
                     };
-                    acquired(replies, slot, |slot| HeldId::new(app, slot.detach(), attributes()));
+                    acquired(replies, slot, |slot| HeldId::new(app, HeldKind::Slot, slot.detach(), attributes()));
                 })
             }
-            Self::Renew { id, ttl } => id.renew(app, *ttl).await.map(|()| replies.simple("OK")),
-            Self::Release { id } => id.release(app).await.map(|()| replies.simple("OK")),
-        };
-        if let Err(error) = done {
-            replies.error("ERR", error);
+            Self::Renew { id, ttl } => id.renew(app, caller, *ttl).await.map(|()| replies.simple("OK")),
+            Self::Release { id } => id.release(app, caller).await.map(|()| replies.simple("OK")),
         }
     }
 }
@@ -115,8 +116,8 @@ fn parse_ttl(text: &[u8]) -> Result<Duration, String> {
 }
 
 fn parse_id(text: &[u8]) -> Result<HeldId, String> {
-    let id = std::str::from_utf8(text).ok().and_then(HeldId::parse);
-    id.ok_or_else(|| tollgate::Error::NotReserved.to_string())
+    let text = std::str::from_utf8(text).map_err(|_| IdError::Invalid.to_string())?;
+    HeldId::parse(HeldKind::Slot, text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -54,5 +54,6 @@ mod security;
 mod slots;
 mod telemetry;
 mod top;
+mod unread;
 mod warnings;
 mod window;

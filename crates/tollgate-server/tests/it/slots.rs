@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::common::{Answer, Server, directory, eventually};
+use crate::wire::Wire;
 use serde_json::json;
 
 const CONFIG: &str = r#"
@@ -219,4 +220,38 @@ fn text(value: &redis::Value) -> String {
         redis::Value::Nil => String::new(),
         other => panic!("{other:?}"),
     }
+}
+
+/// Every id is taken by the verbs of what it names, and by no other.
+#[test]
+fn c8_the_verbs_of_slots_and_of_reservations_refuse_each_others_ids() {
+    let file = directory("slots-mixed").join("tollgate.toml");
+    fs::write(&file, CONFIG).unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let slot = id(&acquire(&server, "a", "1h"));
+    let reserved = json!({"attributes": {"client": "b"}, "cost": 9, "ttl": "1h"});
+    let reservation = id(&server.post("/v1/reserve", &reserved));
+    let (slots, units) = (left(&server, "a"), left(&server, "b"));
+    let verbs = |noun: &str, id: &str| {
+        let path = format!("/v1/{noun}/{id}");
+        let renewed = server.post(&format!("{path}/renew"), &json!({"ttl": "1h"}));
+        let settled = server.post(&format!("{path}/settle"), &json!({"cost": 1}));
+        [renewed, settled, server.send("DELETE", &path, &[], "")]
+    };
+    for (noun, id, names) in [("reserve", &slot, "a slot"), ("acquire", &reservation, "a reservation")] {
+        for refused in verbs(noun, id) {
+            assert_eq!(refused.status, 404, "{noun}: {refused:?}");
+            let is_verb = refused.json()["code"] == "not_reserved";
+            assert!(!is_verb || refused.body.contains(&format!("names {names}")), "{refused:?}");
+        }
+    }
+    let mut wire = Wire::connect(&server);
+    for line in [format!("TOLL.RENEW {reservation} 60"), format!("TOLL.RELEASE {reservation}")] {
+        let said = wire.ask(&line);
+        assert!(said.starts_with("-ERR the id names a reservation"), "{said}");
+    }
+    assert_eq!((left(&server, "a"), left(&server, "b")), (slots, units), "nothing changed");
+    assert_eq!(release(&server, &slot), 204);
+    let settle = server.post(&format!("/v1/reserve/{reservation}/settle"), &json!({"cost": 1}));
+    assert_eq!(settle.status, 200, "{settle:?}");
 }
