@@ -150,8 +150,7 @@ impl PageFile {
         if let Some(version) = version.filter(|version| *version != VERSION) {
             return Err(OpenError::OtherVersion { dir: path.parent().unwrap_or(path).to_owned(), version });
         }
-        let [_, seed_0, seed_1, count, checksums, bytes] =
-            parse_numbers(&header).ok_or_else(damaged)?;
+        let [_, seed_0, seed_1, count, checksums, bytes] = parse_numbers(&header).ok_or_else(damaged)?;
         pages.seed = [seed_0, seed_1];
         pages.totals = Totals { pages: count, checksums, bytes };
         Ok(pages)

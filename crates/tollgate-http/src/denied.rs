@@ -15,7 +15,8 @@ use crate::headers::{for_each_enforcing, policy_name, seconds_to_wait};
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 /// The problem type of requests that are refused for lack of capacity.
-pub const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+pub const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 // Checked at compile time.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

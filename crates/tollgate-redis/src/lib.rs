@@ -13,6 +13,7 @@ mod blocks;
 mod calendar;
 mod connection;
 mod denials;
+mod eviction;
 mod key;
 mod limit;
 mod link;
@@ -22,7 +23,8 @@ mod slots;
 mod store;
 mod target;
 
-pub use blocks::Blocked;
+pub use blocks::{Blocked, Blocks};
+pub use eviction::Eviction;
 pub use link::Change;
 pub use script::SCRIPT;
 pub use store::{RedisStore, RedisStoreBuilder, Status};

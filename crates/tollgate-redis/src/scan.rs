@@ -52,7 +52,7 @@ impl Connection {
 
     /// Every master. A Cluster client skips masters that it is not connected to, so the nodes that
     /// answer are compared with those that the Cluster has.
-    async fn masters(&mut self) -> RedisResult<Vec<SingleNodeRoutingInfo>> {
+    pub(crate) async fn masters(&mut self) -> RedisResult<Vec<SingleNodeRoutingInfo>> {
         let Self::Cluster(connection) = self else { return Ok(vec![SingleNodeRoutingInfo::Random]) };
         let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         let slots = redis::cmd("CLUSTER").arg("SLOTS").take();
@@ -60,7 +60,11 @@ impl Connection {
     }
 
     /// Sends commands to one node in a pipeline, each once. A single server is the only node.
-    async fn send_to(&mut self, node: &SingleNodeRoutingInfo, commands: Vec<Cmd>) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn send_to(
+        &mut self,
+        node: &SingleNodeRoutingInfo,
+        commands: Vec<Cmd>,
+    ) -> RedisResult<Vec<Value>> {
         let mut pipeline = Pipeline::with_capacity(commands.len());
         let count = commands.len();
         commands.into_iter().for_each(|command| {

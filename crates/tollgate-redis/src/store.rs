@@ -144,6 +144,10 @@ impl RedisStore {
         (&self.shared.link, &self.shared.prefix)
     }
 
+    pub(crate) fn time_source(&self) -> TimeSource {
+        self.shared.time
+    }
+
     /// Checks that Redis can run the script.
     ///
     /// # Errors

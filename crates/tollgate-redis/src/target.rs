@@ -20,6 +20,8 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
     TlsCertificates, TlsMode,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tollgate::Error;
 
 use crate::connection::{CONNECT_TIMEOUT, Dialer, RESPONSE_TIMEOUT, error_text};
@@ -297,8 +299,21 @@ impl Query {
                 });
             }
         };
-        Ok(TlsCertificates { client_tls, root_cert: read(&self.ca)? })
+        let root_cert = read(&self.ca)?;
+        if let (Some(pem), Some(path)) = (&root_cert, &self.ca)
+            && !has_certificate(pem)
+        {
+            let reason = "a PEM file with a certificate";
+            return Err(Error::InvalidConfig { field: "url", value: path.clone(), reason });
+        }
+        Ok(TlsCertificates { client_tls, root_cert })
     }
+}
+
+/// Whether a file has certificates, and no invalid one.
+fn has_certificate(pem: &[u8]) -> bool {
+    let mut certificates = CertificateDer::pem_slice_iter(pem).peekable();
+    certificates.peek().is_some() && certificates.all(|certificate| certificate.is_ok())
 }
 
 /// Percent-decodes a text. Fails if the result is not UTF-8.

@@ -25,6 +25,7 @@ mod authentication;
 mod blocks;
 mod client_limits;
 mod denials;
+mod eviction;
 mod log_names;
 mod log_throttle;
 mod observer;
@@ -35,9 +36,10 @@ mod sessions;
 
 pub(crate) use authentication::Access;
 use authentication::Authentication;
-pub(crate) use blocks::Blocked;
+pub(crate) use blocks::{Blocked, Listed};
 use client_limits::{ClientLimit, is_per_client};
 pub(crate) use denials::PROTOCOL;
+use eviction::EvictionWatch;
 pub(crate) use log_names::LogNames;
 pub(crate) use log_throttle::LogThrottle;
 use observer::{DecisionCounts, DecisionObserver};
@@ -59,6 +61,8 @@ pub struct App {
     fixed: Fixed,
     reloadable: Reloadable,
     pub(crate) authentication: Authentication,
+    /// What Redis said last about eviction.
+    pub(crate) eviction: EvictionWatch,
     /// Clients that administrators blocked.
     blocked: blocks::Names,
     ready: AtomicBool,
@@ -147,6 +151,7 @@ impl App {
                 text: Mutex::new(text),
             },
             authentication: Authentication::new()?,
+            eviction: EvictionWatch::default(),
             blocked: blocks::Names::default(),
             ready: AtomicBool::new(true),
             metrics: Metrics::default(),
@@ -212,7 +217,8 @@ impl App {
     pub(crate) async fn reset(&self, client: &str) -> Result<(), Error> {
         let [by_rules, throttled] = inline::client_budgets(client);
         let by_rules = self.timed(self.limiter.reset(by_rules)).await;
-        by_rules.and(inline::ignore_unknown_rule(self.timed(self.limiter.reset(throttled)).await))
+        let throttled = self.timed(self.limiter.reset(throttled)).await;
+        by_rules.and(inline::ignore_unknown_rule(throttled).map(drop))
     }
 
     /// The configuration in force.

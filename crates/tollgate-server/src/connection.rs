@@ -148,8 +148,7 @@ impl Acceptor {
         let _open = Open::new(self.counts());
         let sender = self.sender(peer);
         let buffers = self.app.buffers.of(slot.peer());
-        let connection =
-            Connection::new(peer, sender, buffers, Arc::clone(&slot), self.lifecycle.clone());
+        let connection = Connection::new(peer, sender, buffers, Arc::clone(&slot), self.lifecycle.clone());
         let eviction = async {
             let _ = evicted.await;
             slot.idle().await;

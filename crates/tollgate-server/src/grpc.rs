@@ -98,11 +98,7 @@ impl Grpc {
         if let Ok(service) = reflection().build_v1alpha() {
             others = others.add_service(service);
         }
-        Self {
-            rate_limits,
-            others: others.prepare(),
-            app: Arc::clone(app),
-        }
+        Self { rate_limits, others: others.prepare(), app: Arc::clone(app) }
     }
 
     /// Serves a connection until it ends.

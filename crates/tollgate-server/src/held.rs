@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use tollgate::{Algorithm, AsRequest, CLIENT, Caller, Error, HOUR, HoldId, InlineLimit, Limit, Request, RequestBuf};
+use tollgate::{
+    Algorithm, AsRequest, CLIENT, Caller, Error, HOUR, HoldId, InlineLimit, Limit, Request, RequestBuf,
+};
 
 use crate::app::App;
 use crate::inline::THROTTLE;
@@ -61,9 +63,9 @@ impl std::fmt::Display for IdError {
             Self::Other(HeldKind::Slot) => {
                 f.write_str("the id names a slot, not a reservation; renew or release it as a slot")
             }
-            Self::Other(HeldKind::Reservation) => {
-                f.write_str("the id names a reservation, not a slot; settle, renew or cancel it as a reservation")
-            }
+            Self::Other(HeldKind::Reservation) => f.write_str(
+                "the id names a reservation, not a slot; settle, renew or cancel it as a reservation",
+            ),
         }
     }
 }

@@ -37,9 +37,9 @@ pub(crate) fn client_budgets(client: &str) -> [Request<'_>; 2] {
 }
 
 /// Ignores an unknown rule: a rule of inline limits exists only if its protocol is served.
-pub(crate) fn ignore_unknown_rule(result: Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn ignore_unknown_rule<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
-        Err(Error::UnknownRule { .. }) => Ok(()),
-        result => result,
+        Err(Error::UnknownRule { .. }) => Ok(None),
+        result => result.map(Some),
     }
 }

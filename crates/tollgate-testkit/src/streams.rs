@@ -224,7 +224,7 @@ impl<S: Store, L: Fn(String)> Streams<'_, S, L> {
 /// The store's answer, if there is one.
 fn answered<T: std::fmt::Debug>(result: Result<T, Error>) -> Option<T> {
     match result {
-        Err(Error::StoreUnavailable) => None,
+        Err(Error::StoreUnavailable { .. }) => None,
         answer => Some(answer.expect("held and valid")),
     }
 }

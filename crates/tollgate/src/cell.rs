@@ -113,9 +113,8 @@ impl Cell {
         self.meter.retune(*limit, now);
         if limit.is_concurrent() && !had_slots {
             // What is reserved is under way, each reservation in a slot of its own.
-            self.holds.rebuild(|hold| {
-                Some(Hold::slot(hold.made_at, hold.ttl())).filter(|_| !hold.has_expired)
-            });
+            self.holds
+                .rebuild(|hold| Some(Hold::slot(hold.made_at, hold.ttl())).filter(|_| !hold.has_expired));
             self.count_slots();
             return;
         }
@@ -154,9 +153,7 @@ impl Cell {
     fn rebase(&mut self, now: Timestamp) {
         self.meter = self.meter.rebased(now);
         let drawn = Drawn { at: None, lapses_at: self.meter.idle_at() };
-        self.holds.rebuild(|hold| {
-            Some(Hold { drawn, ..hold.restarted(now) }).filter(|_| !hold.has_expired)
-        });
+        self.holds.rebuild(|hold| Some(Hold { drawn, ..hold.restarted(now) }).filter(|_| !hold.has_expired));
     }
 
     /// Takes the units of a reservation, or a slot, and holds them.

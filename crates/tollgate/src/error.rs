@@ -71,7 +71,11 @@ pub enum Error {
     NotCovered,
     /// The store failed or did not answer in time. A check never fails like this: it follows the
     /// rule's failure policy.
-    StoreUnavailable,
+    StoreUnavailable {
+        /// The store's own sentence. It may name hosts and users: show it to administrators, not to
+        /// clients.
+        reason: String,
+    },
     /// The callers of this process ask for more than the store can do, and the caller of this
     /// request asks for the most. The request did not reach the store: nothing was decided, and
     /// nothing was taken, whatever the rule's failure policy.
@@ -121,7 +125,7 @@ impl Error {
             Self::InvalidConfig { .. } => "invalid_config",
             Self::UnknownRule { .. } => "unknown_rule",
             Self::NotCovered => "not_covered",
-            Self::StoreUnavailable => "store_unavailable",
+            Self::StoreUnavailable { .. } => "store_unavailable",
             Self::Overloaded { .. } => "overloaded",
             Self::StoreFull => "store_full",
             Self::Unsupported { .. } => "unsupported",
@@ -157,9 +161,7 @@ impl fmt::Display for Error {
             Self::NotCovered => f.write_str(
                 "no rule counts by these attributes; name every attribute of a rule's key",
             ),
-            Self::StoreUnavailable => {
-                f.write_str("the store did not answer; the reason was handed to the observer")
-            }
+            Self::StoreUnavailable { .. } => f.write_str("the store did not answer"),
             Self::Overloaded { retry_after } => write!(
                 f,
                 "more is asked than the store can do, and this caller asks for the most; try again in {}",

@@ -9,7 +9,8 @@ use crate::stats::{Stats, Tally};
 use crate::store::{Op, Store, StoreError, Until};
 use crate::time::AnyClock;
 use crate::{
-    AsRequest, Caller, Decision, Error, InlineLimit, Limit, MemoryStore, Request, RuleSet, format_duration,
+    AsRequest, Caller, Decision, Error, InlineLimit, Limit, MemoryStore, Request, RuleSet, Timestamp,
+    format_duration,
 };
 
 mod active;
@@ -214,14 +215,25 @@ impl<S: Store> Limiter<S> {
 
     /// Denies the client everything for a [`Duration`], or until a
     /// [`Timestamp`](crate::Timestamp): one in the past lifts the block. Global budgets are not
-    /// touched, as by [`penalise`](Self::penalise).
+    /// touched, as by [`penalise`](Self::penalise). Returns the end of the block by the store's
+    /// clock.
     ///
     /// # Errors
     /// As [`refund`](Self::refund); [`Error::StoreFull`] if there is no room to store the block.
-    pub async fn block(&self, request: impl AsRequest, until: impl Into<Until>) -> Result<(), Error> {
+    pub async fn block(&self, request: impl AsRequest, until: impl Into<Until>) -> Result<Timestamp, Error> {
         let (plan, cost) = self.keyed_plan(&request)?;
         let until = until.into();
-        self.shared.act_units(Op::Block { until }, &plan, cost).await.map(|_| ())
+        let applied = self.shared.act(Op::Block { until }, &plan, cost).await?;
+        Ok(match until {
+            Until::Date(date) => date,
+            Until::After(span) => applied.now.saturating_add(span),
+        })
+    }
+
+    /// Counts a failure of an operation that was sent to the [`store`](Self::store) itself, and
+    /// tells the observer.
+    pub fn store_failed(&self, error: &StoreError) {
+        self.shared.failed(error);
     }
 
     /// Forgets the client: no unit in use, no block, no reservation, no slot. Global budgets are

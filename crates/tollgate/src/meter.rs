@@ -12,8 +12,8 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::{Parts, TokenBucket, Whole};
 use crate::algorithm::{
-    Arithmetic, Drawn, calendar_window, concurrent, fixed_window, inline, reserve, sliding_log, sliding_window,
-    token_bucket,
+    Arithmetic, Drawn, calendar_window, concurrent, fixed_window, inline, reserve, sliding_log,
+    sliding_window, token_bucket,
 };
 use crate::limit::Kind;
 use crate::{Limit, Timestamp};

@@ -311,7 +311,8 @@ impl From<StoreError> for Error {
             StoreError::Full => Self::StoreFull,
             StoreError::Overloaded { retry_after } => Self::Overloaded { retry_after },
             StoreError::Unsupported { verb } => Self::Unsupported { verb },
-            StoreError::Unavailable { .. } | StoreError::TimedOut => Self::StoreUnavailable,
+            StoreError::Unavailable { reason } => Self::StoreUnavailable { reason },
+            StoreError::TimedOut => Self::StoreUnavailable { reason: StoreError::TimedOut.to_string() },
         }
     }
 }

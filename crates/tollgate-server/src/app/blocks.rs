@@ -28,6 +28,13 @@ pub(crate) struct Blocked {
     pub(crate) until: Timestamp,
 }
 
+/// Blocked clients, and when they were listed by the clock that decides.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) now: Timestamp,
+    pub(crate) blocks: Vec<Blocked>,
+}
+
 impl Names {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,11 +54,12 @@ impl Names {
 }
 
 impl App {
-    /// Blocks a client under every rule keyed by client alone, and under `CL.THROTTLE`.
+    /// Blocks a client under every rule keyed by client alone, and under `CL.THROTTLE`. Returns
+    /// the end of the block by the store's clock.
     ///
     /// # Errors
     /// As [`reset`](Self::reset).
-    pub(crate) async fn block(&self, client: &str, until: Until) -> Result<(), Error> {
+    pub(crate) async fn block(&self, client: &str, until: Until) -> Result<Timestamp, Error> {
         let now = self.clock.now();
         let ends_at = match until {
             Until::Date(date) => date,
@@ -63,25 +71,27 @@ impl App {
         // Any stored block is listed. A name is forgotten only if no block can be left.
         let is_stored = by_rules.is_ok() || throttled.is_ok();
         let throttled = inline::ignore_unknown_rule(throttled);
-        let has_failed = throttled.is_err() || !matches!(by_rules, Ok(()) | Err(Error::NotCovered));
+        let has_failed = throttled.is_err() || !matches!(by_rules, Ok(_) | Err(Error::NotCovered));
         if is_stored && (ends_at > now || !has_failed) {
             self.blocked.note(client, ends_at, now);
         }
-        by_rules.and(throttled)
+        let by_rules = by_rules?;
+        Ok(throttled?.map_or(by_rules, |throttled| throttled.max(by_rules)))
     }
 
     /// The blocked clients, at most `most`.
     ///
     /// # Errors
     /// If the store failed.
-    pub(crate) async fn blocks(&self, most: usize) -> Result<Vec<Blocked>, Error> {
+    pub(crate) async fn blocks(&self, most: usize) -> Result<Listed, Error> {
         let now = self.clock.now();
         if let Some(redis) = self.limiter.store().as_redis() {
-            let blocks = self.timed(redis.blocks(most, now)).await?;
-            let each = blocks.into_iter();
-            return Ok(each
-                .map(|block| Blocked { client: block.value, rule: block.rule, until: block.until })
-                .collect());
+            let listed = self.timed(redis.blocks(most, now)).await;
+            let listed = listed.inspect_err(|error| self.limiter.store_failed(error))?;
+            let each = listed.blocks.into_iter();
+            let each =
+                each.map(|block| Blocked { client: block.value, rule: block.rule, until: block.until });
+            return Ok(Listed { now: listed.now, blocks: each.collect() });
         }
         let names: Vec<String> = self.blocked.lock().keys().cloned().collect();
         let mut blocks: Vec<Blocked> = Vec::new();
@@ -102,7 +112,7 @@ impl App {
             }
         }
         blocks.truncate(most);
-        Ok(blocks)
+        Ok(Listed { now, blocks })
     }
 }
 
@@ -127,7 +137,7 @@ mod tests {
         block_on(app.block("ann", HOUR.into())).unwrap();
         assert!(matches!(block_on(app.block("bob", HOUR.into())), Err(Error::StoreFull)));
         assert_eq!(noted(), ["ann"]);
-        assert_eq!(block_on(app.blocks(9)).unwrap().len(), 1);
+        assert_eq!(block_on(app.blocks(9)).unwrap().blocks.len(), 1);
         block_on(app.block("ann", Until::Date(app.clock.now()))).unwrap();
         assert!(noted().is_empty());
     }

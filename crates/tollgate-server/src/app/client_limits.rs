@@ -113,7 +113,8 @@ impl App {
         if let Some(Err(error)) = saved {
             warn!(%error, "a per-client limit was not changed: the data directory cannot be written");
             publish(&rules.client_limits)?;
-            return Err(Error::StoreUnavailable);
+            let reason = format!("the data directory cannot be written: {error}");
+            return Err(Error::StoreUnavailable { reason });
         }
         rules.client_limits = client_limits;
         Ok(())

@@ -49,11 +49,7 @@ where
         };
         let frame = frame.map_err(|error| Status::from_error(error.into()));
         let more = frame.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::remaining);
-        Poll::Ready(Some(if self.has_room(more) {
-            frame
-        } else {
-            Err(Status::resource_exhausted(TOO_MUCH))
-        }))
+        Poll::Ready(Some(if self.has_room(more) { frame } else { Err(Status::resource_exhausted(TOO_MUCH)) }))
     }
 
     fn is_end_stream(&self) -> bool {

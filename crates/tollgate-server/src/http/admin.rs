@@ -127,11 +127,9 @@ pub(super) async fn block(
 ) -> Result<Response, ApiError> {
     let span: Duration =
         parse_duration(&span).map_err(|error| ApiError::bad("invalid_duration", "for", error.to_string()))?;
-    let now = app.clock.now();
-    let until = now.saturating_add(span);
-    app.block(&client, span.into()).await.map_err(api_error)?;
+    let until = app.block(&client, span.into()).await.map_err(api_error)?;
     info!(client = app.logged(&client), duration = ?span, "a client was blocked");
-    Ok(ok(&Blocked { until: until.as_millis_ceil(), end: Moment::new(until, now) }))
+    Ok(ok(&Blocked { until: until.as_millis_ceil(), end: Moment::new(until, until.saturating_sub(span)) }))
 }
 
 /// Unblock a client
@@ -235,7 +233,9 @@ async fn change_limits(
         change(&app).map_err(|error| not_per_client(&app, error))?;
         Ok(ok(&Reach { reach: app.client_limits_reach() }))
     });
-    changed.await.unwrap_or_else(|_| Err(api_error(Error::StoreUnavailable)))
+    changed
+        .await
+        .unwrap_or_else(|error| Err(api_error(Error::StoreUnavailable { reason: error.to_string() })))
 }
 
 /// Charge a client
@@ -309,5 +309,5 @@ fn not_per_client(app: &App, error: Error) -> ApiError {
 
 #[expect(clippy::needless_pass_by_value, reason = "map_err passes by value")]
 fn api_error(error: Error) -> ApiError {
-    ApiError::of(&error)
+    ApiError::for_administrator(&error)
 }

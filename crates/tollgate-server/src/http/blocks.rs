@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::document::AdminErrors;
 use super::ok;
 use super::problem::{ApiError, count};
-use crate::app::App;
+use crate::app::{App, Listed};
 use crate::moment::Moment;
 
 /// The default number of blocks.
@@ -60,9 +60,9 @@ pub(super) async fn blocks(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let most = count(&query.unwrap_or_default(), USUAL, MOST)?;
-    let blocks = app.blocks(most).await.map_err(|error| ApiError::of(&error))?;
+    let listed = app.blocks(most).await.map_err(|error| ApiError::for_administrator(&error))?;
+    let Listed { now, blocks } = listed;
     let more = blocks.len() >= most;
-    let now = app.clock.now();
     let answer = |block: crate::app::Blocked| BlockAnswer {
         client: block.client,
         rule: block.rule,

@@ -88,14 +88,17 @@ pub(super) async fn show(
     let decision = app
         .timed(app.limiter.peek(Request::new(&attributes).own()))
         .await
-        .map_err(|error| ApiError::of(&error))?;
+        .map_err(|error| ApiError::for_administrator(&error))?;
     if decision.degraded() {
-        return Err(ApiError::of(&Error::StoreUnavailable));
+        let failure = app.limiter.store().failure();
+        let reason = failure.unwrap_or_else(|| "it did not answer in time; the log has the reason".into());
+        return Err(ApiError::for_administrator(&Error::StoreUnavailable { reason }));
     }
     let mut reports = decision.limits();
     for rule in app.limiter.with_rules(overflows_by_client) {
         let request = Request::new(&attributes).only(rule.as_str()).own();
-        let overflow = app.timed(app.limiter.peek(request)).await.map_err(|error| ApiError::of(&error))?;
+        let overflow = app.timed(app.limiter.peek(request)).await;
+        let overflow = overflow.map_err(|error| ApiError::for_administrator(&error))?;
         reports.extend(overflow.limits());
     }
     let limit = |report: &Report| ClientLimit {

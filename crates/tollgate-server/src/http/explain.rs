@@ -104,7 +104,7 @@ pub(super) async fn explain(
         };
         Ok::<_, Error>(((&request).with_request(explain), decision))
     });
-    let (rules, decision) = explained.await.map_err(|error| ApiError::of(&error))?;
+    let (rules, decision) = explained.await.map_err(|error| ApiError::for_administrator(&error))?;
     let wait = decision.retry_after().filter(|wait| !wait.is_zero());
     Ok(ok(&Explanation {
         numbers: Numbers::from(&decision),

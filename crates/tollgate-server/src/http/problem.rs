@@ -84,7 +84,17 @@ impl ApiError {
         self.retry_after.is_some()
     }
 
-    /// The API error of an error of the core.
+    /// The API error of an error of the core, for an administrator: with the store's own sentence.
+    pub(super) fn for_administrator(error: &Error) -> Self {
+        match error {
+            Error::StoreUnavailable { reason } => {
+                Self { detail: format!("the store failed: {reason}").into(), ..Self::of(error) }
+            }
+            other => Self::of(other),
+        }
+    }
+
+    /// The API error of an error of the core, for anybody.
     pub(super) fn of(error: &Error) -> Self {
         let (status, field) = match error {
             Error::InvalidKey { attribute, .. } if attribute == CLIENT => {
@@ -113,6 +123,8 @@ impl ApiError {
             Error::SlotNeeded { rule } => format!(
                 "rule {rule:?} limits how many requests are under way at once; POST /v1/acquire takes a slot"
             ),
+            // What the store says may name hosts and users.
+            Error::StoreUnavailable { .. } => "the store did not answer; the log has the reason".to_owned(),
             other => other.to_string(),
         };
         let retry_after = match error {

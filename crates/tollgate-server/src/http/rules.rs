@@ -115,8 +115,11 @@ pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
     if !is_known {
         return Err(ApiError::of(&Error::UnknownRule { rule: rule.into() }));
     }
-    let keys =
-        app.timed(app.limiter.store().clear(&rule)).await.map_err(|error| ApiError::of(&error.into()))?;
+    let cleared = app.timed(app.limiter.store().clear(&rule)).await;
+    let keys = cleared.map_err(|error| {
+        app.limiter.store_failed(&error);
+        ApiError::for_administrator(&error.into())
+    })?;
     info!(rule = &*rule, keys, "a rule was reset");
     Ok(ok(&Cleared { keys }))
 }

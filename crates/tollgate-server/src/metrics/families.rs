@@ -83,6 +83,10 @@ pub(crate) fn collect(app: &App, exposition: &mut impl Exposition) -> fmt::Resul
     }
     if let Some(redis) = limiter.store().as_redis() {
         redis_store(exposition, &redis.status())?;
+        // Without a sample while Redis does not say.
+        let evicted = app.eviction.evicted_keys().into_iter().map(|count| (Vec::new(), count));
+        let help = "Keys that Redis evicted since it started, of any program";
+        exposition.counter("redis_evicted_keys", help, evicted)?;
     }
 
     let requests =

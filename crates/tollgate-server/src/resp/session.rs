@@ -289,6 +289,9 @@ impl Session {
                 info!(client = self.app.logged(client), "a client was reset");
                 self.replies.simple("OK");
             }
+            Err(Error::StoreUnavailable { reason }) => {
+                self.replies.error("ERR", format_args!("the store failed: {reason}"));
+            }
             Err(error) => self.fail(&error),
         }
     }

@@ -73,7 +73,9 @@ impl<'a> SlotCommand<'a> {
                         let value = |name: String| Some((check.request.get(&name)?.to_owned(), name));
                         names.into_iter().filter_map(value).map(|(value, name)| (name, value)).collect()
                     };
-                    acquired(replies, slot, |slot| HeldId::new(app, HeldKind::Slot, slot.detach(), attributes()));
+                    acquired(replies, slot, |slot| {
+                        HeldId::new(app, HeldKind::Slot, slot.detach(), attributes())
+                    });
                 })
             }
             Self::Renew { id, ttl } => id.renew(app, caller, *ttl).await.map(|()| replies.simple("OK")),

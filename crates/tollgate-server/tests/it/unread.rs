@@ -21,7 +21,9 @@ const MIB: u64 = 1 << 20;
 /// A server whose answers are large.
 fn server(name: &str) -> Server {
     let rule = |number| {
-        format!("[[rule]]\nname = \"rule-{number}\"\nkey = [\"client\"]\nlimit = [\"1000000/h\", \"1000000/d fixed\"]\n")
+        format!(
+            "[[rule]]\nname = \"rule-{number}\"\nkey = [\"client\"]\nlimit = [\"1000000/h\", \"1000000/d fixed\"]\n"
+        )
     };
     let file = directory(&format!("unread-{name}")).join("tollgate.toml");
     fs::write(&file, (0..RULES).map(rule).collect::<String>()).unwrap();

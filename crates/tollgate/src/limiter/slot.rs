@@ -216,7 +216,8 @@ impl<S: Store> Lease<S> {
         loop {
             clock.sleep_until(clock.now().saturating_add(interval)).await;
             match self.renew(ttl).await {
-                Ok(()) | Err(Error::StoreUnavailable | Error::Overloaded { .. } | Error::StoreFull) => {}
+                Ok(())
+                | Err(Error::StoreUnavailable { .. } | Error::Overloaded { .. } | Error::StoreFull) => {}
                 Err(lost) => return lost,
             }
         }

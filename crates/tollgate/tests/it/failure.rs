@@ -121,19 +121,24 @@ fn e4_a_store_that_hangs_fails_at_the_deadline() {
     assert_eq!(clock.now(), Timestamp::from_millis(1_000_000_050));
 }
 
+/// The faulty store's failure.
+fn down() -> Error {
+    Error::StoreUnavailable { reason: "told to fail: secret-host:6379".into() }
+}
+
 #[test]
 fn e4_an_administrative_verb_reports_that_the_store_is_down() {
     let (limiter, store, ..) = limiter([rule(FailurePolicy::Open)]);
     store.set(Fault::Fail);
-    assert_eq!(block_on(limiter.reset("a")), Err(Error::StoreUnavailable));
-    assert_eq!(block_on(limiter.refund("a")), Err(Error::StoreUnavailable));
+    assert_eq!(block_on(limiter.reset("a")), Err(down()));
+    assert_eq!(block_on(limiter.refund("a")), Err(down()));
     let reserve = || {
         let reserved = limiter.reserve(Request::client("a").cost(3), HOUR, OnExpiry::GiveBack);
         let reservation = block_on(reserved).unwrap();
         assert!(reservation.decision().allowed() && reservation.decision().degraded());
         reservation
     };
-    assert_eq!(block_on(reserve().settle(5)), Err(Error::StoreUnavailable), "what was used is recorded");
+    assert_eq!(block_on(reserve().settle(5)), Err(down()), "what was used is recorded");
     let reservation = reserve();
     store.set(Fault::None);
     assert!(block_on(reservation.settle(5)).is_ok());
@@ -198,7 +203,7 @@ fn c7_a_degraded_reservation_is_charged_once() {
     assert!(reserved.decision().degraded());
     let hold = reserved.detach().unwrap();
     let settle = || block_on(limiter.settle(hold, request(4)));
-    assert_eq!(settle(), Err(Error::StoreUnavailable), "the settlement is not lost");
+    assert_eq!(settle(), Err(down()), "the settlement is not lost");
     store.set(Fault::None);
     assert!(settle().is_ok());
     assert_eq!(settle(), Err(Error::NotReserved));

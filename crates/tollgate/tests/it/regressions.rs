@@ -215,7 +215,7 @@ fn e5_a_penalty_without_room_is_an_error_and_lifting_a_block_that_does_not_exist
     let (limiter, _) = on(MemoryStore::new().max_keys(1), rules);
     assert!(limiter.check("a").unwrap().allowed());
     assert_eq!(block_on(limiter.penalise("b")), Err(Error::StoreFull));
-    assert_eq!(block_on(limiter.block("b", Timestamp::EPOCH)), Ok(()));
+    assert_eq!(block_on(limiter.block("b", Timestamp::EPOCH)), Ok(Timestamp::EPOCH));
 }
 
 #[test]

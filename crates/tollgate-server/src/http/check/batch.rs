@@ -199,9 +199,7 @@ impl Parts {
                 }
             };
             // Consecutive checks are decided together.
-            while let Some(Ok(check)) =
-                checks.next_if(|next| next.as_ref().is_ok_and(|check| !check.peek))
-            {
+            while let Some(Ok(check)) = checks.next_if(|next| next.as_ref().is_ok_and(|check| !check.peek)) {
                 takes.push(check);
             }
             let requests: Vec<RequestBuf<'_>> =

@@ -168,8 +168,7 @@ pub(super) fn act_on_parts(
     let held: SmallVec<[bool; 4]> = views.iter().map(|view| held(op, view).is_some()).collect();
     views.iter_mut().for_each(|view| view.answer_at(reading));
     let parts = Parts { charges, views: &views };
-    let portions: SmallVec<[u64; 4]> =
-        charges.iter().map(|charge| parts.used_portion(op, charge)).collect();
+    let portions: SmallVec<[u64; 4]> = charges.iter().map(|charge| parts.used_portion(op, charge)).collect();
     let is_held = |part: Part| {
         let mut both = charges.iter().zip(&held).filter(|(other, _)| number(other.part) == number(part));
         number(part).is_some() && both.any(|(_, held)| *held)
