@@ -22,10 +22,12 @@ mod check_all;
 mod failure;
 mod plan;
 mod prepared;
+mod queue;
 mod record;
 mod reservation;
 mod slot;
 mod snapshot;
+mod task;
 mod wait;
 
 use active::ActiveRules;
@@ -34,6 +36,7 @@ pub use check::InMemory;
 pub use check_all::AllOrNothing;
 use failure::Share;
 use plan::Plan;
+use queue::Queue;
 pub use record::Recorded;
 pub use reservation::{Reservation, Settlement};
 pub use slot::Slot;
@@ -61,6 +64,8 @@ struct Shared<S> {
     clock: AnyClock,
     observer: Option<Box<dyn Observer>>,
     deadline: Duration,
+    /// The turns at a store that does not decide in memory.
+    queue: Queue,
     longest_inline_refill: Duration,
     /// Decides under [`FailurePolicy::Local`](crate::FailurePolicy::Local) while the store fails.
     local: MemoryStore,

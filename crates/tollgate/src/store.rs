@@ -15,6 +15,9 @@ mod overflow;
 pub use op::{HoldId, OnExpiry, Op, Until};
 pub use overflow::{Overflow, Part};
 
+/// The default of [`Store::in_flight_max`].
+const IN_FLIGHT_MAX: usize = 64;
+
 /// Keeps the state of every key, and applies whole requests to it.
 ///
 /// # Contract
@@ -53,6 +56,10 @@ pub use overflow::{Overflow, Part};
 /// then follows the rule's failure policy. A call that does not complete within the limiter's
 /// deadline is dropped, and counts as failed.
 ///
+/// **Callers.** The limiter bounds the charges that are in flight to a store which does not
+/// [decide in memory](Self::decides_in), and its callers take turns. A caller who leaves does not
+/// cut a call short: inside a tokio runtime (feature `tokio`) it runs to its end.
+///
 /// `tollgate_testkit::conformance!` tests an implementation against all of this in one line.
 pub trait Store: Send + Sync + 'static {
     /// Applies `op` to all of `charges` and answers each of them, in order.
@@ -62,6 +69,43 @@ pub trait Store: Send + Sync + 'static {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
+
+    /// Applies several requests one after the other, in order, each as [`apply`](Self::apply) does,
+    /// and answers each of them. The limiter passes at most [`batch_max`](Self::batch_max) charges.
+    fn apply_each(
+        &self,
+        op: Op,
+        requests: &[&[Charge<'_>]],
+        now: Timestamp,
+    ) -> impl Future<Output = Vec<Result<Applied, StoreError>>> + Send {
+        async move {
+            let mut answers = Vec::with_capacity(requests.len());
+            for charges in requests {
+                answers.push(self.apply(op, charges, now).await);
+            }
+            answers
+        }
+    }
+
+    /// The most charges in one call of [`apply_each`](Self::apply_each), unless one request alone
+    /// has more. All of them together are answered within one deadline. The default of 1 is for
+    /// stores that gain nothing by seeing several requests at once.
+    fn batch_max(&self) -> usize {
+        1
+    }
+
+    /// The most charges that may be in flight to this store at once, so that a call waits for its
+    /// turn here, and not in the store behind other callers' calls. The limiter's
+    /// [`in_flight_max`](crate::LimiterBuilder::in_flight_max) overrides it.
+    fn in_flight_max(&self) -> usize {
+        IN_FLIGHT_MAX
+    }
+
+    /// Completes once the store can be called without waiting for a connection, or has failed to
+    /// connect. The limiter waits for it before the deadline of a call begins.
+    fn ready(&self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
 
     /// Forgets every key of a rule, with all units in use, and returns their number. A concurrent
     /// request may or may not find its key.
@@ -111,6 +155,27 @@ impl<S: Store> Store for std::sync::Arc<S> {
         now: Timestamp,
     ) -> impl Future<Output = Result<Applied, StoreError>> + Send {
         (**self).apply(op, charges, now)
+    }
+
+    fn apply_each(
+        &self,
+        op: Op,
+        requests: &[&[Charge<'_>]],
+        now: Timestamp,
+    ) -> impl Future<Output = Vec<Result<Applied, StoreError>>> + Send {
+        (**self).apply_each(op, requests, now)
+    }
+
+    fn batch_max(&self) -> usize {
+        (**self).batch_max()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        (**self).in_flight_max()
+    }
+
+    fn ready(&self) -> impl Future<Output = ()> + Send {
+        (**self).ready()
     }
 
     fn clear(&self, rule: &str) -> impl Future<Output = Result<u64, StoreError>> + Send {

@@ -1,17 +1,20 @@
 //! Operations on any store: plan the charges, call the store under the deadline, and turn its
 //! answer or its failure into a decision.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::Shared;
 use super::plan::Plan;
 use super::prepared::Prepared;
+use super::queue::Permit;
+use super::task::run_to_end;
 use crate::decision::Degraded;
-use crate::store::{Applied, Charge, Op, Store, StoreError};
-use crate::{AsRequest, Decision, Error, MAX_COUNT, Request, Rule, Timestamp};
+use crate::store::{Applied, Op, Store, StoreError};
+use crate::{AsRequest, Caller, Decision, Error, MAX_COUNT, Request, Rule, Timestamp};
 
 const NO_LIMIT: &str = "it is an inline rule; pass a limit with Request::under";
 const NOT_INLINE: &str = "it is not an inline rule; pass limits only to a rule made by Rule::inline";
@@ -67,14 +70,14 @@ impl<S: Store> Shared<S> {
     /// [`Error::Unsupported`] if the store does not support the operation: that is not a temporary
     /// failure. [`Error::Overloaded`] if the call did not reach the store.
     pub(super) async fn decide(
-        &self,
+        self: &Arc<Self>,
         op: Op,
         plan: &Plan,
         cost: u64,
         now: Timestamp,
     ) -> Result<Decision, Error> {
-        let applied = self.apply(op, &plan.charges(cost), now).await;
-        self.decided(applied, op, plan, cost, now)
+        let applied = self.apply(op, plan, cost, now).await;
+        self.decided(applied, op, plan, cost)
     }
 
     /// The decision that follows from the store's result.
@@ -84,7 +87,6 @@ impl<S: Store> Shared<S> {
         op: Op,
         plan: &Plan,
         cost: u64,
-        now: Timestamp,
     ) -> Result<Decision, Error> {
         match applied {
             Ok(applied) => {
@@ -104,16 +106,14 @@ impl<S: Store> Shared<S> {
             }
             Err(error) => {
                 self.failed(&error);
-                Ok(self.decide_without_store(op, plan, cost, now))
+                Ok(self.decide_without_store(op, plan, cost, self.clock.now()))
             }
         }
     }
 
     /// Applies an operation that is not a check: a store failure is an error.
-    pub(super) async fn act(&self, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
-        let is_settling = matches!(op, Op::Settle { .. });
-        let charges = if is_settling { plan.settling(cost) } else { plan.charges(cost) };
-        let applied = self.apply(op, &charges, self.clock.now()).await;
+    pub(super) async fn act(self: &Arc<Self>, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
+        let applied = self.apply(op, plan, cost, self.clock.now()).await;
         applied
             .inspect_err(|error| {
                 if !matches!(error, StoreError::Overloaded { .. }) {
@@ -125,7 +125,7 @@ impl<S: Store> Shared<S> {
 
     /// Applies an operation and returns the units moved, the largest number of any limit, with
     /// those of overflows.
-    pub(super) async fn act_units(&self, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
+    pub(super) async fn act_units(self: &Arc<Self>, op: Op, plan: &Plan, cost: u64) -> Result<u64, Error> {
         let applied = self.act(op, plan, cost).await?;
         let units = |lends: bool| {
             let either = plan.distinct().zip(&applied.answers).filter(|(charge, _)| charge.lends() == lends);
@@ -134,33 +134,82 @@ impl<S: Store> Shared<S> {
         Ok(units(false).saturating_add(units(true)))
     }
 
-    /// Calls the store with the deadline. The timer is set up only if the store does not answer at
-    /// once.
+    /// Applies an operation to the charges of a plan. A store that does not decide in memory is
+    /// called when it is the caller's turn, and the call runs to its end even if this is dropped.
     pub(super) async fn apply(
-        &self,
+        self: &Arc<Self>,
         op: Op,
-        charges: &[Charge<'_>],
+        plan: &Plan,
+        cost: u64,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        if charges.is_empty() {
+        if plan.is_empty() || self.store.decides_in().is_some() {
+            return self.apply_here(op, plan, cost, now).await;
+        }
+        let shared = Arc::clone(self);
+        let plan = plan.clone();
+        let call = run_to_end(async move { shared.apply_here(op, &plan, cost, now).await });
+        call.await.unwrap_or_else(|stopped| Err(stopped.into()))
+    }
+
+    /// As [`apply`](Self::apply), but dropping this drops the call: for what runs to its end anyway.
+    pub(super) async fn apply_here(
+        &self,
+        op: Op,
+        plan: &Plan,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        if plan.is_empty() {
             return Ok(Applied::nothing(now));
         }
-        let mut answer = pin!(self.store.apply(op, charges, now));
+        let charges = plan.charges_of(op, cost);
+        if self.store.decides_in().is_some() {
+            let applied = self.within_deadline(self.store.apply(op, &charges, now), now).await?;
+            return checked(applied, charges.len());
+        }
+        let permit = self.permit(plan.caller(), charges.len()).await?;
+        let now = self.clock.now();
+        let applied = self.within_deadline(self.store.apply(op, &charges, now), now).await;
+        if !matches!(applied, Err(StoreError::TimedOut)) {
+            permit.answered(self.clock.now());
+        }
+        checked(applied?, charges.len())
+    }
+
+    /// Waits until the store is ready, and then for the caller's turn.
+    pub(super) async fn permit(
+        &self,
+        caller: Option<Caller>,
+        charges: usize,
+    ) -> Result<Permit<'_>, StoreError> {
+        self.store.ready().await;
+        let permit = self.queue.enter(caller, charges, &self.clock).await;
+        if let Err(StoreError::Overloaded { .. }) = permit {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            self.observer.iter().for_each(|observer| observer.overloaded(caller));
+        }
+        permit
+    }
+
+    /// What the store answers within the deadline. The timer is set up only if the store does not
+    /// answer at once.
+    pub(super) async fn within_deadline<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+        sent_at: Timestamp,
+    ) -> Result<T, StoreError> {
+        let mut answer = pin!(answer);
         let mut timeout = None;
-        let applied = poll_fn(|context| match answer.as_mut().poll(context) {
-            Poll::Ready(applied) => Poll::Ready(applied),
+        poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Ready(answered) => Poll::Ready(answered),
             Poll::Pending => timeout
-                .get_or_insert_with(|| self.clock.sleep_until(now.saturating_add(self.deadline)))
+                .get_or_insert_with(|| self.clock.sleep_until(sent_at.saturating_add(self.deadline)))
                 .as_mut()
                 .poll(context)
                 .map(|()| Err(StoreError::TimedOut)),
-        });
-        let applied = applied.await?;
-        if applied.answers.len() != charges.len() {
-            let reason = format!("it answered {} of {} charges", applied.answers.len(), charges.len());
-            return Err(StoreError::Unavailable { reason });
-        }
-        Ok(applied)
+        })
+        .await
     }
 
     pub(super) fn failed(&self, error: &StoreError) {
@@ -194,4 +243,13 @@ impl<S: Store> Shared<S> {
             request.with_request(|request| observer.decided(&request, decision));
         }
     }
+}
+
+/// The store's answer, which must answer every charge.
+pub(super) fn checked(applied: Applied, charges: usize) -> Result<Applied, StoreError> {
+    if applied.answers.len() == charges {
+        return Ok(applied);
+    }
+    let reason = format!("it answered {} of {charges} charges", applied.answers.len());
+    Err(StoreError::Unavailable { reason })
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::failure::Share;
+use super::queue::Queue;
 use super::wait::Queues;
 use super::{ActiveRules, Limiter, Observer, Shared, check_accepted};
 use crate::stats::Tally;
@@ -28,6 +29,8 @@ impl Limiter {
             deadline: Duration::from_millis(50),
             longest_inline_refill: LEAP_YEAR,
             local_share: 0.25,
+            in_flight_max: None,
+            waiting_max: 4_096,
         }
     }
 }
@@ -54,6 +57,8 @@ pub struct LimiterBuilder<S = MemoryStore> {
     deadline: Duration,
     longest_inline_refill: Duration,
     local_share: f64,
+    in_flight_max: Option<usize>,
+    waiting_max: usize,
 }
 
 impl<S> fmt::Debug for LimiterBuilder<S> {
@@ -66,8 +71,17 @@ impl<S: Store> LimiterBuilder<S> {
     /// Keeps state in `store`.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
-        let Self { rules, store: _, clock, observer, deadline, longest_inline_refill, local_share } = self;
-        LimiterBuilder { rules, store, clock, observer, deadline, longest_inline_refill, local_share }
+        LimiterBuilder {
+            rules: self.rules,
+            store,
+            clock: self.clock,
+            observer: self.observer,
+            deadline: self.deadline,
+            longest_inline_refill: self.longest_inline_refill,
+            local_share: self.local_share,
+            in_flight_max: self.in_flight_max,
+            waiting_max: self.waiting_max,
+        }
     }
 
     /// Reads the time, and sleeps, through `clock` instead of the system's.
@@ -84,10 +98,29 @@ impl<S: Store> LimiterBuilder<S> {
         self
     }
 
-    /// How long the store may take before it counts as failed. The default is 50 milliseconds.
+    /// How long the store may take before it counts as failed, from when a call is sent to it. The
+    /// default is 50 milliseconds.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// The most charges in flight to a store that does not decide in memory: by default as many as
+    /// the store [asks for](Store::in_flight_max). All of them together should take the store less
+    /// than half the deadline.
+    #[must_use]
+    pub const fn in_flight_max(mut self, charges: usize) -> Self {
+        self.in_flight_max = Some(charges);
+        self
+    }
+
+    /// The most charges that wait for their turn at the store: 4096 by default. When there are
+    /// more, the caller with the most of them is refused as [overloaded](Error::Overloaded), and so
+    /// is a call that has waited for ten deadlines.
+    #[must_use]
+    pub const fn waiting_max(mut self, charges: usize) -> Self {
+        self.waiting_max = charges;
         self
     }
 
@@ -126,14 +159,19 @@ impl<S: Store> LimiterBuilder<S> {
             let value = format!("{:?}", self.longest_inline_refill);
             return invalid("longest_inline_refill", value, "more than 0 and at most 100 years");
         }
+        if self.in_flight_max == Some(0) {
+            return invalid("in_flight_max", "0".into(), "at least 1");
+        }
         Ok(self.assemble())
     }
 
     pub(super) fn assemble(self) -> Limiter<S> {
-        let Self { rules, store, clock, observer, deadline, longest_inline_refill, local_share } = self;
-        let local_share = Share::from_fraction(local_share);
+        let Self { rules, store, clock, observer, deadline, longest_inline_refill, .. } = self;
+        let local_share = Share::from_fraction(self.local_share);
+        let in_flight_max = self.in_flight_max.unwrap_or_else(|| store.in_flight_max());
         let shared = Shared {
             rules: ActiveRules::new(rules, store.decides_in()),
+            queue: Queue::new(in_flight_max, self.waiting_max, deadline),
             store,
             clock,
             observer,

@@ -266,7 +266,7 @@ impl<S: Store> InMemory<'_, S> {
         let (plan, cost) = self.shared.plan(rules, request)?;
         plan.without_slots()?;
         let applied = self.memory.apply_now(Op::Take, &plan.charges(cost), now);
-        let decision = self.shared.decided(applied, Op::Take, &plan, cost, now)?;
+        let decision = self.shared.decided(applied, Op::Take, &plan, cost)?;
         self.shared.count(&decision, rules);
         self.shared.notify(request, &decision);
         Ok(decision)

@@ -84,7 +84,7 @@ impl<S: Store> Limiter<S> {
         op: Op,
         requests: &[R],
     ) -> Result<(Decision, Vec<Decision>), Error> {
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let mut parts = Vec::<Range<usize>>::with_capacity(requests.len());
         let plan = {
             let prepared = shared.rules.load();

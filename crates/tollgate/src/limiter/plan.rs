@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 use super::prepared::Prepared;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
-use crate::store::{Answer, Charge, Part};
+use crate::store::{Answer, Charge, Op, Part};
 use crate::{
-    Algorithm, Budget, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, RuleSet, Timestamp,
+    Algorithm, Budget, Caller, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, RuleSet,
+    Timestamp,
 };
 
 /// The charges of one request, independent of the rule set they came from: a reservation is settled
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     inline: SmallVec<[Limit; 1]>,
     /// Whether its rules deny a request that none of them covers.
     denies_uncovered: bool,
+    /// Who sends the request; of several that are decided as one, the first.
+    caller: Option<Caller>,
 }
 
 /// A charge on one limit, for any cost.
@@ -85,6 +88,7 @@ impl Plan {
         request: &Request<'_>,
         multiplier: u64,
     ) -> Result<(), Error> {
+        self.caller = self.caller.or(request.sender());
         prepared.rules.cover(request, |covered| {
             let Some((rule, budget)) = prepared.get(covered, request.inline_limit()) else { return Ok(()) };
             let costs = request.rule_costs().iter();
@@ -231,6 +235,10 @@ impl Plan {
         }
     }
 
+    pub(super) const fn caller(&self) -> Option<Caller> {
+        self.caller
+    }
+
     pub(crate) fn planned(&self) -> &[PlannedCharge] {
         &self.planned
     }
@@ -249,6 +257,11 @@ impl Plan {
         let mut charges = self.charges(cost);
         charges.iter_mut().filter(|charge| charge.limit.is_concurrent()).for_each(|charge| charge.cost = 0);
         charges
+    }
+
+    /// The store's charges for an operation.
+    pub(crate) fn charges_of(&self, op: Op, cost: u64) -> SmallVec<[Charge<'_>; 4]> {
+        if matches!(op, Op::Settle { .. }) { self.settling(cost) } else { self.charges(cost) }
     }
 
     /// The charges with distinct keys.

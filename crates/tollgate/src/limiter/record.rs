@@ -1,5 +1,6 @@
 //! Records: costs that are known only afterwards.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Limiter, Shared};
@@ -58,7 +59,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Shared<S> {
-    pub(super) async fn record(&self, plan: &Plan, cost: u64) -> Result<Recorded, Error> {
+    pub(super) async fn record(self: &Arc<Self>, plan: &Plan, cost: u64) -> Result<Recorded, Error> {
         let applied = self.act(Op::Record, plan, cost).await?;
         let shortfall = self.count_shortfall(&applied);
         Ok(Recorded { decision: plan.decision(applied.now, Degraded::No, &applied.answers), shortfall })

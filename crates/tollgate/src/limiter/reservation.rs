@@ -1,14 +1,14 @@
 //! Reservations: hold an estimated cost now, settle the actual cost later.
 
 use std::fmt;
-use std::future::Future;
-use std::task::{Context, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::plan::{Plan, PlannedCharge};
+use super::task::{run_detached, run_to_end};
 use super::{Limiter, Shared, Slot};
 use crate::decision::Degraded;
-use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store};
+use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store, StoreError};
 use crate::{AsRequest, Decision, Error, Verdict};
 
 const ONE_COST: &str = "a reservation settles all rules at one cost; reserve without Request::costs";
@@ -123,6 +123,19 @@ impl<S: Store> Limiter<S> {
         ttl: Duration,
         on_expiry: OnExpiry,
     ) -> Result<Reservation<S>, Error> {
+        // A reservation that nobody waits for any more is dropped, and so settled.
+        let held = run_to_end(self.clone().hold_to_end(plan, cost, ttl, on_expiry)).await;
+        held.unwrap_or_else(|stopped| Err(Error::from(StoreError::from(stopped))))
+    }
+
+    /// Makes a reservation.
+    async fn hold_to_end(
+        self,
+        plan: Plan,
+        cost: u64,
+        ttl: Duration,
+        on_expiry: OnExpiry,
+    ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
         // A slot cannot be empty.
@@ -139,7 +152,8 @@ impl<S: Store> Limiter<S> {
             if_dropped: if on_expiry == OnExpiry::Keep { cost } else { 0 },
         };
         let op = Op::Reserve { hold, ttl, on_expiry };
-        let decision = self.shared.decide(op, &reservation.plan, cost, now).await?;
+        let applied = self.shared.apply_here(op, &reservation.plan, cost, now).await;
+        let decision = self.shared.decided(applied, op, &reservation.plan, cost)?;
         if !decision.allowed() {
             reservation.hold = None;
         }
@@ -261,7 +275,12 @@ impl<S: Store> Reservation<S> {
 }
 
 impl<S: Store> Shared<S> {
-    pub(super) async fn renew(&self, hold: HoldId, plan: &Plan, ttl: Duration) -> Result<(), Error> {
+    pub(super) async fn renew(
+        self: &Arc<Self>,
+        hold: HoldId,
+        plan: &Plan,
+        ttl: Duration,
+    ) -> Result<(), Error> {
         let applied = self.act(Op::Renew { hold, ttl }, plan, 0).await?;
         let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
         let mut renewed = enforced.map(|(_, answer)| answer.effect == Effect::Renewed).peekable();
@@ -281,14 +300,15 @@ impl<S: Store> Drop for Reservation<S> {
         let Some(hold) = self.held() else { return };
         let (limiter, plan) = (self.limiter.clone(), std::mem::take(&mut self.plan));
         let (settling, if_dropped) = (self.settling, self.if_dropped);
-        finish(async move {
-            let Shared { store, clock, .. } = &*limiter.shared;
-            let released = store.apply(Op::Settle { hold }, &plan.settling(if_dropped), clock.now()).await;
+        run_detached(async move {
+            let shared = &limiter.shared;
+            let released =
+                shared.apply_here(Op::Settle { hold }, &plan, if_dropped, shared.clock.now()).await;
             let settled_before =
                 |applied: &Applied| applied.answers.iter().all(|answer| answer.effect == Effect::NotReserved);
             if settling > 0 && released.is_ok_and(|applied| settled_before(&applied)) {
                 // The store had settled it, but the caller never received the result.
-                let _ = store.apply(Op::Refund, &plan.charges(settling), clock.now()).await;
+                let _ = shared.apply_here(Op::Refund, &plan, settling, shared.clock.now()).await;
             }
         });
     }
@@ -300,18 +320,5 @@ impl<S: Store> fmt::Debug for Reservation<S> {
             .field("decision", &self.decision)
             .field("hold", &self.hold)
             .finish_non_exhaustive()
-    }
-}
-
-/// Gives back what a dropped guard holds: at once if the store answers at once, otherwise by a task
-/// if there is a tokio runtime (feature `tokio`). Without one, what is held comes back when it
-/// expires.
-pub(super) fn finish(release: impl Future<Output = ()> + Send + 'static) {
-    let mut release = Box::pin(release);
-    if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        #[cfg(feature = "tokio")]
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(release);
-        }
     }
 }

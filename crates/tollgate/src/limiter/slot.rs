@@ -3,14 +3,15 @@
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use super::plan::Plan;
-use super::reservation::finish;
+use super::task::{run_detached, run_to_end};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
-use crate::store::{Charge, Effect, HoldId, Op, Store};
+use crate::store::{Charge, Effect, HoldId, Op, Store, StoreError};
 use crate::{AsRequest, Decision, Error};
 
 /// Renewals in a slot's time to live: one may be lost, and the next still comes in time.
@@ -78,17 +79,27 @@ impl<S: Store> Limiter<S> {
     /// that fails is a degraded decision.
     pub async fn acquire(&self, request: impl AsRequest, ttl: Duration) -> Result<Slot<S>, Error> {
         let (plan, cost) = self.plan(&request)?;
+        // A slot that nobody waits for any more is dropped, and so released.
+        let slot = run_to_end(self.clone().slot(plan, cost, ttl)).await;
+        let slot = slot.unwrap_or_else(|stopped| Err(Error::from(StoreError::from(stopped))))?;
+        self.shared.observe(&request, &slot.decision);
+        Ok(slot)
+    }
+
+    /// Acquires a slot.
+    async fn slot(self, plan: Plan, cost: u64, ttl: Duration) -> Result<Slot<S>, Error> {
         let (hold, now) = (HoldId::random(), self.shared.clock.now());
         // Built before the store answers: if this is cancelled midway, the drop releases the slot.
         let pending = Decision::merge(now, Degraded::No, []);
         let mut slot = Slot::new(self.clone(), &plan, hold, ttl, pending);
-        slot.decision = self.shared.decide(Op::Acquire { hold, ttl }, &plan, cost, now).await?;
+        let op = Op::Acquire { hold, ttl };
+        let applied = self.shared.apply_here(op, &plan, cost, now).await;
+        slot.decision = self.shared.decided(applied, op, &plan, cost)?;
         if !slot.decision.allowed() {
             slot.lease = None;
         } else if let Some(lease) = &mut slot.lease {
             lease.is_local = slot.decision.degraded();
         }
-        self.shared.observe(&request, &slot.decision);
         Ok(slot)
     }
 
@@ -238,7 +249,7 @@ impl<S: Store> Lease<S> {
 
 impl<S: Store> Shared<S> {
     /// Ends a hold on concurrent limits.
-    async fn release(&self, hold: HoldId, slots: &Plan) -> Result<(), Error> {
+    async fn release(self: &Arc<Self>, hold: HoldId, slots: &Plan) -> Result<(), Error> {
         let applied = self.act(Op::Settle { hold }, slots, 0).await?;
         let was_held = applied.answers.iter().any(|answer| answer.effect != Effect::NotReserved);
         if was_held { Ok(()) } else { Err(Error::NotReserved) }
@@ -250,7 +261,7 @@ impl<S: Store> Drop for Slot<S> {
         #[cfg(feature = "tokio")]
         drop(self.renewal.take());
         if let Some(lease) = self.lease.take() {
-            finish(async move {
+            run_detached(async move {
                 let _ = lease.release().await;
             });
         }

@@ -11,6 +11,7 @@ mod limiter;
 mod memory;
 mod notation;
 mod overflow;
+mod queue;
 mod regressions;
 mod slots;
 mod state;
