@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::coop::unconstrained;
 use tollgate::{Clock as _, MemoryStore, StoreError, SystemClock, Timestamp};
 
 use crate::file::PageFile;
@@ -119,9 +120,7 @@ impl Shared {
         let commit = self.request_commit();
         let ended =
             |commits: &Commits| commits.durable >= commit || commits.failed >= commit || commits.closed;
-        let mut watching = self.commits.subscribe();
-        // `self` owns the sender, so the channel is open.
-        let commits = watching.wait_for(ended).await.map(|commits| commits.clone()).unwrap_or_default();
+        let commits = self.wait_until(ended).await;
         if commits.durable >= commit {
             return Ok(());
         }
@@ -139,10 +138,18 @@ impl Shared {
 
     /// Waits until the writer has ended. Returns the result of its last commit.
     pub(crate) async fn wait_closed(&self) -> Result<(), StoreError> {
+        let commits = self.wait_until(|commits| commits.closed).await;
+        commits.failure().map_or(Ok(()), |reason| Err(StoreError::Unavailable { reason }))
+    }
+
+    /// Waits until the results of commits satisfy a condition.
+    ///
+    /// A tokio task that has used its budget of operations is suspended until its runtime polls it
+    /// again. A caller that blocks that runtime's thread would wait for ever, so the wait is exempt.
+    async fn wait_until(&self, condition: impl FnMut(&Commits) -> bool) -> Commits {
         let mut watching = self.commits.subscribe();
-        let failure =
-            watching.wait_for(|commits| commits.closed).await.ok().and_then(|commits| commits.failure());
-        failure.map_or(Ok(()), |reason| Err(StoreError::Unavailable { reason }))
+        let commits = unconstrained(watching.wait_for(condition)).await;
+        commits.expect("`self` owns the sender, so the channel is open").clone()
     }
 
     /// Why the disk fails, if it does.

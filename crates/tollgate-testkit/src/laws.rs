@@ -19,6 +19,7 @@ mod debt;
 mod history;
 mod islands;
 mod overflow;
+mod replacing;
 mod settling;
 mod slots;
 mod time;

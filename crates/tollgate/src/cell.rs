@@ -74,6 +74,12 @@ impl Cell {
         meter.is_idle(now)
     }
 
+    /// Whether `limit` is one that replaces the cell's own, so that units in use have to be
+    /// converted. An idle cell may already have been forgotten, which must not be observable.
+    fn is_replaced_by(&self, limit: &Limit, now: Timestamp) -> bool {
+        limit.replaces(&self.limit()) && !self.is_idle(now)
+    }
+
     /// The latest time at which the cell turns idle if no more requests arrive. A reservation given
     /// back may make it earlier.
     pub(crate) fn idle_at(&self) -> u64 {

@@ -41,9 +41,10 @@ const IN_FLIGHT_MAX: usize = 64;
 ///
 /// **The arithmetic is [`Meter`](crate::Meter)'s.** Same limit, same history, same time, same
 /// numbers: to the unit and to the store's resolution in time. Where the stored state was written
-/// under another limit than the charge's, it is first [retuned](crate::Meter::retune);
-/// the other verbs leave the limit as it is. [`transact`](crate::transact) does all of that, for
-/// stores that keep [states](crate::State) in a database of their own.
+/// under another limit than the charge's, every operation sees it
+/// [retuned](crate::Meter::retune) to the charge's, and one that changes it stores it so.
+/// [`transact`](crate::transact) does all of that, for stores that keep [states](crate::State) in a
+/// database of their own.
 ///
 /// **Time.** `now` is the caller's reading. A store with its own clock may use that instead, and
 /// reports the time it used in [`Applied::now`]; the times in an [`Op`] are then shifted by the

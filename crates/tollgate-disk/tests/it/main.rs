@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod blocking;
 mod crash;
 mod directory;
 mod laws;

@@ -1,17 +1,14 @@
-//! B10, B11 and C5: outcomes, replaced limits, reservations and blocks.
+//! B10 and C5: outcomes, reservations and blocks.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Error, HOUR, Limit, MINUTE, OnExpiry, Request, Rule, RuleSet, SECOND, Store, Timestamp};
+use tollgate::{Error, HOUR, Limit, MINUTE, OnExpiry, Request, Rule, SECOND, Store, Timestamp};
 
-use super::{Laws, counts_denied, full_refill, nanos, per_client};
-use crate::oracle::{Expected, Naive, Oracle, Verb, first_time, naive};
+use super::{Laws, full_refill, per_client};
+use crate::oracle::{Expected, Oracle, Verb};
+use crate::steps;
 use crate::world::{CLIENTS, run};
-use crate::{replacements, steps};
-
-/// Longer than any schedule.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// B10. Every outcome is that of the naive oracle, to the unit and to the tick.
@@ -76,76 +73,6 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                     decision.limits().iter().all(|report| report.shadow || report.outcome.allowed());
                 prop_assert_eq!(decision.allowed(), admitted);
                 prop_assert_eq!(world.limiter.stats().shortfall, oracle.shortfall());
-            }
-            Ok(())
-        });
-    }
-
-    /// B11. Units in use stay in use when a limit is replaced: every outcome, through any number of
-    /// replacements, is that of the naive oracle. A peek, a check of cost 0 and a request that
-    /// another limit denies convert no state.
-    pub fn b11_replacing_a_limit_keeps_history(&self) {
-        let tick = self.tick;
-        let script = replacements(tick).prop_flat_map(move |limits| {
-            let period = limits.iter().map(full_refill).max().unwrap_or(MINUTE);
-            let asks = prop::collection::vec((0..limits.len(), 0..5_u8), 30);
-            (Just(limits), steps(tick, period, 30), asks)
-        });
-        self.property(script, |(limits, steps, asks)| {
-            prop_assume!(!limits.iter().any(counts_denied));
-            // A second limit, which denies every request with a `guard` attribute.
-            let rules = |limit: &Limit| {
-                [per_client(*limit), Rule::new("guard", Limit::fixed_window(1, YEAR)).key(["guard"])]
-            };
-            let world = self.world(rules(&limits[0]));
-            assert!(world.check(&[("guard", "x")]).allowed());
-            let mut stored = (limits[0], naive(&limits[0]));
-            for (step, (limit, ask)) in steps.iter().zip(asks) {
-                world.clock.advance(step.wait);
-                let (now, limit) = (world.now().as_nanos(), &limits[limit]);
-                let changed = RuleSet::new(rules(limit)).expect("valid rules");
-                world.limiter.set_rules(changed).expect("accepted");
-                let view = |stored: &(Limit, Box<dyn Naive>)| stored.1.replaced_by(limit, now);
-                let mut converted = if stored.0 == *limit { None } else { Some(view(&stored)) };
-                let cell = converted.as_mut().unwrap_or(&mut stored.1);
-                let cost = step.cost;
-                let fits = cell.fits(now, cost);
-                if ask == 4 {
-                    // A record is drawn under the limit that wrote the state, and converts nothing.
-                    let _ = run(world.limiter.record(Request::client("a").cost(cost)));
-                    if cost > 0 && stored.1.in_use(now) == 0 {
-                        stored = (*limit, naive(limit));
-                    }
-                    // A window that nothing is taken from does not open.
-                    let recorded = stored.1.recordable(now).min(cost);
-                    if recorded > 0 {
-                        stored.1.take(now, recorded);
-                    }
-                    continue;
-                }
-                let both = [("client", "a"), ("guard", "x")];
-                let guarded = ask == 3 && !self.sharded;
-                let request = Request::new(if guarded { &both } else { &both[..1] }).cost(cost);
-                let decision = if ask == 0 { world.peek(request) } else { world.check(request) };
-                let takes = ask != 0 && cost > 0 && fits && decision.allowed();
-                if takes {
-                    cell.take(now, cost);
-                }
-                let expected = (cell.available(now), first_time(&**cell, now, nanos(tick), limit.capacity()));
-                let outcome = decision.limits()[0].outcome;
-                prop_assert_eq!(
-                    (outcome.allowed(), outcome.remaining, outcome.owed, outcome.reset_at.as_nanos()),
-                    (fits, expected.0, cell.owed(now), expected.1),
-                    "{} of {} under {}, written under {}",
-                    if ask == 0 { "a peek" } else { "a check" },
-                    cost,
-                    limit,
-                    stored.0
-                );
-                let denies = ask != 0 && cost > 0 && !fits;
-                if let Some(converted) = converted.filter(|_| takes || denies) {
-                    stored = (*limit, converted);
-                }
             }
             Ok(())
         });

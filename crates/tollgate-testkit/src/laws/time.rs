@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Algorithm, Limit, MINUTE, ManualClock, Request, SECOND, Store, Timestamp, Verdict};
+use tollgate::{Algorithm, Bucket, Limit, MINUTE, ManualClock, Request, SECOND, Store, Timestamp, Verdict};
 
 use super::{Laws, full_refill, nanos, per_client};
 use crate::any_limit;
@@ -50,6 +50,46 @@ fn window_at(limit: &Limit, now: Timestamp) -> Range<u64> {
     let period = nanos(limit.period());
     let start = now.as_nanos() - now.as_nanos() % period;
     start..start + period
+}
+
+/// A time after `now` that a state records: the start of a window, a step. `None` for two buckets of
+/// which one steps.
+fn edge_after(limit: &Limit, now: Timestamp, tick: Duration) -> Option<Timestamp> {
+    let next = |edges: Duration| {
+        let edges = nanos(edges);
+        Timestamp::from_nanos((now.as_nanos() / edges + 1) * edges)
+    };
+    match limit.algorithm() {
+        Algorithm::FixedWindow { period, aligned: true, .. } | Algorithm::SlidingWindow { period, .. } => {
+            Some(next(period))
+        }
+        Algorithm::CalendarWindow { .. } => Some(Timestamp::from_nanos(window_at(limit, now).end)),
+        Algorithm::TokenBucket(bucket) if bucket.stepped => Some(next(bucket.interval)),
+        Algorithm::Reserve { sustained, reserve } if sustained.stepped || reserve.stepped => None,
+        _ => Some(next(tick)),
+    }
+}
+
+/// The time in which a wholly spent limit is whole again, at the longest.
+fn longest_refill(limit: &Limit) -> Duration {
+    let refill = |bucket: Bucket| {
+        let (capacity, amount) = (u128::from(bucket.capacity), u128::from(bucket.amount));
+        let interval = bucket.interval.as_nanos();
+        let nanos = match bucket.stepped {
+            true => capacity.div_ceil(amount) * interval,
+            false => (capacity * interval).div_ceil(amount),
+        };
+        Duration::from_nanos(u64::try_from(nanos).expect("a refill fits"))
+    };
+    match limit.algorithm() {
+        Algorithm::FixedWindow { period, .. }
+        | Algorithm::SlidingWindow { period, .. }
+        | Algorithm::SlidingLog { period, .. } => period,
+        Algorithm::CalendarWindow { unit, .. } => unit.longest(),
+        Algorithm::TokenBucket(bucket) => refill(bucket),
+        Algorithm::Reserve { sustained, reserve } => refill(sustained).max(refill(reserve)),
+        other => unreachable!("an algorithm without a refill: {other:?}"),
+    }
 }
 
 impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
@@ -149,29 +189,11 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// unchanged.
     pub fn b7_a_late_reading_is_decided_at_the_states_own_time(&self) {
         self.property(any_limit(self.tick), |limit| {
-            use tollgate::Algorithm::{CalendarWindow, FixedWindow, Reserve, SlidingWindow, TokenBucket};
             let world = self.world([per_client(limit)]);
-            // The start of a window and a step are times that the state records.
-            let after = |edges: Duration| {
-                let edges = nanos(edges);
-                (world.now().as_nanos() / edges + 1) * edges
-            };
-            let written = match limit.algorithm() {
-                FixedWindow { period, aligned: true, .. } | SlidingWindow { period, .. } => after(period),
-                CalendarWindow { .. } => window_at(&limit, world.now()).end,
-                TokenBucket(bucket) if bucket.stepped => after(bucket.interval),
-                Reserve { sustained, reserve } => {
-                    prop_assume!(!sustained.stepped && !reserve.stepped);
-                    after(self.tick)
-                }
-                _ => after(self.tick),
-            };
-            let written = Timestamp::from_nanos(written);
-            world.clock.set(written);
-            // A bucket's state can have been written earlier, unless its whole debt is owed.
-            let whole = Request::client("a").cost(limit.capacity() + limit.max_debt());
-            let recorded = run(world.limiter.record(whole)).expect("the store records");
-            prop_assert_eq!(recorded.shortfall(), 0);
+            let written = edge_after(&limit, world.now(), self.tick);
+            prop_assume!(written.is_some());
+            let written = written.expect("assumed");
+            self.spend(&world, &limit, written);
             for late in [self.tick, SECOND - self.tick, SECOND] {
                 world.clock.set(written.saturating_sub(late));
                 for decision in [world.peek("a"), world.check("a")] {
@@ -186,6 +208,39 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
             prop_assert_eq!(world.peek("a").remaining(), 0, "unchanged: {}", limit);
             Ok(())
         });
+    }
+
+    /// B7. A state that is ahead by a period at most is left as it is. One that is further ahead is
+    /// exactly empty as of now, and whole a period later. The period of a bucket is one full refill,
+    /// in whole steps where it refills in steps.
+    pub fn b7_a_state_is_wild_beyond_one_period(&self) {
+        self.property(any_limit(self.tick), |limit| {
+            let period = longest_refill(&limit);
+            prop_assert_eq!(limit.period(), period, "{}", limit);
+            // A reading may be late by one second.
+            prop_assume!(period > SECOND);
+            for (ahead, remaining) in [(period, 0), (period + self.tick, limit.capacity())] {
+                let world = self.world([per_client(limit)]);
+                let written = edge_after(&limit, world.now(), self.tick);
+                prop_assume!(written.is_some());
+                let written = written.expect("assumed");
+                self.spend(&world, &limit, written);
+                world.clock.set(written.saturating_sub(ahead));
+                prop_assert!(!world.check("a").allowed(), "{}", limit);
+                world.clock.set(written);
+                prop_assert_eq!(world.peek("a").remaining(), remaining, "{} ahead by {:?}", limit, ahead);
+            }
+            Ok(())
+        });
+    }
+
+    /// Sets the clock, and records the whole limit and its debt: the state can have been written at
+    /// no other time.
+    fn spend(&self, world: &World<S>, limit: &Limit, now: Timestamp) {
+        world.clock.set(now);
+        let whole = Request::client("a").cost(limit.capacity() + limit.max_debt());
+        let recorded = run(world.limiter.record(whole)).expect("the store records");
+        assert_eq!(recorded.shortfall(), 0, "{limit}");
     }
 
     /// B7. A clock that jumps by any span, ahead and back, breaks nothing.

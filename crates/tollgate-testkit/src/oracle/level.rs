@@ -142,10 +142,14 @@ impl Naive for TwoLevels {
         self.1.take(now, reserve);
     }
 
+    /// Unit by unit. What is owed was drawn last. A bucket with units left was drawn on after the
+    /// other was empty.
     fn give(&mut self, now: u64, units: u64) {
-        let beyond = units.saturating_sub(self.0.owed(now));
-        let reserve = beyond.min(self.1.in_use(now));
-        self.1.give(now, reserve);
-        self.0.give(now, units - reserve);
+        for _ in 0..units.min(self.in_use(now)) {
+            let is_sustained_last = self.0.owed(now) > 0 || self.0.available(now) > 0;
+            let is_sustained_next =
+                if is_sustained_last { self.0.in_use(now) > 0 } else { self.1.in_use(now) == 0 };
+            if is_sustained_next { self.0.give(now, 1) } else { self.1.give(now, 1) }
+        }
     }
 }

@@ -3,8 +3,11 @@
 //!
 //! The reserve refills separately, and more slowly: a client may burst deep now and then, but not
 //! repeatedly. A cost may draw on both. A request is denied when both together lack units. Only the
-//! sustained bucket owes units, once both are empty; the reserve's refill counts against them. A
-//! refund goes to owed units first, then to the reserve, since those were drawn last.
+//! sustained bucket owes units, once both are empty; the reserve's refill counts against them.
+//!
+//! A refund gives back what was drawn last. Owed units come first. As long as the sustained bucket
+//! has units left, the last ones were drawn on it, and it is given back first; otherwise the reserve
+//! is.
 
 use super::Arithmetic;
 use super::token_bucket::{Parts, State as Bucket, TokenBucket};
@@ -130,8 +133,11 @@ impl Arithmetic for Reserve {
     }
 
     fn give(&self, state: &mut State, now: u64, units: u64) {
-        let owed = self.sustained.used(&state.sustained, now).saturating_sub(self.sustained.capacity);
-        let beyond = units.saturating_sub(owed);
+        let used = self.sustained.used(&state.sustained, now);
+        let is_sustained_left = used < self.sustained.capacity;
+        let sustained_first =
+            if is_sustained_left { used } else { used.saturating_sub(self.sustained.capacity) };
+        let beyond = units.saturating_sub(sustained_first);
         let reserve = beyond.min(self.reserve.used(&state.reserve, now));
         self.reserve.give(&mut state.reserve, now, reserve);
         self.sustained.give(&mut state.sustained, now, units.saturating_sub(reserve));
@@ -174,5 +180,23 @@ mod tests {
         assert!(meter.decide(now, 100).allowed());
         // Ten steps refill the sustained bucket wholly; a touched reserve would still lack units.
         assert_eq!(meter.peek(now.saturating_add(SECOND), 1).remaining, 150);
+    }
+
+    #[test]
+    fn c5_a_refund_goes_to_the_sustained_bucket_while_that_has_units_left() {
+        let mut meter = Meter::new(Limit::per_second(10).reserve(5, 1, crate::HOUR));
+        let start = Timestamp::from_secs(77);
+        assert!(meter.decide(start, 15).allowed());
+        let now = start.saturating_add(Duration::from_millis(500));
+        for _ in 0..10 {
+            assert!(meter.decide(now, 1).allowed());
+            meter.give(now, 1);
+        }
+        assert_eq!(meter.peek(now.saturating_add(SECOND), 1).remaining, 10, "the reserve stays empty");
+        // The sustained bucket is empty, so the reserve was drawn on last.
+        let mut meter = Meter::new(Limit::per_second(10).reserve(5, 1, crate::HOUR));
+        assert!(meter.decide(start, 12).allowed());
+        meter.give(start, 2);
+        assert_eq!(meter.peek(start.saturating_add(SECOND), 1).remaining, 15, "the reserve is full again");
     }
 }

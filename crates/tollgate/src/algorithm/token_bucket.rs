@@ -218,7 +218,9 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
     }
 
     fn period(&self) -> u64 {
-        narrow(quotient_ceil(self.tokens(self.capacity), u128::from(self.fraction.parts())))
+        let refill = narrow(quotient_ceil(self.tokens(self.capacity), u128::from(self.fraction.parts())));
+        // Whole steps.
+        if self.stepped { aligned_end(refill, self.interval) } else { refill }
     }
 
     #[inline]

@@ -110,8 +110,15 @@ pub(crate) fn transact_in_place(
             decide(op, charges, cells, now, at)
         }
         _ => {
+            let replaced: SmallVec<[bool; 4]> = charges
+                .iter()
+                .zip(&*cells)
+                .map(|(charge, cell)| op != Op::Reset && cell.is_replaced_by(charge.limit, at))
+                .collect();
             let (answers, changed) = act_on_all(op, charges, cells, now, at);
-            let applied = Applied { now: at, answers, changed: false, converted: 0 };
+            let converted = replaced.iter().zip(&changed).filter(|(one, changed)| **one && **changed);
+            let converted = u64::try_from(converted.count()).unwrap_or(u64::MAX);
+            let applied = Applied { now: at, answers, changed: false, converted };
             Transaction { applied, changed }.with_changed()
         }
     }
@@ -225,7 +232,7 @@ fn act_on_all(
     .unzip()
 }
 
-/// A cell as an operation that keeps its limit sees it.
+/// A cell as an operation that does not decide a request sees it: under the charge's limit.
 fn seen<'a>(op: Op, charge: &Charge<'_>, kept: &'a mut Cell, now: Timestamp) -> CellView<'a> {
     // An idle cell may already have been forgotten, which must not be observable: it takes the
     // charge's limit. A bucket with a reserve stays as it is when units are recorded: after a clock
@@ -236,15 +243,12 @@ fn seen<'a>(op: Op, charge: &Charge<'_>, kept: &'a mut Cell, now: Timestamp) -> 
     if op == Op::Reset || (view.is_idle() && !(op == Op::Record && stays)) {
         view.replace(Cell::new(*charge.limit));
     }
-    if matches!(op, Op::Refund | Op::Penalise | Op::Record) && view.is_concurrent() {
-        // Units of the rate that replaced these slots are no slots.
-        view.update().retune(charge.limit, now);
-    }
+    view.convert(charge.limit);
     view
 }
 
-/// Acts on one cell on its own. It keeps its limit, unless that has slots and units are drawn or
-/// given back. Returns whether the cell has changed.
+/// Acts on one cell on its own. Returns whether the cell has changed: it is then stored under the
+/// charge's limit.
 fn act(op: Op, cost: u64, view: &mut CellView<'_>) -> (Effect, bool) {
     let now = view.now;
     match op {

@@ -15,6 +15,10 @@ fn the_period_is_the_time_until_a_spent_limit_is_whole_again() {
     assert_eq!(Limit::per_minute(10).burst(30).period(), 3 * MINUTE);
     assert_eq!(Limit::per_second(3).burst(1).period(), Duration::from_nanos(333_333_334));
     assert_eq!(Limit::per_minute(10).reserve(50, 1, MINUTE).period(), 50 * MINUTE);
+    let stepped = Limit::token_bucket(9, 7, MINUTE).stepped();
+    assert_eq!(stepped.period(), 2 * MINUTE, "whole steps");
+    assert_eq!(stepped.reserve(5, 3, MINUTE).period(), 2 * MINUTE);
+    assert_eq!(Limit::token_bucket(7, 7, MINUTE).stepped().period(), MINUTE);
 }
 
 #[test]

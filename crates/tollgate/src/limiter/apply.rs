@@ -91,10 +91,8 @@ impl<S: Store> Shared<S> {
         match applied {
             Ok(applied) => {
                 self.count_shortfall(&applied);
-                let Applied { now, answers, converted, .. } = applied;
-                if converted > 0 {
-                    self.converted.fetch_add(converted, Ordering::Relaxed);
-                }
+                self.count_converted(&applied);
+                let Applied { now, answers, .. } = applied;
                 Ok(if plan.is_refused() {
                     Decision::uncovered(now)
                 } else {
@@ -114,13 +112,20 @@ impl<S: Store> Shared<S> {
     /// Applies an operation that is not a check: a store failure is an error.
     pub(super) async fn act(self: &Arc<Self>, op: Op, plan: &Plan, cost: u64) -> Result<Applied, Error> {
         let applied = self.apply(op, plan, cost, self.clock.now()).await;
-        applied
-            .inspect_err(|error| {
-                if !matches!(error, StoreError::Overloaded { .. }) {
-                    self.failed(error);
-                }
-            })
-            .map_err(Error::from)
+        let applied = applied.inspect_err(|error| {
+            if !matches!(error, StoreError::Overloaded { .. }) {
+                self.failed(error);
+            }
+        })?;
+        self.count_converted(&applied);
+        Ok(applied)
+    }
+
+    /// Counts the states that were converted because their limit was replaced.
+    fn count_converted(&self, applied: &Applied) {
+        if applied.converted > 0 {
+            self.converted.fetch_add(applied.converted, Ordering::Relaxed);
+        }
     }
 
     /// Applies an operation and returns the units moved, the largest number of any limit, with

@@ -37,12 +37,7 @@ impl<'a> CellView<'a> {
     /// `now` is the reading of the clock, `at` the time to decide at.
     pub(super) fn new(stored: &'a mut Cell, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
         let mut view = Self::expired(stored, at);
-        if !view.stored.meter.is_under(limit) {
-            // An idle cell may already have been forgotten, which must not be observable: it counts
-            // as unconverted.
-            view.converted = limit.replaces(&view.stored.limit()) && !view.is_idle();
-            view.update().retune(limit, at);
-        }
+        view.convert(limit);
         if view.skew(now) == Skew::Wild {
             view.rebased = true;
             view.update().rebase(at);
@@ -86,6 +81,15 @@ impl<'a> CellView<'a> {
             converted,
             rebased,
             has_expired,
+        }
+    }
+
+    /// Sees the cell under the limit in force.
+    pub(super) fn convert(&mut self, limit: &Limit) {
+        if !self.state().is_under(limit) {
+            let now = self.now;
+            self.converted = self.stored.is_replaced_by(limit, now);
+            self.update().retune(limit, now);
         }
     }
 
