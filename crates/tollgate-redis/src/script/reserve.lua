@@ -113,10 +113,12 @@ builders.r = function()
     B.undo(l.reserve, s.reserve, now, tonumber(from_reserve), reserve)
   end
 
-  -- The units drawn last, those owed and then those from the reserve, are given back first.
+  -- The units drawn last are given back first: those owed, then those of the sustained bucket while
+  -- it has units left, and otherwise those of the reserve.
   function A.give(l, s, now, units)
-    local owed = max(B.used(l.sustained, s.sustained, now) - l.sustained.capacity, 0)
-    local reserve = min(max(units - owed, 0), B.used(l.reserve, s.reserve, now))
+    local used, capacity = B.used(l.sustained, s.sustained, now), l.sustained.capacity
+    local sustained_first = used < capacity and used or used - capacity
+    local reserve = min(max(units - sustained_first, 0), B.used(l.reserve, s.reserve, now))
     B.give(l.reserve, s.reserve, now, reserve)
     B.give(l.sustained, s.sustained, now, units - reserve)
   end

@@ -4,6 +4,14 @@
 builders.b = function()
   local A = {}
 
+  -- The first tick at or after `at`.
+  local function next_tick(l, at)
+    if l.step > 0 and at % l.step > 0 then
+      return at - at % l.step + l.step
+    end
+    return at
+  end
+
   -- A bucket without debt.
   function A.of(capacity, token, parts, step)
     local l = { capacity = tonumber(capacity), token = tonumber(token), parts = tonumber(parts), step = tonumber(step) }
@@ -11,7 +19,8 @@ builders.b = function()
     -- Parts of a nanosecond, if they are whole.
     l.nanos = l.parts % NANOS_PER_MICRO == 0 and l.parts / NANOS_PER_MICRO
     local whole, rest = muldiv(l.capacity, l.token, l.parts)
-    l.period = rest > 0 and whole + 1 or whole
+    -- A full refill, in whole steps.
+    l.period = next_tick(l, rest > 0 and whole + 1 or whole)
     return l
   end
 
@@ -93,14 +102,6 @@ builders.b = function()
     local us, rest = until_full(s, tick(l, now))
     local most_us, most_rest = span(l, l.capacity - cost)
     return us < most_us or (us == most_us and rest <= most_rest)
-  end
-
-  -- The first tick at or after `at`.
-  local function next_tick(l, at)
-    if l.step > 0 and at % l.step > 0 then
-      return at - at % l.step + l.step
-    end
-    return at
   end
 
   function A.written(l, s)

@@ -10,8 +10,8 @@ local extra = KEY_ARGUMENTS * (#KEYS + 1)
 -- The windows of calendars come after the parts.
 local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
 
--- Whether the operation decides a request, under the limit of the charge. The other operations act
--- on a client and keep the limit that is stored.
+-- Whether the operation decides a request. The other operations act on a client. All act under the
+-- limit of the charge.
 local decides = op == 'take' or op == 'try' or op == 'peek' or op == 'reserve' or op == 'acquire' or op == 'refuse'
 
 local rules, budgets = {}, {}
@@ -34,16 +34,22 @@ local function load()
   now = at
 end
 
+-- Converts a cell to the limit of its charge, if another limit wrote it.
+local function convert(cell, limit)
+  if cell.limit == limit then
+    return
+  end
+  -- Live slots are the same under every number of them.
+  local had_slots = cell.l.slots
+  cell.converted = tag_of(limit) ~= cell.tag and not is_idle(cell, now)
+  retune(cell, limit, now)
+  cell.converted = cell.converted and not (had_slots and cell.l.slots)
+end
+
 -- Brings a cell to `now`, under `limit`.
 local function view(cell, limit)
   catch_up(cell, now)
-  if cell.limit ~= limit then
-    -- Live slots are the same under every number of them.
-    local had_slots = cell.l.slots
-    cell.converted = tag_of(limit) ~= cell.tag and not is_idle(cell, now)
-    retune(cell, limit, now)
-    cell.converted = cell.converted and not (had_slots and cell.l.slots)
-  end
+  convert(cell, limit)
   local is_current = cell.a.written(cell.l, cell.s) <= now
   local state = is_current and 'current' or standing(cell, reading)
   cell.rebased, cell.behind = state == 'wild', state == 'behind'
@@ -194,15 +200,7 @@ local function decide()
   return (op == 'try' or op == 'acquire') and tickets or {}
 end
 
--- Converts slots that were replaced to `limit`, before units are drawn or given back: units of a
--- rate are no slots.
-local function without_slots(cell, limit)
-  if cell.l.slots then
-    retune(cell, limit, now)
-  end
-end
-
--- Brings key i to an operation that keeps its limit.
+-- Brings key i to an operation that acts on a client.
 local function prepare(i)
   local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
   local is_plain = cell.holds.count == 0 and cell.blocked <= now
@@ -217,8 +215,9 @@ local function prepare(i)
     fresh.holds.kept, fresh.expired = cell.holds.kept, cell.expired
     cells[i] = fresh
   end
-  if op == 'refund' or op == 'penalise' or op == 'record' then
-    without_slots(cells[i], limit)
+  -- A limit that has changed since a `try` does not recognise its ticket.
+  if op ~= 'undo' then
+    convert(cells[i], limit)
   end
 end
 
@@ -227,7 +226,7 @@ local function peeked()
   local views = {}
   for i, cell in ipairs(cells) do
     views[i] = copy_cell(cell)
-    view(views[i], op == 'undo' and ARGV[KEY_ARGUMENTS * i + 1] or cell.limit)
+    view(views[i], ARGV[KEY_ARGUMENTS * i + 1])
   end
   return views
 end
@@ -263,11 +262,8 @@ local function act(i, cost, is_held)
     local shortfall, found = settle(cell, ARGV[extra + 1], now, cost)
     if not found and is_held then
       -- Only the other part of the cost is reserved.
-      local recorded = copy_cell(cell)
-      without_slots(recorded, limit)
-      shortfall, found = record(recorded, now, cost), 1
+      shortfall, found = record(cell, now, cost), 1
       changed[i] = shortfall < cost
-      cells[i] = changed[i] and recorded or cell
     else
       changed[i] = found
     end
