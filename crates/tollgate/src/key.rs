@@ -169,6 +169,16 @@ pub(crate) fn push_value(
     Ok(())
 }
 
+/// The values that [`push_value`] appended to a subject.
+pub(crate) fn values(mut subject: &[u8]) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let (length, rest) = subject.split_first_chunk()?;
+        let (value, rest) = rest.split_at(usize::from(u16::from_le_bytes(*length)));
+        subject = rest;
+        Some(std::str::from_utf8(value).expect("a value was a string"))
+    })
+}
+
 /// Whether a value can be part of a key.
 #[inline]
 pub(crate) fn is_valid(value: &str) -> bool {

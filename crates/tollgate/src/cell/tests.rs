@@ -271,14 +271,31 @@ fn e1_the_numbers_of_a_cell_have_its_reservations_and_damaged_ones_are_refused()
 }
 
 #[test]
-fn b11_an_administrative_verb_leaves_the_client_s_limit_unchanged() {
-    let (base, gold) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(1_000, MINUTE));
-    let mut cell = Cell::new(gold);
-    one(&mut cell, Op::Take, &gold, 600, NOW);
-    // An administrator may not know the client's plan.
-    assert_eq!(one(&mut cell, Op::Penalise, &base, 50, NOW).effect, Effect::Drawn { units: 50 });
-    one(&mut cell, Op::Block { until: Until::Date(NOW) }, &base, 0, NOW);
-    assert_eq!(one(&mut cell, Op::Peek, &gold, 1, NOW).outcome.remaining, 350);
+fn b11_every_verb_acts_under_the_limit_of_its_charge_and_an_unchanged_cell_stays_as_it_is() {
+    let (old, new) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(4, MINUTE).debt(0));
+    let hold = HOLD;
+    let changes = [
+        (Op::Record, 5, Effect::Recorded { shortfall: 3 }),
+        (Op::Refund, 1, Effect::GivenBack { units: 1 }),
+        (Op::Penalise, 5, Effect::Drawn { units: 2 }),
+        (Op::Settle { hold }, 5, Effect::Settled { shortfall: 2 }),
+        (Op::Renew { hold, ttl: MINUTE }, 0, Effect::Renewed),
+        (Op::Block { until: Until::Date(at(9)) }, 0, Effect::None),
+        (Op::Reset, 0, Effect::None),
+    ];
+    for (op, cost, effect) in changes {
+        let mut cell = Cell::new(old);
+        one(&mut cell, reserve(30, OnExpiry::GiveBack), &old, 2, NOW);
+        assert_eq!(one(&mut cell, op, &new, cost, NOW).effect, effect, "{op:?}");
+        assert_eq!(cell.limit(), new, "{op:?}");
+    }
+    let mut cell = Cell::new(old);
+    one(&mut cell, Op::Take, &old, 4, NOW);
+    let before = cell.clone();
+    for op in [Op::Peek, Op::Penalise, Op::Record, Op::Settle { hold }] {
+        assert_eq!(one(&mut cell, op, &new, 1, NOW).outcome.remaining, 0, "{op:?}");
+        assert_eq!(cell, before, "{op:?}");
+    }
 }
 
 #[test]
@@ -314,15 +331,6 @@ fn c5_a_block_denies_everything_until_it_ends_and_keeps_the_key() {
     assert!(!cell.is_idle(at(89)) && cell.is_idle(at(90)));
     one(&mut cell, Op::Block { until: Until::Date(Timestamp::EPOCH) }, &limit, 0, NOW);
     assert!(one(&mut cell, Op::Take, &limit, 1, NOW).outcome.allowed());
-}
-
-#[test]
-fn b11_settling_a_reservation_of_an_older_limit_does_not_bring_that_limit_back() {
-    let (old, new) = (Limit::fixed_window(10, MINUTE), Limit::fixed_window(100, MINUTE));
-    let mut cell = Cell::new(old);
-    one(&mut cell, reserve(30, OnExpiry::GiveBack), &old, 10, NOW);
-    assert_eq!(one(&mut cell, Op::Take, &new, 40, NOW).outcome.remaining, 50);
-    assert_eq!(one(&mut cell, Op::Settle { hold: HOLD }, &old, 4, NOW).outcome.remaining, 56);
 }
 
 #[test]

@@ -121,6 +121,11 @@ impl<S: Store> Shared<S> {
         Ok(applied)
     }
 
+    /// A plan under the limits in force: those that it was made under may have been replaced.
+    pub(super) fn in_force(&self, plan: &Plan) -> Plan {
+        plan.in_force(&self.rules.load())
+    }
+
     /// Counts the states that were converted because their limit was replaced.
     fn count_converted(&self, applied: &Applied) {
         if applied.converted > 0 {

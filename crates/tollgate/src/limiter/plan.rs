@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The charges of one request, independent of the rule set they came from: a reservation is settled
-/// under the rules it was made under.
+/// on the budgets it was made on, under the limits [in force](Self::in_force).
 ///
 /// Several requests that are decided as one share a plan; each has a range of its charges.
 #[derive(Clone, Debug, Default)]
@@ -224,6 +224,19 @@ impl Plan {
         self.planned =
             planned.into_iter().filter(|charge| self.limit(charge).is_concurrent() == slots).collect();
         self
+    }
+
+    /// The same charges under the limits that are in force for their budgets now. A budget that
+    /// rules no longer have, or that has fewer limits, keeps its own.
+    pub(super) fn in_force(&self, prepared: &Prepared) -> Self {
+        let mut plan = self.clone();
+        for charge in plan.planned.iter_mut().filter(|charge| !charge.tag.is_inline()) {
+            let subject = self.subjects.get(charge.subject.clone()).unwrap_or_default();
+            let tag = prepared.tag_in_force(charge.tag, subject);
+            let has_all = |tag: &Tag| tag.limits.as_slice().len() >= charge.tag.limits.as_slice().len();
+            charge.tag = tag.filter(has_all).unwrap_or(charge.tag);
+        }
+        plan
     }
 
     /// Refuses a plan with a charge on a concurrent limit, for verbs that cannot return the name of

@@ -7,6 +7,7 @@ use smallvec::{Array, SmallVec};
 
 use crate::algorithm::token_bucket::Word;
 use crate::decision::{TAGS_MAX, WORDS_MAX};
+use crate::key::values;
 use crate::limit::Kind;
 use crate::memory::{Lookup, Subject, Target, WIDEST};
 use crate::rule::{Covered, Tag};
@@ -159,6 +160,19 @@ impl Prepared {
         request: &Request<'_>,
     ) -> Option<(&Rule, &PreparedBudget)> {
         self.get(self.rules.overflow(covered, request)?, None)
+    }
+
+    /// The tag in force of a budget, whose subject is `subject`, if its rule still has it.
+    pub(super) fn tag_in_force(&self, tag: Tag, subject: &[u8]) -> Option<Tag> {
+        let rule = self.rules.index(&tag.rule)?;
+        let budgets = &self.prepared_rules.get(rule)?.budgets;
+        let budget = if tag.budget == Budget::Rule {
+            let replacement = self.rules.replacement(rule, values(subject));
+            budgets.get(replacement.map_or(0, |index| index.saturating_add(1)))
+        } else {
+            budgets.iter().find(|budget| budget.tag.budget == tag.budget)
+        };
+        budget.map(|budget| budget.tag).filter(|tag| !tag.is_inline())
     }
 
     /// The budget of a rule's inline slots, if its limits come with requests.

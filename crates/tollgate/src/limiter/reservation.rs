@@ -187,12 +187,12 @@ impl<S: Store> Reservation<S> {
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
         if self.held().is_none() {
             // Nothing is held, and it cannot be settled again: no note is needed.
-            let recorded = self.limiter.shared.record(&self.plan, cost).await?;
+            let recorded = self.limiter.shared.record(&self.plan_in_force(), cost).await?;
             return Ok(Settlement { shortfall: recorded.shortfall() });
         }
         // If this is cancelled midway, the drop settles at the same cost.
         self.if_dropped = cost;
-        let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
+        let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan_in_force(), cost).await;
         self.hold = None;
         let applied = settled?;
         if self.is_lost(&applied) {
@@ -210,7 +210,7 @@ impl<S: Store> Reservation<S> {
             return Ok(());
         }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
-        self.limiter.shared.renew(hold, &self.plan, ttl).await
+        self.limiter.shared.renew(hold, &self.plan_in_force(), ttl).await
     }
 
     /// Takes the slot out of the reservation, if it has one: settling does not release it then. For
@@ -230,6 +230,10 @@ impl<S: Store> Reservation<S> {
         self.hold.take()
     }
 
+    fn plan_in_force(&self) -> Plan {
+        self.limiter.shared.in_force(&self.plan)
+    }
+
     /// The reservation in the store.
     fn held(&self) -> Option<HoldId> {
         self.hold.filter(|_| !self.decision.degraded() && !self.plan.is_empty())
@@ -244,13 +248,13 @@ impl<S: Store> Reservation<S> {
             return Some(self.decision.clone());
         };
         self.settling = cost;
-        let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan, cost).await;
+        let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan_in_force(), cost).await;
         self.hold = None;
         match settled {
             Ok(applied) if self.is_lost(&applied) => None,
             Ok(applied) if has_expired(&applied) => {
                 // It was recorded, and not admitted.
-                let _ = self.limiter.shared.act(Op::Refund, &self.plan, cost).await;
+                let _ = self.limiter.shared.act(Op::Refund, &self.plan_in_force(), cost).await;
                 None
             }
             Ok(mut applied) => {
@@ -298,7 +302,7 @@ fn has_expired(applied: &Applied) -> bool {
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
         let Some(hold) = self.held() else { return };
-        let (limiter, plan) = (self.limiter.clone(), std::mem::take(&mut self.plan));
+        let (limiter, plan) = (self.limiter.clone(), self.plan_in_force());
         let (settling, if_dropped) = (self.settling, self.if_dropped);
         run_detached(async move {
             let shared = &limiter.shared;

@@ -215,7 +215,7 @@ impl<S: Store> Lease<S> {
     async fn renew(&self, ttl: Duration) -> Result<(), Error> {
         match self.is_local {
             true => self.act_locally(Op::Renew { hold: self.hold, ttl }, &self.plan.charges(1)),
-            false => self.limiter.shared.renew(self.hold, &self.plan, ttl).await,
+            false => self.limiter.shared.renew(self.hold, &self.plan_in_force(), ttl).await,
         }
     }
 
@@ -237,8 +237,12 @@ impl<S: Store> Lease<S> {
     async fn release(&self) -> Result<(), Error> {
         match self.is_local {
             true => self.act_locally(Op::Settle { hold: self.hold }, &self.plan.settling(0)),
-            false => self.limiter.shared.release(self.hold, &self.plan).await,
+            false => self.limiter.shared.release(self.hold, &self.plan_in_force()).await,
         }
+    }
+
+    fn plan_in_force(&self) -> Plan {
+        self.limiter.shared.in_force(&self.plan)
     }
 
     fn act_locally(&self, op: Op, charges: &[Charge<'_>]) -> Result<(), Error> {

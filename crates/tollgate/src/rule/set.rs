@@ -212,6 +212,16 @@ impl RuleSet {
         Ok(())
     }
 
+    /// The index of the override that replaces the limits of a rule's own budget for a client, given
+    /// by the values of the rule's key.
+    pub(crate) fn replacement<'a>(&self, rule: usize, key: impl Iterator<Item = &'a str>) -> Option<usize> {
+        let names = &self.rules.get(rule)?.key;
+        let overrides = self.overrides.get(rule)?;
+        let attributes: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(key).collect();
+        let all = overrides.all_of(&Request::new(&attributes), names);
+        all.into_iter().find(|at| overrides.all.get(*at).is_some_and(|(_, budget)| *budget == Budget::Rule))
+    }
+
     /// The rule that covers what this one lacks, and the limits that apply to the request there.
     pub(crate) fn overflow(&self, covered: Covered, request: &Request<'_>) -> Option<Covered> {
         let index = self.index(&self.rules.get(covered.rule)?.overflow?)?;

@@ -13,6 +13,7 @@ mod notation;
 mod overflow;
 mod queue;
 mod regressions;
+mod replaced;
 mod slots;
 mod state;
 mod waiting;
