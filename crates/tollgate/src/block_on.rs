@@ -9,6 +9,9 @@ use std::thread::{self, Thread};
 /// Runs `future` to completion on this thread: for programs without an async runtime. With the
 /// in-memory store every verb but [`wait`](crate::Limiter::wait) completes at once.
 ///
+/// On a thread of an async runtime it blocks that thread. A future that needs the same thread, such
+/// as one that waits for the runtime's timers or sockets, then never completes: await it instead.
+///
 /// ```
 /// use tollgate::{Limit, Limiter, block_on};
 ///

@@ -7,6 +7,11 @@
 //! [`SystemClock`] and [`CoarseClock`] are the only readers of the operating system's clock. They
 //! read the monotonic clock and add an epoch offset taken once per process, so stepping the wall
 //! clock neither locks a client out nor refills its budget.
+//!
+//! A clock may stand still, jump and go back: no limit admits more than it allows over the times
+//! that the clock showed. There are two exceptions. The clock goes back by more than a limit's
+//! period, or it goes back after a store has forgotten a key, whose whole limit was available: the
+//! key then has the budget of an earlier window once more.
 
 use std::fmt;
 use std::future::Future;

@@ -96,6 +96,10 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     /// B7. A clock that goes back by up to one period and forward again admits no more than B1
     /// allows over the times that it showed, even across the edge of a window or a step, and with
     /// denials, peeks and checks of cost 0 in between.
+    ///
+    /// Not for a key that was forgotten as idle before the step back: an hour later the store may
+    /// drop the window, and back in it the client has a whole budget. Here nothing forgets: one key
+    /// is asked all the time, and no sweep runs.
     pub fn b7_a_clock_that_goes_back_hands_out_nothing_anew(&self) {
         let tick = nanos(self.tick);
         // A reading may be late by one second.
