@@ -353,6 +353,11 @@ impl Store for DiskStore {
         self.shared.memory.live_keys()
     }
 
+    /// Strict answers wait for a commit, which is the same for any number of them.
+    fn in_flight_max(&self) -> usize {
+        usize::MAX
+    }
+
     fn decides_in(&self) -> Option<&MemoryStore> {
         (self.durability == Durability::Relaxed).then_some(&self.shared.memory)
     }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use futures_util::future::select_ok;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
@@ -18,16 +18,14 @@ use redis::{
 };
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tollgate::{Clock as _, TokioClock};
+use tollgate::{Clock as _, TokioClock, format_duration};
 
-/// Timeout of a host for accepting a connection, and for answering the handshake.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(150);
-/// Timeout of a dial as a whole. A Cluster client first asks a seed for the nodes, then connects to
-/// them; a seed that hangs must leave time for the others.
-const DIAL_TIMEOUT: Duration = Duration::from_millis(700);
-/// Response timeout of a Cluster client. (A connection to a single server has none: callers time
+/// A dial as a whole may take this many connect timeouts: a Sentinel or a Cluster's seed names the
+/// servers to connect to, and a seed that hangs must leave time for the others.
+const CONNECTS_PER_DIAL: u32 = 4;
+/// Minimum response timeout of a Cluster client. (A connection to a single server has none: callers time
 /// out.)
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const RESPONSE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of Cluster redirects that a command follows.
 const REDIRECTS_MAX: usize = 4;
 /// Wait before a retry after TRYAGAIN: about as long as a key takes to migrate.
@@ -50,14 +48,18 @@ pub(crate) enum Dialer {
 }
 
 impl Dialer {
-    pub(crate) async fn dial(&self) -> RedisResult<Connection> {
-        with_timeout(DIAL_TIMEOUT, self.connect()).await
+    /// Connects, within `timeout` for each host.
+    pub(crate) async fn dial(&self, timeout: Duration) -> RedisResult<Connection> {
+        let whole = match self {
+            Self::Single(_) => timeout,
+            Self::Sentinel(_) | Self::Cluster(_) => timeout.saturating_mul(CONNECTS_PER_DIAL),
+        };
+        with_timeout("connecting", whole, self.connect(timeout)).await
     }
 
-    async fn connect(&self) -> RedisResult<Connection> {
-        let settings = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None);
+    async fn connect(&self, timeout: Duration) -> RedisResult<Connection> {
+        let settings =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None);
         Ok(match self {
             Self::Single(client) => {
                 Connection::Server(client.get_multiplexed_async_connection_with_config(&settings).await?)
@@ -104,6 +106,35 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Sends commands, each once and in order, and waits for their answers. Several are one write
+    /// to a server; a Cluster client sends them one by one.
+    ///
+    /// # Errors
+    /// If none of them was answered.
+    pub(crate) async fn send_each(self, commands: &[Cmd]) -> RedisResult<Vec<RedisResult<Value>>> {
+        let mut connection = match self {
+            Self::Server(connection) if commands.len() > 1 => connection,
+            one => {
+                let mut answers = Vec::with_capacity(commands.len());
+                for command in commands {
+                    match one.clone().send(command).await {
+                        Err(error) if error.is_io_error() => return Err(error),
+                        answer => answers.push(answer),
+                    }
+                }
+                return Ok(answers);
+            }
+        };
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        commands.iter().for_each(|command| {
+            pipeline.add_command(command.clone());
+        });
+        let answers = connection.req_packed_commands(&pipeline, 0, commands.len()).await?;
+        Ok(answers.into_iter().map(Value::extract_error).collect())
+    }
+}
+
 /// The node that a redirect names.
 fn redirect_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
@@ -122,12 +153,15 @@ async fn send_asking(
     answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
 }
 
+/// Does `work` within `span`. The error says `what` took longer.
 pub(crate) async fn with_timeout<T>(
+    what: &str,
     span: Duration,
     work: impl Future<Output = RedisResult<T>>,
 ) -> RedisResult<T> {
     timeout(span, work).await.unwrap_or_else(|_| {
-        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "Redis does not answer").into())
+        let text = format!("Redis does not answer: {what} took longer than {}", format_duration(span));
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text).into())
     })
 }
 
@@ -151,9 +185,13 @@ pub(crate) fn is_persistent(error: &RedisError) -> bool {
         "NOREPLICAS",
         "NOAUTH",
         "NOPERM",
+        "WRONGPASS",
     ];
     match error.code() {
         Some(code) => persistent.contains(&code),
-        None => error.is_io_error() || error.kind() == ErrorKind::ClusterConnectionNotFound,
+        None => {
+            let kinds = [ErrorKind::ClusterConnectionNotFound, ErrorKind::AuthenticationFailed];
+            error.is_io_error() || kinds.contains(&error.kind())
+        }
     }
 }

@@ -90,10 +90,44 @@ pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// A key in this slot, for probing its node.
-pub(crate) fn probe_key(prefix: &str, slot: u16) -> String {
-    let tag = (0_u32..).map(|number| format!("probe-{number}")).find(|tag| slot_of(tag.as_bytes()) == slot);
-    format!("{prefix}:{{{}}}", tag.unwrap_or_default())
+/// A key for probes, in this slot of a Cluster.
+pub(crate) fn probe_key(prefix: &str, slot: Option<u16>) -> String {
+    format!("{prefix}:{{{}}}", slot.map_or_else(|| "probe".to_owned(), tag_in))
+}
+
+/// Digits in a probe's tag. Each is a bit, and any slot can be made out of so many.
+const TAG_BITS: usize = 16;
+
+/// A hash tag in this slot: `probe-` and binary digits. CRC is linear, so each digit that is 1
+/// changes the slot's bits in a way of its own, and the digits are found by elimination. (A search
+/// among numbers takes a hundred thousand steps for some slots.)
+fn tag_in(slot: u16) -> String {
+    let tag = |ones: usize| format!("probe-{ones:0TAG_BITS$b}");
+    let zero = slot_of(tag(0).as_bytes());
+    // Pairs of a change of the slot and the digits that make it, each change with a leading bit
+    // that no later pair has.
+    let mut basis: Vec<(u16, usize)> = Vec::with_capacity(TAG_BITS);
+    for digit in 0..TAG_BITS {
+        let change = reduced(&basis, slot_of(tag(1 << digit).as_bytes()) ^ zero, 1 << digit);
+        if change.0 != 0 {
+            basis.push(change);
+        }
+    }
+    let (rest, ones) = reduced(&basis, slot ^ zero, 0);
+    assert_eq!(rest, 0, "{TAG_BITS} digits make every slot");
+    tag(ones)
+}
+
+/// Removes the leading bits of the basis from a change.
+fn reduced(basis: &[(u16, usize)], mut change: u16, mut digits: usize) -> (u16, usize) {
+    for (other, others) in basis {
+        let leading = 1 << other.ilog2();
+        if change & leading != 0 {
+            change ^= other;
+            digits ^= others;
+        }
+    }
+    (change, digits)
 }
 
 #[cfg(test)]
@@ -124,10 +158,15 @@ mod tests {
     fn slots_are_those_of_the_specification() {
         assert_eq!(slot_of(b"123456789"), 0x31c3);
         assert_eq!(slot_of(b"foo"), 12_182);
-        for slot in [0, 1, 9_999, SLOTS - 1] {
-            let name = probe_key("t", slot);
+    }
+
+    #[test]
+    fn a_probe_has_a_key_in_every_slot() {
+        for slot in 0..SLOTS {
+            let name = probe_key("t", Some(slot));
             let tag = name.strip_prefix("t:{").and_then(|rest| rest.strip_suffix('}')).unwrap();
             assert_eq!(slot_of(tag.as_bytes()), slot);
         }
+        assert_eq!(probe_key("t", None), "t:{probe}");
     }
 }

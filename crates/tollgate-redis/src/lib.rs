@@ -9,6 +9,7 @@
 //! [`RedisStore`] is a [`Store`](tollgate::Store) that supports every operation of a
 //! [`Limiter`](tollgate::Limiter).
 
+mod batch;
 mod blocks;
 mod calendar;
 mod connection;

@@ -3,13 +3,11 @@
 //! Requests are pipelined: written one after the other and answered in that order, so concurrent
 //! requests share round trips.
 //!
-//! The breaker is *closed* while Redis is healthy. Three events open it: the connection breaks;
-//! Redis reports a state in which it cannot decide (loading, read-only, out of memory, no
-//! permission); or several requests in a row are dropped by their callers unanswered. While it is
-//! *open*, requests fail at once, and a *prober* runs the script every [`PROBE_INTERVAL`]: on the
-//! current connection, which may merely have hung, then on a new one. The first probe that succeeds
-//! closes the breaker. A breaker that relapses waits longer before the first probe. There is no
-//! half-open state: the prober, not a request, tests whether Redis is back.
+//! The breaker ([`breaker`]) is *closed* while Redis is healthy. While it is *open*, requests fail
+//! at once, and a *prober* ([`prober`]) runs the script: on the current connection, which may merely
+//! have hung, then on a new one. Several probes in a row that are answered close it; each probe
+//! that is not makes the next one wait longer, and so does a relapse. There is no half-open state:
+//! the prober, not a request, tests whether Redis is back.
 //!
 //! A connection that was idle may be stale: Redis restarted, or closed it. A request that finds it
 //! broken is sent once more, on a new connection, and the breaker does not count it.
@@ -18,43 +16,28 @@
 //! of the others.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tollgate::{Clock as _, StoreError, Timestamp, TokioClock};
 
-use crate::connection::{Connection, Dialer, error_text, is_persistent, with_timeout};
+use crate::connection::{Connection, Dialer, error_text, is_persistent};
 use crate::key::{SLOTS, probe_key};
 use crate::script::probe_command;
 
-mod in_flight;
+mod breaker;
+mod prober;
 
-use in_flight::InFlight;
+use breaker::Breaker;
 
-/// Interval between probes while the breaker is open. Recovery is noticed within this and the
-/// timeouts of a probe and a dial.
-const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Minimum timeout of a probe. The store's deadline applies if it is longer.
-const PROBE_TIMEOUT_MIN: Duration = Duration::from_millis(150);
-/// A breaker that opens again this soon after it closed has relapsed.
-const RELAPSE_WINDOW: Duration = Duration::from_secs(1);
-/// The wait before the first probe doubles with each relapse, at most this many times.
-const BACKOFF_DOUBLINGS_MAX: u32 = 2;
-/// A request dropped sooner than this was cancelled; it did not miss an answer.
-const MISS_TIME_MIN: Duration = Duration::from_millis(1);
-/// Requests in a row without an answer that open the breaker. One alone may be a caller that left.
-const MISSES_MAX: u32 = 3;
 /// A connection without a request in flight for this long is idle. Less than a restart of Redis
 /// takes.
 const IDLE_MIN: Duration = Duration::from_millis(1);
 /// Ranges of slots, and so breakers, of a Cluster.
 const SLOT_RANGES: u16 = 32;
-/// A Cluster client reconnects by itself; every so many probes a new one is dialled nevertheless.
-const REDIAL_EVERY: u32 = 5;
 
 /// A change of health that an operator wants to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,24 +77,12 @@ impl From<SendError> for StoreError {
     }
 }
 
-/// A circuit breaker.
-#[derive(Default)]
-struct Breaker {
-    misses: AtomicU32,
-    /// Why the breaker is open; `None` while it is closed.
-    open: ArcSwapOption<String>,
-    /// Whether a prober runs.
-    probing: AtomicBool,
-    /// When the breaker last closed, in nanoseconds.
-    closed_at: AtomicU64,
-    /// Relapses in a row.
-    relapses: AtomicU32,
-}
-
 pub(crate) struct Link {
     dialer: Dialer,
     prefix: String,
-    probe_timeout: Duration,
+    /// The longest response time of a healthy Redis: the timeout of a probe.
+    deadline: Duration,
+    connect_timeout: Duration,
     connection: watch::Sender<Option<Connection>>,
     /// Held while dialling, so that one task dials at a time.
     dial_lock: tokio::sync::Mutex<()>,
@@ -141,13 +112,15 @@ impl Link {
         dialer: Dialer,
         prefix: String,
         deadline: Duration,
+        connect_timeout: Duration,
         on_change: Option<OnChange>,
     ) -> Self {
         let breakers = if matches!(dialer, Dialer::Cluster(_)) { SLOT_RANGES } else { 1 };
         Self {
             dialer,
             prefix,
-            probe_timeout: deadline.max(PROBE_TIMEOUT_MIN),
+            deadline,
+            connect_timeout,
             connection: watch::Sender::new(None),
             dial_lock: tokio::sync::Mutex::new(()),
             dials: AtomicU64::new(0),
@@ -163,7 +136,7 @@ impl Link {
 
     /// Why a breaker is open, if one is.
     pub(crate) fn open_reason(&self) -> Option<String> {
-        self.breakers.iter().find_map(|breaker| breaker.open.load().as_deref().cloned())
+        self.breakers.iter().find_map(|breaker| Some(breaker.open_reason()?.as_ref().clone()))
     }
 
     /// How often the link went from all breakers closed to one open.
@@ -180,55 +153,99 @@ impl Link {
         }
     }
 
+    /// A key for probes of the node of `slot`.
+    fn probe_key(&self, slot: u16) -> String {
+        probe_key(&self.prefix, (self.breakers.len() > 1).then_some(slot))
+    }
+
+    /// Completes once there is a connection, or none can be had.
+    pub(crate) async fn ready(self: &Arc<Self>) {
+        let mut changes = None;
+        while self.connection.borrow().is_none() && self.open_breakers.load(Ordering::Acquire) == 0 {
+            let Some(changes) = &mut changes else {
+                changes = Some(self.connection.subscribe());
+                continue;
+            };
+            if !self.ensure_prober(0) {
+                return;
+            }
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Sends a command to the node of `slot`, and waits for the answer.
     pub(crate) async fn send(self: &Arc<Self>, slot: u16, command: &Cmd) -> Result<Value, SendError> {
-        let breaker = self.breaker(slot);
+        let mut answers = self.send_each(slot, std::slice::from_ref(command)).await?;
+        answers.pop().expect("there is one answer per command")
+    }
+
+    /// Sends commands to the node of `slot`, one after the other in one write, and waits for their
+    /// answers. A Cluster client takes one command.
+    ///
+    /// # Errors
+    /// If none of them was answered.
+    pub(crate) async fn send_each(
+        self: &Arc<Self>,
+        slot: u16,
+        commands: &[Cmd],
+    ) -> Result<Vec<Result<Value, SendError>>, SendError> {
         let dials = self.dials.load(Ordering::Acquire);
         let mut in_flight = InFlight::new(self, slot);
-        let answer = match self.connection(breaker, slot).await {
-            Ok(connection) => self.send_on(connection, dials, command).await,
+        let answers = match self.connection(self.breaker(slot), slot).await {
+            Ok(connection) => self.send_on(connection, dials, slot, commands).await,
             Err(error) => {
                 in_flight.ended = true;
                 return Err(error);
             }
         };
         in_flight.ended = true;
-        match answer {
-            Ok(value) => {
-                if breaker.misses.load(Ordering::Relaxed) > 0 {
-                    breaker.misses.store(0, Ordering::Relaxed);
-                }
-                Ok(value)
-            }
-            Err(error) if is_no_script(&error) => Err(SendError::NoScript),
-            Err(error) => {
-                let reason = error_text(&error);
-                if is_persistent(&error) {
-                    self.open(slot, reason.clone());
-                }
-                Err(SendError::Store(StoreError::Unavailable { reason }))
-            }
-        }
+        let answers = answers.map_err(|error| self.failed(slot, &error))?;
+        Ok(answers.into_iter().map(|answer| answer.map_err(|error| self.failed(slot, &error))).collect())
     }
 
-    /// Sends a command on a connection; once more on a new one if the connection was idle and is
+    /// Opens the breaker if an error is about the server.
+    fn failed(self: &Arc<Self>, slot: u16, error: &redis::RedisError) -> SendError {
+        if is_no_script(error) {
+            return SendError::NoScript;
+        }
+        let reason = error_text(error);
+        if is_persistent(error) {
+            self.open(slot, reason.clone());
+        }
+        SendError::Store(StoreError::Unavailable { reason })
+    }
+
+    /// Sends commands on a connection; once more on a new one if the connection was idle and is
     /// broken. The requests that find it so share one dial. A Cluster client reconnects by itself.
-    async fn send_on(&self, connection: Connection, dials: u64, command: &Cmd) -> RedisResult<Value> {
+    async fn send_on(
+        &self,
+        connection: Connection,
+        dials: u64,
+        slot: u16,
+        commands: &[Cmd],
+    ) -> RedisResult<Vec<RedisResult<Value>>> {
         let is_server = matches!(connection, Connection::Server(_));
         let maybe_stale = is_server && self.maybe_stale.load(Ordering::Acquire);
-        let answer = match connection.send(command).await {
-            Err(error) if maybe_stale && error.is_io_error() => self.send_on_new(dials, command).await,
-            answer => answer,
+        let answers = match connection.send_each(commands).await {
+            Err(error) if maybe_stale && error.is_io_error() => {
+                self.dial(dials, slot).await?.send_each(commands).await
+            }
+            answers => answers,
         };
-        if maybe_stale && answer.is_ok() {
+        if maybe_stale && answers.is_ok() {
             self.maybe_stale.store(false, Ordering::Release);
         }
-        answer
+        answers
     }
 
     /// Runs the script once, as a probe does.
     pub(crate) async fn ping(self: &Arc<Self>) -> Result<(), StoreError> {
-        self.send(0, &probe_command(&probe_key(&self.prefix, 0))).await?;
+        self.ready().await;
+        let key = self.probe_key(0);
+        match self.send(0, &probe_command(&key, false)).await {
+            Err(SendError::NoScript) => self.send(0, &probe_command(&key, true)).await?,
+            answer => answer?,
+        };
         Ok(())
     }
 
@@ -244,7 +261,7 @@ impl Link {
     async fn connection(self: &Arc<Self>, breaker: &Breaker, slot: u16) -> Result<Connection, SendError> {
         let mut changes = None;
         loop {
-            if let Some(cause) = &*breaker.open.load() {
+            if let Some(cause) = breaker.open_reason() {
                 // The last prober may have ended with its runtime.
                 self.ensure_prober(slot);
                 let reason = format!("the circuit breaker is open: {cause}");
@@ -264,73 +281,20 @@ impl Link {
 
     /// Opens the breaker of `slot`, or replaces the reason it is open.
     fn open(self: &Arc<Self>, slot: u16, reason: String) {
-        let breaker = self.breaker(slot);
-        if breaker.open.swap(Some(Arc::new(reason.clone()))).is_none() {
-            let closed_for =
-                TokioClock.now().since(Timestamp::from_nanos(breaker.closed_at.load(Ordering::Relaxed)));
-            match closed_for < RELAPSE_WINDOW {
-                true => breaker.relapses.fetch_add(1, Ordering::Relaxed),
-                false => breaker.relapses.swap(0, Ordering::Relaxed),
-            };
-            if self.open_breakers.fetch_add(1, Ordering::AcqRel) == 0 {
-                self.trips.fetch_add(1, Ordering::Relaxed);
-                self.on_change.iter().for_each(|call| call(&Change::Down { reason: reason.clone() }));
-            }
+        let opened = self.breaker(slot).open(reason.clone(), TokioClock.now());
+        if opened && self.open_breakers.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.trips.fetch_add(1, Ordering::Relaxed);
+            self.on_change.iter().for_each(|call| call(&Change::Down { reason: reason.clone() }));
         }
         self.connection.send_modify(|_| ());
         self.ensure_prober(slot);
     }
 
     fn close(&self, breaker: &Breaker) {
-        breaker.misses.store(0, Ordering::Relaxed);
-        breaker.closed_at.store(TokioClock.now().as_nanos(), Ordering::Relaxed);
-        if breaker.open.swap(None).is_some() && self.open_breakers.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if breaker.close(TokioClock.now()) && self.open_breakers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.on_change.iter().for_each(|call| call(&Change::Back));
         }
         self.connection.send_modify(|_| ());
-    }
-
-    /// Starts a prober for the breaker of `slot`, unless one runs. Outside a runtime it does
-    /// nothing: the next request inside one starts it.
-    fn ensure_prober(self: &Arc<Self>, slot: u16) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.breaker(slot).probing.swap(true, Ordering::AcqRel) {
-            runtime.spawn(probe_until_closed(Prober { link: Arc::downgrade(self), slot }));
-        }
-    }
-
-    /// Runs the script on the current connection and, if that fails, on a new one.
-    async fn probe(&self, command: &Cmd, attempt: u32) -> RedisResult<()> {
-        let dials = self.dials.load(Ordering::Acquire);
-        let current = self.connection.borrow().clone();
-        if let Some(current) = current {
-            let redial =
-                matches!(current, Connection::Server(_)) || attempt % REDIAL_EVERY == REDIAL_EVERY - 1;
-            let outcome = with_timeout(self.probe_timeout, current.send(command)).await;
-            if outcome.is_ok() || !redial {
-                return outcome.map(drop);
-            }
-        }
-        self.send_on_new(dials, command).await.map(drop)
-    }
-
-    /// Sends a command on a new connection, which becomes the link's if it can be used. One task
-    /// dials at a time. If another has dialled since `dials` were counted, its connection is used.
-    async fn send_on_new(&self, dials: u64, command: &Cmd) -> RedisResult<Value> {
-        let _dialling = self.dial_lock.lock().await;
-        let dialled = if self.dials.load(Ordering::Acquire) == dials {
-            let dialled = self.dialer.dial().await;
-            self.dials.fetch_add(1, Ordering::AcqRel);
-            dialled?
-        } else {
-            self.connection.borrow().clone().ok_or_else(no_connection)?
-        };
-        let answer = with_timeout(self.probe_timeout, dialled.clone().send(command)).await;
-        // A server that restarted has no script yet.
-        if answer.as_ref().map_or_else(is_no_script, |_| true) {
-            self.connection.send_replace(Some(dialled));
-        }
-        answer
     }
 }
 
@@ -342,42 +306,31 @@ fn no_connection() -> redis::RedisError {
     std::io::Error::new(std::io::ErrorKind::NotConnected, "there is no connection").into()
 }
 
-/// Marks the breaker of `slot` as probed. Dropping it lets another prober start.
-struct Prober {
-    link: Weak<Link>,
+/// A request in flight. The link knows by these that its connection was idle. One that is dropped
+/// unanswered has missed its deadline: a reason to probe, and no more.
+struct InFlight<'a> {
+    link: &'a Arc<Link>,
     slot: u16,
+    ended: bool,
 }
 
-impl Drop for Prober {
+impl<'a> InFlight<'a> {
+    fn new(link: &'a Arc<Link>, slot: u16) -> Self {
+        let ended_at = Timestamp::from_nanos(link.ended_at.load(Ordering::Acquire));
+        if link.in_flight.fetch_add(1, Ordering::AcqRel) == 0 && TokioClock.now().since(ended_at) >= IDLE_MIN
+        {
+            link.maybe_stale.store(true, Ordering::Release);
+        }
+        Self { link, slot, ended: false }
+    }
+}
+
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        if let Some(link) = self.link.upgrade() {
-            link.breaker(self.slot).probing.store(false, Ordering::Release);
+        self.link.ended_at.store(TokioClock.now().as_nanos(), Ordering::Release);
+        self.link.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if !self.ended {
+            self.link.ensure_prober(self.slot);
         }
     }
-}
-
-/// Probes until the breaker is closed, or the link is dropped.
-async fn probe_until_closed(prober: Prober) {
-    let mut attempt = 0;
-    let mut command = None;
-    loop {
-        let Some(link) = prober.link.upgrade() else { return };
-        let breaker = link.breaker(prober.slot);
-        let relapses = breaker.relapses.load(Ordering::Relaxed);
-        if attempt == 0 && relapses > 0 {
-            sleep(PROBE_INTERVAL * 2_u32.pow(relapses.min(BACKOFF_DOUBLINGS_MAX))).await;
-        }
-        let command = command.get_or_insert_with(|| probe_command(&probe_key(&link.prefix, prober.slot)));
-        match link.probe(command, attempt).await {
-            Ok(()) => return link.close(breaker),
-            Err(error) => link.open(prober.slot, error_text(&error)),
-        }
-        drop(link);
-        attempt = attempt.wrapping_add(1);
-        sleep(PROBE_INTERVAL).await;
-    }
-}
-
-async fn sleep(span: Duration) {
-    TokioClock.sleep_until(TokioClock.now().saturating_add(span)).await;
 }

@@ -174,11 +174,15 @@ pub(crate) fn command(
     Ok(command)
 }
 
-/// The command of a probe: `EVAL`, so that the server has the script afterwards, on a key that
-/// nothing else uses.
-pub(crate) fn probe_command(key: &str) -> Cmd {
-    let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(1).arg(key).arg("take").arg("").arg(0).arg("f 1000000 1000000 0 0").arg(1).arg(1);
+/// The command of a probe, on a key that nothing else uses: `EVALSHA`, or `EVAL` for a server that
+/// does not have the script, which has it afterwards.
+pub(crate) fn probe_command(key: &str, with_source: bool) -> Cmd {
+    let mut command = Cmd::new();
+    match with_source {
+        true => command.arg("EVAL").arg(SCRIPT),
+        false => command.arg("EVALSHA").arg(SHA1.as_str()),
+    };
+    command.arg(1).arg(key).arg("take").arg("").arg(0).arg("f 1000000 1000000 0 0").arg(1).arg(1);
     command
 }
 

@@ -10,7 +10,7 @@ use redis::Value;
 
 use crate::calendar::Windows;
 use crate::connection::error_text;
-use crate::denials::Denials;
+use crate::denials::{Denials, Fingerprint, Invalidation};
 use crate::key::parse_name;
 use crate::link::{Change, Link, OnChange, SendError};
 use crate::script::{COST_MAX, Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
@@ -44,12 +44,12 @@ pub struct RedisStore {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    link: Arc<Link>,
-    prefix: String,
-    time: TimeSource,
+    pub(crate) link: Arc<Link>,
+    pub(crate) prefix: String,
+    pub(crate) time: TimeSource,
     log_ceiling: u64,
     denials: Option<Denials>,
-    cluster: bool,
+    pub(crate) cluster: bool,
     address: String,
 }
 
@@ -71,6 +71,7 @@ pub struct RedisStoreBuilder {
     target: Target,
     address: String,
     deadline: Duration,
+    connect_timeout: Duration,
     prefix: String,
     time: TimeSource,
     log_ceiling: u64,
@@ -86,6 +87,10 @@ impl std::fmt::Debug for RedisStoreBuilder {
 
 /// Expiry grace of keys under the callers' clocks: more than any two of them should differ.
 const CALLER_GRACE: Duration = Duration::from_secs(3600);
+
+/// The most charges of one write: half of what may be in flight, so that a batch leaves room for
+/// others.
+const BATCH_MAX: usize = 32;
 
 impl RedisStore {
     /// A store at this URL, with the default settings.
@@ -115,6 +120,7 @@ impl RedisStore {
             target: Target::parse(url)?,
             address: masked(url),
             deadline: Duration::from_millis(50),
+            connect_timeout: Duration::from_secs(1),
             prefix: "tollgate".into(),
             time: TimeSource::Server,
             log_ceiling: 20_000,
@@ -167,6 +173,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// How long a host may take to accept a connection, with its handshakes, and to load the script:
+    /// one second by default, and at least the deadline. The checks of a process that has not
+    /// connected yet wait for it.
+    #[must_use]
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
     /// The prefix of all keys: `tollgate` by default. Stores with different prefixes are
     /// independent.
     #[must_use]
@@ -210,7 +225,10 @@ impl RedisStoreBuilder {
     /// # Errors
     /// [`Error::InvalidConfig`] if a setting is not valid.
     pub fn build(self) -> Result<RedisStore, Error> {
-        let Self { target, address, deadline, prefix, time, log_ceiling, remember_denials, on_change } = self;
+        let Self {
+            target, address, deadline, prefix, time, log_ceiling, remember_denials, on_change, ..
+        } = self;
+        let connect_timeout = self.connect_timeout.max(deadline);
         if prefix.is_empty()
             || prefix.contains(['{', '}'])
             || !prefix.bytes().all(|byte| byte.is_ascii_graphic())
@@ -219,7 +237,8 @@ impl RedisStoreBuilder {
             return Err(Error::InvalidConfig { field: "prefix", value: format!("{prefix:?}"), reason });
         }
         let cluster = target.is_cluster();
-        let link = Arc::new(Link::new(target.dialer()?, prefix.clone(), deadline, on_change));
+        let dialer = target.dialer(connect_timeout, deadline)?;
+        let link = Arc::new(Link::new(dialer, prefix.clone(), deadline, connect_timeout, on_change));
         let denials = (!remember_denials.is_zero()).then(|| Denials::new(remember_denials));
         Ok(RedisStore {
             shared: Arc::new(Shared { link, prefix, time, log_ceiling, denials, cluster, address }),
@@ -229,25 +248,28 @@ impl RedisStoreBuilder {
 
 impl Store for RedisStore {
     async fn apply(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
-        let shared = &*self.shared;
-        let Some(denials) = &shared.denials else { return Box::pin(shared.decide(op, charges, now)).await };
-        let is_cacheable = op == Op::Take && !charges.iter().any(|charge| charge.record_denied);
-        let request = is_cacheable.then(|| denials.fingerprint(charges));
-        if let Some(denied) = request.as_ref().and_then(|request| denials.find(request, now)) {
-            return Ok(denied);
-        }
-        // Dropped also if this call is cancelled: Redis may have executed the operation.
-        let mut invalidation = denials.invalidate_on_drop(charges);
-        // Boxed: this future is large, and a request answered from the cache should not carry it.
-        let applied = Box::pin(shared.decide(op, charges, now)).await;
-        let cached = match (&applied, request) {
-            (Ok(applied), Some(request)) => denials.insert(request, charges, applied, now),
-            _ => false,
-        };
-        if cached || op == Op::Peek {
-            invalidation.cancel();
-        }
-        applied
+        self.shared.apply(op, charges, now).await
+    }
+
+    async fn apply_each(
+        &self,
+        op: Op,
+        requests: &[&[Charge<'_>]],
+        now: Timestamp,
+    ) -> Vec<Result<Applied, StoreError>> {
+        Box::pin(self.shared.apply_each(op, requests, now)).await
+    }
+
+    fn recall(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
+        self.shared.recall(op, charges, now)
+    }
+
+    fn batch_max(&self) -> usize {
+        BATCH_MAX
+    }
+
+    async fn ready(&self) {
+        self.shared.link.ready().await;
     }
 
     async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
@@ -295,7 +317,76 @@ impl Store for RedisStore {
     }
 }
 
+/// An operation that Redis is to decide, and what its answer means for the cache of denials.
+pub(crate) struct Pending<'a> {
+    request: Option<Fingerprint>,
+    /// Dropped also if the call is cancelled: Redis may have executed the operation.
+    invalidation: Option<Invalidation<'a>>,
+}
+
 impl Shared {
+    pub(crate) async fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let pending = match self.begin(op, charges, now) {
+            Ok(pending) => pending,
+            Err(denied) => return Ok(*denied),
+        };
+        // Boxed: this future is large, and a request answered from the cache should not carry it.
+        let applied = Box::pin(self.decide(op, charges, now)).await;
+        self.finish(pending, op, charges, applied.as_ref().ok(), now);
+        applied
+    }
+
+    /// A denial that is remembered.
+    fn recall(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
+        let denials = self.denials.as_ref().filter(|_| is_cacheable(op, charges))?;
+        denials.find(&denials.fingerprint(charges), now)
+    }
+
+    /// Begins an operation.
+    ///
+    /// # Errors
+    /// The answer, if it is a denial that is remembered.
+    pub(crate) fn begin<'a>(
+        &'a self,
+        op: Op,
+        charges: &'a [Charge<'a>],
+        now: Timestamp,
+    ) -> Result<Pending<'a>, Box<Applied>> {
+        let Some(denials) = &self.denials else { return Ok(Pending { request: None, invalidation: None }) };
+        let request = is_cacheable(op, charges).then(|| denials.fingerprint(charges));
+        match request.as_ref().and_then(|request| denials.find(request, now)) {
+            Some(denied) => Err(Box::new(denied)),
+            None => Ok(Pending { request, invalidation: Some(denials.invalidate_on_drop(charges)) }),
+        }
+    }
+
+    /// Remembers the answer of Redis if it is a denial, and forgets denials that it may have
+    /// changed.
+    pub(crate) fn finish(
+        &self,
+        pending: Pending<'_>,
+        op: Op,
+        charges: &[Charge<'_>],
+        applied: Option<&Applied>,
+        now: Timestamp,
+    ) {
+        let Pending { request, invalidation } = pending;
+        let cached = match (&self.denials, applied, request) {
+            (Some(denials), Some(applied), Some(request)) => denials.insert(request, charges, applied, now),
+            _ => false,
+        };
+        if let Some(mut invalidation) = invalidation
+            && (cached || op == Op::Peek)
+        {
+            invalidation.cancel();
+        }
+    }
+
     /// Decides in Redis.
     async fn decide(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Result<Applied, StoreError> {
         let charges: SmallVec<[ScriptCharge; 4]> =
@@ -343,4 +434,8 @@ impl Shared {
             }
         }
     }
+}
+
+fn is_cacheable(op: Op, charges: &[Charge<'_>]) -> bool {
+    op == Op::Take && !charges.iter().any(|charge| charge.record_denied)
 }

@@ -12,6 +12,7 @@
 //! percent-encoded. `?sentinel_password=…` and `&sentinel_user=…` log in to the Sentinels.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::io::tcp::TcpSettings;
@@ -24,7 +25,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tollgate::Error;
 
-use crate::connection::{CONNECT_TIMEOUT, Dialer, RESPONSE_TIMEOUT, error_text};
+use crate::connection::{Dialer, RESPONSE_TIMEOUT_MIN, error_text};
 
 /// A parsed URL.
 #[derive(Clone)]
@@ -122,7 +123,7 @@ impl Target {
     }
 
     /// A dialer for this target. Does not connect.
-    pub(crate) fn dialer(&self) -> Result<Dialer, Error> {
+    pub(crate) fn dialer(&self, connect_timeout: Duration, deadline: Duration) -> Result<Dialer, Error> {
         let invalid = |error: redis::RedisError| Error::InvalidConfig {
             field: "url",
             value: error_text(&error),
@@ -133,7 +134,9 @@ impl Target {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         Ok(match &self.topology {
-            Topology::Cluster => Dialer::Cluster(Box::new(self.cluster().map_err(invalid)?)),
+            Topology::Cluster => {
+                Dialer::Cluster(Box::new(self.cluster(connect_timeout, deadline).map_err(invalid)?))
+            }
             Topology::Sentinel { service } => {
                 let one = |host| Ok(tokio::sync::Mutex::new(self.sentinel(host, service)?));
                 Dialer::Sentinel(
@@ -181,11 +184,11 @@ impl Target {
         self.addrs().into_iter().map(info).collect()
     }
 
-    fn cluster(&self) -> redis::RedisResult<ClusterClient> {
+    fn cluster(&self, connect_timeout: Duration, deadline: Duration) -> redis::RedisResult<ClusterClient> {
         let mut builder = ClusterClientBuilder::new(self.infos()?)
             .tcp_settings(tcp_settings())
-            .connection_timeout(CONNECT_TIMEOUT)
-            .response_timeout(RESPONSE_TIMEOUT)
+            .connection_timeout(connect_timeout)
+            .response_timeout(RESPONSE_TIMEOUT_MIN.max(deadline))
             // A command that was sent may have been executed.
             .retries(0);
         if let Some(tls) = &self.tls {

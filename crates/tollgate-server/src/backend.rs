@@ -95,6 +95,50 @@ impl Store for Backend {
         }
     }
 
+    async fn apply_each(
+        &self,
+        op: Op,
+        requests: &[&[Charge<'_>]],
+        now: Timestamp,
+    ) -> Vec<Result<Applied, StoreError>> {
+        match self {
+            Self::Memory(memory) => memory.apply_each(op, requests, now).await,
+            Self::Disk(disk) => disk.apply_each(op, requests, now).await,
+            Self::Redis(redis) => redis.apply_each(op, requests, now).await,
+        }
+    }
+
+    fn recall(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
+        match self {
+            Self::Memory(_) | Self::Disk(_) => None,
+            Self::Redis(redis) => redis.recall(op, charges, now),
+        }
+    }
+
+    fn batch_max(&self) -> usize {
+        match self {
+            Self::Memory(memory) => memory.batch_max(),
+            Self::Disk(disk) => disk.batch_max(),
+            Self::Redis(redis) => redis.batch_max(),
+        }
+    }
+
+    fn in_flight_max(&self) -> usize {
+        match self {
+            Self::Memory(memory) => memory.in_flight_max(),
+            Self::Disk(disk) => disk.in_flight_max(),
+            Self::Redis(redis) => redis.in_flight_max(),
+        }
+    }
+
+    async fn ready(&self) {
+        match self {
+            Self::Memory(memory) => memory.ready().await,
+            Self::Disk(disk) => disk.ready().await,
+            Self::Redis(redis) => redis.ready().await,
+        }
+    }
+
     async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
         match self {
             Self::Memory(memory) => Store::clear(&**memory, rule).await,

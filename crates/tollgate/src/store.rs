@@ -88,6 +88,13 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
+    /// The answer that [`apply`](Self::apply) would give without asking anybody, such as a denial
+    /// that this process remembers. It takes no turn in the limiter's queue.
+    fn recall(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
+        let _ = (op, charges, now);
+        None
+    }
+
     /// The most charges in one call of [`apply_each`](Self::apply_each), unless one request alone
     /// has more. All of them together are answered within one deadline. The default of 1 is for
     /// stores that gain nothing by seeing several requests at once.
@@ -165,6 +172,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
         now: Timestamp,
     ) -> impl Future<Output = Vec<Result<Applied, StoreError>>> + Send {
         (**self).apply_each(op, requests, now)
+    }
+
+    fn recall(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Option<Applied> {
+        (**self).recall(op, charges, now)
     }
 
     fn batch_max(&self) -> usize {

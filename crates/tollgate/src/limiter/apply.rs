@@ -156,6 +156,9 @@ impl<S: Store> Shared<S> {
         if plan.is_empty() || self.store.decides_in().is_some() {
             return self.apply_here(op, plan, cost, now).await;
         }
+        if let Some(recalled) = self.store.recall(op, &plan.charges_of(op, cost), now) {
+            return Ok(recalled);
+        }
         let shared = Arc::clone(self);
         let plan = plan.clone();
         let call = run_to_end(async move { shared.apply_here(op, &plan, cost, now).await });
