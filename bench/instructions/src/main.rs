@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::{
-    Clock, Decision, Error, HOUR, Limit, Limiter, Limits, MemoryStore, Observer, Request, Rule, RuleSet,
-    Sleep, Timestamp,
+    Clock, Decision, Error, HOUR, Limit, Limiter, Limits, MemoryStore, Observer, OnExpiry, Request, Rule,
+    RuleSet, Sleep, Timestamp, block_on,
 };
 
-const CASES: [&str; 16] = [
+const CASES: [&str; 19] = [
     "admitted",
     "denied",
     "observed",
@@ -32,6 +32,9 @@ const CASES: [&str; 16] = [
     "shadow",
     "log",
     "counted denial",
+    "1 hold",
+    "100 holds",
+    "1000 holds",
 ];
 const FEW: u64 = 10_048;
 const MANY: u64 = 30_016;
@@ -140,6 +143,11 @@ fn watch(case: &str, checks: u64) {
         }
         return;
     }
+    let holds = case.split_once(" hold").and_then(|(holds, _)| holds.parse().ok()).unwrap_or(0);
+    for _ in 0..holds {
+        let reserved = block_on(limiter.reserve(key(0), HOUR, OnExpiry::GiveBack));
+        let _ = reserved.expect("valid").detach();
+    }
     // A loop for each, so that choosing between them is not counted.
     match case {
         "string" => repeat(checks, |_| limiter.check("a-client-of-20-bytes")),
@@ -149,6 +157,7 @@ fn watch(case: &str, checks: u64) {
             repeat(checks, |_| limiter.check(Request::new(&attributes)));
         }
         "log" => repeat(checks, |_| limiter.check(1)),
+        "1 hold" | "100 holds" | "1000 holds" => repeat(checks, |_| limiter.check(key(0))),
         _ => repeat(checks, |check| limiter.check(key(check))),
     }
 }

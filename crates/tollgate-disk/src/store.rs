@@ -209,7 +209,7 @@ impl Builder {
     pub(crate) fn open_on(mut self, storage: Storage, lock: Option<Lock>) -> Result<DiskStore, OpenError> {
         let io = Arc::new(IoCounters::default());
         let on_progress = Arc::clone(&self.on_progress);
-        let mut pages = storage.open(&io, move |share| on_progress(Progress::Checking { share }))?;
+        let pages = storage.open(&io, move |share| on_progress(Progress::Checking { share }))?;
         self.memory = self.memory.seeded(pages.seed());
         let (mut done, of) = (0, pages.count());
         let mut loader = self.memory.loader();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate::{Cause, Decision, Error, Report, Summary, Timestamp};
+use tollgate::{Cause, Decision, Error, HoldsBound, Report, Summary, Timestamp};
 
 use crate::Headers;
 use crate::headers::{for_each_enforcing, policy_name, seconds_to_wait};
@@ -258,6 +258,10 @@ fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> 
     } else if let Some(until) = blocked_until(decision.cause()) {
         let detail = format!("the client is blocked; the block ends at {until}");
         (StatusCode::TOO_MANY_REQUESTS, ABNORMAL_USAGE, detail)
+    } else if let Cause::HoldsFull { bound } = decision.cause() {
+        let whose = if bound == HoldsBound::Caller { "this caller has" } else { "the rate limiter has" };
+        let detail = format!("{whose} too many reservations and slots; settle or release some");
+        (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail)
     } else if decision.cause() == Cause::Uncovered {
         let detail = "no rule covers the request, and such requests are denied; check its attributes";
         (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail.to_owned())

@@ -135,6 +135,8 @@ impl App {
             .observer(DecisionObserver::new(Arc::clone(&decisions)))
             .deadline(fixed.store.deadline)
             .local_share(fixed.store.local_share)
+            .max_holds(fixed.store.max_holds)
+            .holds_per_caller(fixed.store.holds_per_caller)
             .longest_inline_refill(fixed.store.longest_inline_refill)
             .build()
             .map_err(|error| error.to_string())?;

@@ -104,25 +104,13 @@ impl HeldId {
         Self { kind: HeldKind::Slot, hold, attributes: attributes.into() }
     }
 
-    /// The hold that the id names. The id of a reservation that holds nothing can be forged, and
-    /// the store remembers its settlement until it ends: not beyond what a real one can have, with
-    /// an hour for clocks that differ.
-    ///
-    /// # Errors
-    /// [`Error::NotReserved`] if it was forged.
-    pub(crate) fn hold(&self, app: &App) -> Result<HoldId, Error> {
-        let latest = app.clock.now().saturating_add(2 * TTL_MAX + HOUR);
-        let is_forged = self.hold.nothing_ends_at().is_some_and(|end| end > latest);
-        if is_forged { Err(Error::NotReserved) } else { Ok(self.hold) }
-    }
-
     /// Holds it for `ttl` from now.
     ///
     /// # Errors
     /// As [`Limiter::renew`](tollgate::Limiter::renew).
     pub(crate) async fn renew(&self, app: &App, caller: Caller, ttl: Duration) -> Result<(), Error> {
         let slots = self.inline_slots(app)?;
-        app.timed(app.limiter.renew(self.hold(app)?, self.request(slots.as_ref(), caller), ttl)).await
+        app.timed(app.limiter.renew(self.hold, self.request(slots.as_ref(), caller), ttl)).await
     }
 
     /// Releases a slot.

@@ -10,11 +10,13 @@ use std::time::Duration;
 use tollgate::{Limit, Rule, Timestamp};
 
 mod calendar;
+mod holds;
 mod level;
 mod naive;
 mod overflow;
 mod slots;
 
+use holds::Held;
 use naive::nanos;
 pub use naive::{Naive, naive};
 pub use overflow::{ExpectedPart, Pair};
@@ -63,9 +65,7 @@ pub struct Expected {
 /// The oracle: rules and the history of every key.
 pub struct Oracle {
     rules: Vec<Rule>,
-    cells: HashMap<(String, usize, Vec<String>), Box<dyn Naive>>,
-    /// The reservations that hold nothing and are not settled, and when they end.
-    nothing: HashMap<u128, Timestamp>,
+    cells: HashMap<CellKey, Held>,
     tick: u64,
     shortfall: u64,
 }
@@ -91,6 +91,15 @@ pub enum Verb {
         /// How long it is held.
         ttl: Duration,
     },
+    /// Take the cost and hold it, if everything fits.
+    Reserve {
+        /// The reservation.
+        name: u128,
+        /// How long it is held.
+        ttl: Duration,
+        /// Whether the units stay taken if it expires.
+        keeps: bool,
+    },
     /// Take nothing.
     Peek,
     /// Give back the cost.
@@ -106,8 +115,7 @@ impl Oracle {
     /// An oracle for rules without conditions, at times that are multiples of `tick`.
     #[must_use]
     pub fn new(rules: &[Rule], tick: Duration) -> Self {
-        let (rules, cells, nothing) = (rules.to_vec(), HashMap::new(), HashMap::new());
-        Self { rules, cells, nothing, tick: nanos(tick), shortfall: 0 }
+        Self { rules: rules.to_vec(), cells: HashMap::new(), tick: nanos(tick), shortfall: 0 }
     }
 
     /// The units so far that could not be recorded: of each request, the most at any limit.
@@ -128,7 +136,7 @@ impl Oracle {
         let now = now.as_nanos();
         let charges = self.charges(attributes, cost);
         let fits: Vec<bool> =
-            charges.iter().map(|(key, _, cost, _)| self.cells[key].fits(now, *cost)).collect();
+            charges.iter().map(|(key, _, cost, _)| self.cells[key].at(now).fits(now, *cost)).collect();
         let admitted =
             verb != Verb::Refuse && charges.iter().zip(&fits).all(|((.., shadow), fits)| *shadow || *fits);
         let mut shortfall = 0;
@@ -137,31 +145,39 @@ impl Oracle {
                 self.rules.iter().any(|rule| rule.name().as_str() == key.0 && rule.records_denied());
             let same_rule = |(other, ..): &&(CellKey, Limit, u64, bool)| other.0 == key.0;
             let rule_fits = charges.iter().zip(&fits).filter(|(c, _)| same_rule(c)).all(|(_, fits)| *fits);
-            let available = self.cells[key].available(now);
-            let cell = self.cells.get_mut(key).expect("made above");
+            let held = self.cells.get_mut(key).expect("made above");
+            if let Verb::Reserve { name, ttl, keeps } = verb
+                && admitted
+                && (!shadow || rule_fits)
+            {
+                held.reserve(now, *cost, name, nanos(ttl), keeps);
+                continue;
+            }
+            let cell = held.at_mut(now);
+            let available = cell.available(now);
             match verb {
                 Verb::Peek => {}
                 _ if *cost == 0 => {}
                 Verb::Check if admitted && (!shadow || rule_fits) => cell.take(now, *cost),
                 Verb::Check | Verb::Refuse if !admitted && records && !shadow && !rule_fits => {
-                    shortfall = shortfall.max(record(&mut **cell, now, *cost));
+                    shortfall = shortfall.max(record(cell, now, *cost));
                 }
                 Verb::Acquire { name, ttl } if admitted && (!shadow || rule_fits) => {
                     cell.hold(now, *cost, name, nanos(ttl));
                 }
-                Verb::Check | Verb::Refuse | Verb::Acquire { .. }
+                Verb::Check | Verb::Refuse | Verb::Acquire { .. } | Verb::Reserve { .. }
                     if limit.counts_denied() && *cost <= limit.capacity() =>
                 {
                     cell.take(now, *cost)
                 }
-                Verb::Check | Verb::Refuse | Verb::Acquire { .. } => {}
+                Verb::Check | Verb::Refuse | Verb::Acquire { .. } | Verb::Reserve { .. } => {}
                 Verb::Refund => cell.give(now, *cost),
                 Verb::Penalise => cell.take(now, available.min(*cost)),
-                Verb::Record => shortfall = shortfall.max(record(&mut **cell, now, *cost)),
+                Verb::Record => shortfall = shortfall.max(record(cell, now, *cost)),
             }
         }
         self.shortfall += shortfall;
-        let takes = matches!(verb, Verb::Check | Verb::Acquire { .. });
+        let takes = matches!(verb, Verb::Check | Verb::Acquire { .. } | Verb::Reserve { .. });
         let asked =
             |(key, limit, cost, shadow)| (key, limit, if verb == Verb::Record { 0 } else { cost }, shadow);
         charges
@@ -172,59 +188,74 @@ impl Oracle {
             .collect()
     }
 
-    /// Makes a reservation that holds nothing and can be settled until `end`.
-    pub fn reserve_nothing(&mut self, name: u128, end: Timestamp) {
-        self.nothing.insert(name, end);
-    }
-
-    /// Renews a reservation that holds nothing. Returns whether it can be settled.
-    pub fn renew_nothing(&mut self, name: u128, now: Timestamp, end: Timestamp) -> bool {
-        let open = self.nothing.get_mut(&name).filter(|ends_at| now < **ends_at);
-        open.map(|ends_at| *ends_at = end.max(*ends_at)).is_some()
-    }
-
-    /// Settles a reservation that holds nothing: records the cost and returns the shortfall. `None`
-    /// if it was settled before, or has ended.
-    pub fn settle_nothing(
+    /// Holds a reservation for `ttl` from now. Returns whether it was live.
+    pub fn renew_reservation(
         &mut self,
-        name: u128,
         attributes: &[(&str, &str)],
+        name: u128,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> bool {
+        let mut renewed = false;
+        for (key, ..) in self.charges(attributes, 0) {
+            let held = self.cells.get_mut(&key).expect("made above");
+            renewed |= held.renew(now.as_nanos(), name, nanos(ttl));
+        }
+        renewed
+    }
+
+    /// Settles a reservation and returns the shortfall. `None` if it was settled before, or has
+    /// ended.
+    pub fn settle(
+        &mut self,
+        attributes: &[(&str, &str)],
+        name: u128,
         cost: u64,
         now: Timestamp,
     ) -> Option<u64> {
-        self.nothing.remove(&name).filter(|end| now < *end)?;
-        let before = self.shortfall;
-        self.ask(Verb::Record, attributes, cost, now);
-        Some(self.shortfall - before)
+        let (now, mut shortfall) = (now.as_nanos(), None);
+        for (key, _, cost, _) in self.charges(attributes, cost) {
+            let held = self.cells.get_mut(&key).expect("made above");
+            let Some(units) = held.settle(now, name, cost) else { continue };
+            let rest = record(held.at_mut(now), now, units);
+            shortfall = shortfall.max(Some(rest));
+        }
+        self.shortfall += shortfall.unwrap_or(0);
+        shortfall
     }
 
     /// Holds a slot for `ttl` from now. Returns whether it was live.
     pub fn renew(&mut self, attributes: &[(&str, &str)], name: u64, ttl: Duration, now: Timestamp) -> bool {
-        self.of_slot(attributes, |cell| cell.renew(now.as_nanos(), name, nanos(ttl)))
+        self.of_slot(attributes, now, |cell| cell.renew(now.as_nanos(), name, nanos(ttl)))
     }
 
     /// Gives back a slot. Returns whether it was live.
     pub fn release(&mut self, attributes: &[(&str, &str)], name: u64, now: Timestamp) -> bool {
-        self.of_slot(attributes, |cell| cell.release(now.as_nanos(), name))
+        self.of_slot(attributes, now, |cell| cell.release(now.as_nanos(), name))
     }
 
     /// Replaces the rules by others with the same names and as many limits.
     pub fn replace(&mut self, rules: &[Rule], now: Timestamp) {
         self.rules = rules.to_vec();
-        for ((name, index, _), cell) in &mut self.cells {
+        for ((name, index, _), held) in &mut self.cells {
             let rule = rules.iter().find(|rule| rule.name().as_str() == name).expect("the same names");
             let limit = *rule.limits().get(*index).expect("as many limits");
             if limit.is_concurrent() {
-                *cell = cell.replaced_by(&limit, now.as_nanos());
+                held.replace(held.at(now.as_nanos()).replaced_by(&limit, now.as_nanos()));
             }
         }
     }
 
     /// Whether `f` is true of any cell of a request.
-    fn of_slot(&mut self, attributes: &[(&str, &str)], f: impl Fn(&mut dyn Naive) -> bool) -> bool {
+    fn of_slot(
+        &mut self,
+        attributes: &[(&str, &str)],
+        now: Timestamp,
+        f: impl Fn(&mut dyn Naive) -> bool,
+    ) -> bool {
         let mut found = false;
         for (key, ..) in self.charges(attributes, 0) {
-            found |= f(&mut **self.cells.get_mut(&key).expect("made above"));
+            found |= f(self.cells.get_mut(&key).expect("made above").at_mut(now.as_nanos()));
         }
         found
     }
@@ -236,8 +267,9 @@ impl Oracle {
         fit: bool,
         now: u64,
     ) -> Expected {
-        let cell = &*self.cells[key];
-        let at = |units| first_time(cell, now, self.tick, units);
+        let held = &self.cells[key];
+        let cell = held.at(now);
+        let at = |units| first_time_of(now, self.tick, |at| held.at(at).fits(at, units));
         let allowed = if admitted { fit } else { cell.fits(now, *cost) };
         let retry_after = match allowed {
             true => Some(Duration::ZERO),
@@ -260,7 +292,7 @@ impl Oracle {
             };
             for (index, limit) in rule.limits().iter().enumerate() {
                 let key = (rule.name().to_string(), index, subject.clone());
-                self.cells.entry(key.clone()).or_insert_with(|| naive(limit));
+                self.cells.entry(key.clone()).or_insert_with(|| Held::new(naive(limit)));
                 // One slot, whatever the cost.
                 let cost = if limit.is_concurrent() { 1 } else { cost * rule.unit_cost() };
                 charges.push((key, *limit, cost, rule.is_shadow()));

@@ -86,6 +86,11 @@ impl Cell {
         self.meter.idle_at().max(self.block.until.as_nanos()).max(self.holds.ends_at().as_nanos())
     }
 
+    /// The holds, and when they end.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = (HoldId, Timestamp)> {
+        self.holds.ends()
+    }
+
     /// When the store may forget the cell if no more requests arrive.
     #[must_use]
     pub fn expires_at(&self) -> Timestamp {

@@ -39,6 +39,8 @@ enum Detail {
     States(States),
     /// The reports, where packed states do not suffice.
     Reports(Box<(Summary, Reports)>),
+    /// A denial by no limit, and its cause.
+    Unlimited(Box<(Summary, Cause)>),
 }
 
 /// Whether the store failed, and what followed.
@@ -84,8 +86,18 @@ impl Decision {
 
     /// The denial of a request that no rule covers.
     pub(crate) fn uncovered(now: Timestamp) -> Self {
-        let summary = Summary { verdict: Verdict::Never, remaining: 0, deciding: None };
-        let detail = Detail::Reports(Box::new((summary, Reports::new())));
+        Self::denied(now, Verdict::Never, Cause::Uncovered)
+    }
+
+    /// The denial of a hold for which the limiter has no room until then.
+    pub(crate) fn full(now: Timestamp, cause: Cause, room_at: Timestamp) -> Self {
+        Self::denied(now, Verdict::Denied { retry_after: room_at.since(now) }, cause)
+    }
+
+    /// A denial by no limit.
+    fn denied(now: Timestamp, verdict: Verdict, cause: Cause) -> Self {
+        let summary = Summary { verdict, remaining: 0, deciding: None };
+        let detail = Detail::Unlimited(Box::new((summary, cause)));
         Self { now, cost: 0, allowed: false, degraded: Degraded::No, detail }
     }
 
@@ -101,6 +113,7 @@ impl Decision {
     pub fn summary(&self) -> Summary {
         match &self.detail {
             Detail::Reports(reported) => reported.0,
+            Detail::Unlimited(denied) => denied.0,
             Detail::Word(..) | Detail::States(_) => self.with_limits(summarise),
         }
     }
@@ -172,6 +185,7 @@ impl Decision {
     pub fn with_limits<R>(&self, f: impl FnOnce(&[Report]) -> R) -> R {
         match &self.detail {
             Detail::Reports(reported) => f(&reported.1),
+            Detail::Unlimited(_) => f(&[]),
             Detail::Word(tag, word) => match tag.limits.first() {
                 Some(limit) => f(&[report(tag, limit, &[*word], self.now, self.cost, self.allowed)]),
                 None => f(&[]),
@@ -183,8 +197,12 @@ impl Decision {
     /// Whether a rule covers the request.
     #[must_use]
     pub fn is_covered(&self) -> bool {
-        // Packed states come from rules.
-        if let Detail::Reports(reported) = &self.detail { !reported.1.is_empty() } else { true }
+        match &self.detail {
+            Detail::Reports(reported) => !reported.1.is_empty(),
+            Detail::Unlimited(denied) => denied.1 != Cause::Uncovered,
+            // Packed states come from rules.
+            Detail::Word(..) | Detail::States(_) => true,
+        }
     }
 
     /// The limits that warn of an admitted request: see [`Rule::warn_at`](crate::Rule::warn_at). A
@@ -222,14 +240,15 @@ impl Decision {
         matches!(self.degraded, Degraded::Closed) || self.cause() == Cause::StoreFull
     }
 
-    /// The cause of a denial: the deciding limit, a block, a full store, or that no rule covers the
-    /// request.
+    /// The cause of a denial: the deciding limit, a block, a full store, too many holds, or that no
+    /// rule covers the request.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match &self.detail {
             Detail::Reports(reports) if !self.allowed => {
                 reports.0.deciding.map_or(Cause::Uncovered, |report| report.cause)
             }
+            Detail::Unlimited(denied) => denied.1,
             // Packed states come from limits alone.
             _ => Cause::Limit,
         }

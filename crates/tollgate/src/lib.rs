@@ -101,7 +101,8 @@ pub use rule::{Coverage, FailurePolicy, Limits, Obstacle, Override, Rule, RuleNa
 pub use state::State;
 pub use stats::{Counts, Stats};
 pub use store::{
-    Answer, Applied, Cause, Charge, Effect, HoldId, OnExpiry, Op, Overflow, Part, Store, StoreError, Until,
+    Answer, Applied, Cause, Charge, Effect, HoldId, HoldsBound, OnExpiry, Op, Overflow, Part, Store,
+    StoreError, Until,
 };
 #[cfg(feature = "tokio")]
 pub use time::TokioClock;

@@ -20,6 +20,7 @@ mod builder;
 mod check;
 mod check_all;
 mod failure;
+mod holds;
 mod plan;
 mod prepared;
 mod queue;
@@ -35,6 +36,7 @@ pub use builder::LimiterBuilder;
 pub use check::InMemory;
 pub use check_all::AllOrNothing;
 use failure::Share;
+use holds::Ledger;
 use plan::Plan;
 use queue::Queue;
 pub use record::Recorded;
@@ -76,6 +78,7 @@ struct Shared<S> {
     converted: AtomicU64,
     shortfall: AtomicU64,
     queues: Queues,
+    holds: Ledger,
 }
 
 /// Observes a limiter, for metrics and logs. Called once per request, on the thread that decides.
@@ -268,10 +271,12 @@ impl<S: Store> Limiter<S> {
         self.shared.rules.load().rules.clone()
     }
 
-    /// The limiter's statistics. Reading them takes no lock that requests take.
+    /// The limiter's statistics. Reading them takes no lock that checks
+    /// take.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let prepared = self.shared.rules.load();
+        let (holds, max_holds, holds_refused) = self.shared.holds.counts(self.shared.clock.now());
         Stats {
             total: self.shared.total.counts(),
             rules: prepared.tallies().map(|(rule, tally)| (rule, tally.counts())).collect(),
@@ -280,6 +285,9 @@ impl<S: Store> Limiter<S> {
             overloaded: self.shared.overloaded.load(Ordering::Relaxed),
             converted: self.shared.converted.load(Ordering::Relaxed),
             shortfall: self.shared.shortfall.load(Ordering::Relaxed),
+            holds,
+            max_holds,
+            holds_refused,
         }
     }
 

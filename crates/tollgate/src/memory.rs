@@ -15,7 +15,7 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::{Applied, Charge, Op, Store, StoreError};
+use crate::store::{Applied, Charge, HoldId, Op, Store, StoreError};
 use crate::sync::Spin;
 use crate::sync::atomic::Ordering;
 use crate::{Algorithm, Error, Limit, RuleName, Timestamp};
@@ -189,6 +189,16 @@ impl MemoryStore {
             shard.sweep_is_due(now).then(|| self.continue_sweep(&mut shard, SWEEP_BATCH, now))
         };
         self.shards.iter().flat_map(|shard| std::iter::from_fn(move || sweep(shard))).sum()
+    }
+
+    /// The reservations and slots of all keys, and when they end. One that several keys hold occurs
+    /// several times.
+    pub(crate) fn holds(&self) -> Vec<(HoldId, Timestamp)> {
+        let mut holds = Vec::new();
+        for shard in &*self.shards {
+            shard.0.lock().each_unpacked(|cell| holds.extend(cell.holds()));
+        }
+        holds
     }
 
     /// Bounds the keys of a rule.

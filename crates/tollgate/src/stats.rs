@@ -29,6 +29,12 @@ pub struct Stats {
     pub converted: u64,
     /// Units that were used and exceeded the debt of a limit, so that they were not recorded.
     pub shortfall: u64,
+    /// Reservations and slots that this limiter holds.
+    pub holds: u64,
+    /// The [most](crate::LimiterBuilder::max_holds) that it holds.
+    pub max_holds: u64,
+    /// Reservations and slots that were denied because it held too many.
+    pub holds_refused: u64,
 }
 
 /// Number of decisions of each kind. For one rule: how often it admitted, denied, or would have

@@ -50,8 +50,8 @@ const IN_FLIGHT_MAX: usize = 64;
 /// reports the time it used in [`Applied::now`]; the times in an [`Op`] are then shifted by the
 /// difference. Readings may repeat, jump and go back.
 ///
-/// **Forgetting.** A key with no unit in use, no block, no reservation, no slot and no note of a
-/// settlement may be forgotten at any time; any other may not.
+/// **Forgetting.** A key with no unit in use, no block, no reservation and no slot may be
+/// forgotten at any time; any other may not.
 ///
 /// **Failure.** An `Err` means that the effect is unknown, not that there was none: the limiter
 /// then follows the rule's failure policy. A call that does not complete within the limiter's
@@ -338,6 +338,21 @@ pub enum Cause {
     StoreFull,
     /// No rule covers the request, and the rule set denies such requests.
     Uncovered,
+    /// The limiter holds as many reservations and slots as it may.
+    HoldsFull {
+        /// Whose holds are too many.
+        bound: HoldsBound,
+    },
+}
+
+/// A bound on the reservations and slots that a limiter holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldsBound {
+    /// [All](crate::LimiterBuilder::max_holds) that the limiter holds.
+    All,
+    /// The holds of the request's [caller](crate::Caller).
+    Caller,
 }
 
 /// The reason why a store could not answer. For logs and metrics; clients never see it.

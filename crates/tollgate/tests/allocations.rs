@@ -1,6 +1,9 @@
 //! A check of a known client allocates nothing, for up to four limits. Nor does its request.
 
-use tollgate::{AsRequest as _, HOUR, Limit, Limiter, MINUTE, RequestBuf, Rule, RuleSet};
+use tollgate::{
+    AsRequest as _, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Request, RequestBuf, Rule, RuleSet,
+    SECOND, Timestamp, block_on,
+};
 
 #[test]
 fn d1_a_decision_over_four_limits_allocates_nothing() {
@@ -55,4 +58,28 @@ fn d1_a_kept_request_allocates_nothing_for_one_attribute_and_once_for_up_to_four
         // Beyond four, the list of borrowed pairs is allocated too.
         assert_eq!(measured.count_total, count + u64::from(names.len() > 4), "{names}");
     }
+}
+
+/// The first hold is due, and a check sees it expired: it copies none of the others.
+#[test]
+fn c5_what_a_check_allocates_does_not_grow_with_the_holds_of_its_key() {
+    let measured = [2, 100, 1_000].map(|holds| {
+        let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
+        let rules = RuleSet::new([Rule::new("r", Limit::fixed_window(1_000_000, HOUR))]).unwrap();
+        let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
+        let reserve = |ttl| {
+            let reserved = block_on(limiter.reserve(Request::client("a"), ttl, OnExpiry::GiveBack));
+            reserved.unwrap().detach().unwrap()
+        };
+        reserve(SECOND);
+        (1..holds).for_each(|_| _ = reserve(MINUTE));
+        clock.advance(SECOND);
+        let measured = allocation_counter::measure(|| {
+            for _ in 0..100 {
+                assert!(!limiter.check(Request::client("a").cost(1_000_000)).unwrap().allowed());
+            }
+        });
+        (measured.count_total, measured.bytes_total)
+    });
+    assert_eq!(measured, [measured[0]; 3]);
 }

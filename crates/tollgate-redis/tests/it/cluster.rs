@@ -223,7 +223,7 @@ fn clearing_a_rule_and_listing_blocks_reach_every_master() {
     }
     let now = TokioClock.now();
     let mut blocked: Vec<String> =
-        run(store.blocks(1_000, now)).unwrap().into_iter().map(|block| block.value).collect();
+        run(store.blocks(1_000, now)).unwrap().blocks.into_iter().map(|block| block.value).collect();
     blocked.sort();
     let mut all = clients.clone();
     all.sort();

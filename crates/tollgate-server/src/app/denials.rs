@@ -142,6 +142,7 @@ fn cause(decision: &Decision) -> &'static str {
         Cause::Block { .. } => "block",
         Cause::StoreFull => "full",
         Cause::Uncovered => "uncovered",
+        Cause::HoldsFull { .. } => "holds",
         _ if decision.degraded() => "store",
         _ => "limit",
     }

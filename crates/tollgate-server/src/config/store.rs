@@ -38,6 +38,10 @@ pub struct Store {
     pub deadline: Duration,
     /// The share of each limit that applies under `on_store_error = "local"`.
     pub local_share: f64,
+    /// The most reservations and slots that this server holds.
+    pub max_holds: u64,
+    /// The share of `max_holds` that one caller has.
+    pub holds_per_caller: f64,
     /// The share of `max_keys` for keys with inline limits.
     pub inline_share: f64,
     /// The longest time for an inline limit to refill.
@@ -110,6 +114,8 @@ pub(super) fn read(mut store: Section<'_>, flags: Flags<'_>, directory: &Path) -
         coarse_clock: store.choice("clock", &clocks).is_some_and(|clock| clock.value),
         deadline: store.get_or("deadline", Duration::from_millis(50)),
         local_share: local_share.unwrap_or(0.25),
+        max_holds: at_least_one(&mut store, "max_holds").unwrap_or(1_000_000),
+        holds_per_caller: share(&mut store, "holds_per_caller").unwrap_or(0.1),
         inline_share: inline_share.unwrap_or(0.25),
         longest_inline_refill: longest_inline_refill(&mut store),
     };

@@ -126,8 +126,8 @@ pub(super) fn default_ttl() -> String {
 /// Reserve an estimated cost
 ///
 /// A hold that is not settled in time stays charged, or is released with `on_expiry`
-/// `give_back`. It can be settled for as long again as it lasted. An estimate of 0 holds nothing,
-/// and its settlement records the whole cost. Under a limit on concurrency the reservation takes a
+/// `give_back`. It can be settled for as long again as it lasted. An estimate of 0 holds 0
+/// units, and its settlement records the whole cost. Under a limit on concurrency the reservation takes a
 /// slot, until it is settled or expires.
 #[utoipa::path(
     post,
@@ -248,7 +248,7 @@ pub(super) fn held(kind: HeldKind, path: &str) -> Result<HeldId, ApiError> {
 
 async fn end(app: &App, sender: &Sender, path: &str, cost: u64) -> Result<u64, ApiError> {
     let id = held(HeldKind::Reservation, path)?;
-    let hold = id.hold(app).map_err(|error| ApiError::of(&error))?;
+    let hold = id.hold;
     let check = Check::new(id.attributes, cost);
     check.validated()?;
     let request = check.request().caller(sender.caller);

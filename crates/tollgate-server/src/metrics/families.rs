@@ -74,6 +74,7 @@ pub(crate) fn collect(app: &App, exposition: &mut impl Exposition) -> fmt::Resul
                 for a peer";
     exposition.counter("overloaded", help, overloaded)?;
     exposition.gauge("held_bytes", "Bytes held for peers", unlabelled(app.buffers.bytes()))?;
+    holds(exposition, &stats)?;
     exposition.histogram("store_duration_seconds", "Latency of the store", [(Vec::new(), &metrics.store)])?;
     if let Some(memory) = limiter.store().memory_stats() {
         memory_store(exposition, &memory)?;
@@ -190,6 +191,14 @@ fn connections(exposition: &mut impl Exposition, counts: &[Counts; 3]) -> fmt::R
     exposition.counter("connections_evicted", help, each(|counts| &counts.evicted))?;
     let help = "Connections that waited because all others were busy";
     exposition.counter("connections_delayed", help, each(|counts| &counts.delayed))
+}
+
+fn holds(exposition: &mut impl Exposition, stats: &Stats) -> fmt::Result {
+    exposition.gauge("holds", "Reservations and slots held", unlabelled(stats.holds))?;
+    let help = "Most reservations and slots that are held";
+    exposition.gauge("holds_max", help, unlabelled(stats.max_holds))?;
+    let help = "Reservations and slots denied because too many were held";
+    exposition.counter("holds_refused", help, unlabelled(stats.holds_refused))
 }
 
 fn memory_store(exposition: &mut impl Exposition, memory: &MemoryStats) -> fmt::Result {

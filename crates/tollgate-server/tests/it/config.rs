@@ -141,6 +141,8 @@ fn d3_an_error_has_its_position_and_a_fix() {
         ("[store]\nmax_keys = 0", "2:12", "at least 1"),
         ("[store]\nmax_keys = -5", "2:12", "write a whole number"),
         ("[store]\nlocal_share = 1.5", "2:15", "at most 1"),
+        ("[store]\nmax_holds = 0", "2:13", "at least 1"),
+        ("[store]\nholds_per_caller = 0.0", "2:20", "more than 0"),
         ("[store]\nsweep_interval = \"0s\"", "2:19", "out of range"),
         ("[[rule]]\nname = \"a\"\nlimit = \"10/minuet\"", "3:13", "did you mean \"minute\"?"),
         ("[[rule]]\nname = \"a\"\nlimit = [\"10/s\", \"10/s fixt\"]", "3:24", "fixed"),

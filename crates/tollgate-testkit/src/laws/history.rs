@@ -57,7 +57,7 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
                         prop_assert_eq!(recorded.shortfall(), oracle.shortfall() - before);
                         recorded.decision().clone()
                     }
-                    Verb::Peek | Verb::Acquire { .. } => world.peek(request),
+                    Verb::Peek | Verb::Acquire { .. } | Verb::Reserve { .. } => world.peek(request),
                 };
                 let got: Vec<Expected> = decision.limits().iter().map(expected_of).collect();
                 prop_assert_eq!(

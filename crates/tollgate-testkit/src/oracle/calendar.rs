@@ -10,6 +10,7 @@ use tollgate::{Algorithm, CalendarUnit, Limit, Zone};
 
 use super::naive::{Naive, Size, Taken, untake_while, with_used};
 
+#[derive(Clone)]
 pub(super) struct Calendar {
     size: Size,
     unit: CalendarUnit,
@@ -48,6 +49,10 @@ impl Calendar {
 }
 
 impl Naive for Calendar {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
     fn available(&self, now: u64) -> u64 {
         self.size.available(self.in_use(now))
     }

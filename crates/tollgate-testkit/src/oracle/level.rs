@@ -6,6 +6,7 @@ use tollgate::{Algorithm, Bucket, Limit};
 use super::naive::{Fraction, Naive, nanos, with_used};
 
 /// A bucket as a level that rises with time, from below zero if units are owed.
+#[derive(Clone)]
 pub(super) struct Level {
     bucket: Bucket,
     debt: u64,
@@ -64,6 +65,22 @@ fn units(number: i128) -> u64 {
 }
 
 impl Naive for Level {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
+    fn lacking(&self, now: u64) -> Fraction {
+        Fraction::from(i128::from(self.bucket.capacity)) - self.at(now)
+    }
+
+    /// Of what was lacking then, no more than is lacking still if nothing else was drawn.
+    fn give_own(&mut self, now: u64, units: u64, _drawn_at: u64, then: &dyn Naive) {
+        let given = then.lacking(now).min(Fraction::from(i128::from(units)));
+        let capacity = Fraction::from(i128::from(self.bucket.capacity));
+        self.level = (self.at(now) + given).min(capacity);
+        self.as_of = now;
+    }
+
     fn available(&self, now: u64) -> u64 {
         units(self.whole(now))
     }
@@ -97,6 +114,7 @@ impl Naive for Level {
 }
 
 /// The sustained bucket, which may owe units, and the reserve.
+#[derive(Clone)]
 pub(super) struct TwoLevels(pub(super) Level, pub(super) Level);
 
 impl TwoLevels {
@@ -106,6 +124,10 @@ impl TwoLevels {
 }
 
 impl Naive for TwoLevels {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
     fn available(&self, now: u64) -> u64 {
         units(self.whole(now))
     }

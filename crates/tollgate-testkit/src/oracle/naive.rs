@@ -33,6 +33,20 @@ pub trait Naive: Send {
     fn take(&mut self, now: u64, cost: u64);
     /// Gives back the most recently drawn units.
     fn give(&mut self, now: u64, units: u64);
+    /// Gives back units of a reservation that drew at `drawn_at`: its own, as far as they are still
+    /// in use. `then` is the history when it had drawn.
+    fn give_own(&mut self, now: u64, units: u64, drawn_at: u64, then: &dyn Naive) {
+        let _ = drawn_at;
+        if then.in_use(now) > 0 {
+            self.give(now, units);
+        }
+    }
+    /// Units in use, with the fraction that has not come back yet.
+    fn lacking(&self, now: u64) -> Fraction {
+        Fraction::from(i128::from(self.in_use(now)))
+    }
+    /// A copy of the history.
+    fn copy(&self) -> Box<dyn Naive>;
     /// Of the units in use, only those up to the limit, and `owed` more, count as taken or owed.
     /// The others were in use when the limit was lowered.
     fn excuse(&mut self, now: u64, owed: u64) {
@@ -164,6 +178,17 @@ pub(super) fn untake_while(taken: &mut Taken, recent: impl Fn(u64) -> bool, mut 
     }
 }
 
+/// Removes up to `units` from the entries of these times.
+fn untake_of(taken: &mut Taken, of: impl Fn(u64) -> bool, mut units: u64) {
+    for (_, cost) in taken.iter_mut().filter(|(at, _)| of(*at)) {
+        let back = units.min(*cost);
+        *cost -= back;
+        units -= back;
+    }
+    taken.retain(|(_, cost)| *cost > 0);
+}
+
+#[derive(Clone)]
 struct Window {
     size: Size,
     period: u64,
@@ -188,6 +213,10 @@ impl Window {
 }
 
 impl Naive for Window {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
     fn available(&self, now: u64) -> u64 {
         self.size.available(self.in_use(now))
     }
@@ -230,6 +259,7 @@ impl Naive for Window {
     }
 }
 
+#[derive(Clone)]
 struct Estimate {
     size: Size,
     period: u64,
@@ -247,6 +277,17 @@ impl Estimate {
 }
 
 impl Naive for Estimate {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
+    fn give_own(&mut self, now: u64, units: u64, drawn_at: u64, _then: &dyn Naive) {
+        let number = drawn_at / self.period;
+        if now / self.period - number <= 1 {
+            untake_of(&mut self.taken, |at| at / self.period == number, units);
+        }
+    }
+
     fn available(&self, now: u64) -> u64 {
         self.size.available(self.in_use(now))
     }
@@ -295,6 +336,7 @@ impl Naive for Estimate {
     }
 }
 
+#[derive(Clone)]
 struct Log {
     size: Size,
     period: u64,
@@ -302,6 +344,16 @@ struct Log {
 }
 
 impl Naive for Log {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
+    fn give_own(&mut self, now: u64, units: u64, drawn_at: u64, _then: &dyn Naive) {
+        if now - drawn_at < self.period {
+            untake_of(&mut self.taken, |at| at == drawn_at, units);
+        }
+    }
+
     fn available(&self, now: u64) -> u64 {
         self.size.available(self.in_use(now))
     }

@@ -72,6 +72,7 @@ impl Pair {
             Verb::Penalise => unreachable!("a penalty reaches the plan alone"),
             Verb::Refuse => unreachable!("the laws of overflows refuse nothing"),
             Verb::Acquire { .. } => unreachable!("a slot is no unit that an overflow lends"),
+            Verb::Reserve { .. } => unreachable!("the laws of overflows reserve nothing"),
         };
         let drawn = |cell: &dyn Naive, units: u64| match verb {
             Verb::Record => cell.recordable(now).min(units),
@@ -154,6 +155,6 @@ fn move_units(verb: Verb, cell: &mut dyn Naive, units: u64, now: u64) {
         Verb::Check => cell.take(now, units),
         Verb::Refund => cell.give(now, units),
         Verb::Record => _ = record(cell, now, units),
-        Verb::Peek | Verb::Refuse | Verb::Penalise | Verb::Acquire { .. } => {}
+        Verb::Peek | Verb::Refuse | Verb::Penalise | Verb::Acquire { .. } | Verb::Reserve { .. } => {}
     }
 }

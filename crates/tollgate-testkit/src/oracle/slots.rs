@@ -5,6 +5,7 @@ use tollgate::Limit;
 use super::naive::{Naive, with_used};
 
 /// A limit on concurrency and its live slots. Expired ones are kept, and not counted.
+#[derive(Clone)]
 pub(super) struct Slots {
     limit: u64,
     /// (name, expiry)
@@ -22,6 +23,10 @@ impl Slots {
 }
 
 impl Naive for Slots {
+    fn copy(&self) -> Box<dyn Naive> {
+        Box::new(self.clone())
+    }
+
     fn available(&self, now: u64) -> u64 {
         self.limit.saturating_sub(self.in_use(now))
     }

@@ -5,6 +5,7 @@
 //! a state from a wild reading of the clock, and slots from one.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 
 use smallvec::SmallVec;
 
@@ -23,10 +24,10 @@ pub(super) const WALK_MAX: usize = 64;
 const UNWRITTEN_MAX: usize = 16;
 
 /// The holds of a cell. Most cells have none.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default)]
 pub(super) struct Holds(Option<Box<Index>>);
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default)]
 struct Index {
     by_id: HashMap<HoldId, Hold>,
     /// Live holds whose expiry gives units back, by expiry.
@@ -112,6 +113,11 @@ impl Holds {
             self.0 = None;
         }
         Some(hold)
+    }
+
+    /// All holds by end.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (HoldId, Timestamp)> {
+        self.0.iter().flat_map(|index| &index.ends).map(|(end, id)| (*id, *end))
     }
 
     /// When the last hold ends; the epoch without any.
@@ -206,6 +212,18 @@ impl Holds {
                 self.insert(id, hold);
             }
         }
+    }
+}
+
+impl PartialEq for Holds {
+    fn eq(&self, other: &Self) -> bool {
+        self.in_order() == other.in_order()
+    }
+}
+
+impl fmt::Debug for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.in_order()).finish()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::failure::Share;
+use super::holds::Ledger;
 use super::queue::Queue;
 use super::wait::Queues;
 use super::{ActiveRules, Limiter, Observer, Shared, check_accepted};
@@ -31,6 +32,8 @@ impl Limiter {
             local_share: 0.25,
             in_flight_max: None,
             waiting_max: 4_096,
+            max_holds: 1_000_000,
+            holds_per_caller: 0.1,
         }
     }
 }
@@ -59,6 +62,8 @@ pub struct LimiterBuilder<S = MemoryStore> {
     local_share: f64,
     in_flight_max: Option<usize>,
     waiting_max: usize,
+    max_holds: u64,
+    holds_per_caller: f64,
 }
 
 impl<S> fmt::Debug for LimiterBuilder<S> {
@@ -71,16 +76,20 @@ impl<S: Store> LimiterBuilder<S> {
     /// Keeps state in `store`.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
+        let Self { rules, store: _, clock, observer, deadline, longest_inline_refill, .. } = self;
+        let Self { local_share, in_flight_max, waiting_max, max_holds, holds_per_caller, .. } = self;
         LimiterBuilder {
-            rules: self.rules,
+            rules,
             store,
-            clock: self.clock,
-            observer: self.observer,
-            deadline: self.deadline,
-            longest_inline_refill: self.longest_inline_refill,
-            local_share: self.local_share,
-            in_flight_max: self.in_flight_max,
-            waiting_max: self.waiting_max,
+            clock,
+            observer,
+            deadline,
+            longest_inline_refill,
+            local_share,
+            in_flight_max,
+            waiting_max,
+            max_holds,
+            holds_per_caller,
         }
     }
 
@@ -141,6 +150,23 @@ impl<S: Store> LimiterBuilder<S> {
         self
     }
 
+    /// The most reservations and slots that the limiter holds at a time: a million by default. One
+    /// more is denied, with [`Cause::HoldsFull`](crate::Cause::HoldsFull). Where processes share a
+    /// store, each counts its own.
+    #[must_use]
+    pub const fn max_holds(mut self, holds: u64) -> Self {
+        self.max_holds = holds;
+        self
+    }
+
+    /// The share of [`max_holds`](Self::max_holds) that one [caller](crate::Caller) has: a tenth by
+    /// default. A request without a caller is bounded only in all.
+    #[must_use]
+    pub const fn holds_per_caller(mut self, share: f64) -> Self {
+        self.holds_per_caller = share;
+        self
+    }
+
     /// Checks the settings and builds the limiter. The store is not called yet.
     ///
     /// # Errors
@@ -151,6 +177,16 @@ impl<S: Store> LimiterBuilder<S> {
         let invalid = |field, value, reason| Err(Error::InvalidConfig { field, value, reason });
         if !(self.local_share > 0.0 && self.local_share <= 1.0) {
             return invalid("local_share", self.local_share.to_string(), "more than 0 and at most 1");
+        }
+        if !(self.holds_per_caller > 0.0 && self.holds_per_caller <= 1.0) {
+            return invalid(
+                "holds_per_caller",
+                self.holds_per_caller.to_string(),
+                "more than 0 and at most 1",
+            );
+        }
+        if self.max_holds == 0 {
+            return invalid("max_holds", "0".into(), "at least 1");
         }
         if self.deadline.is_zero() {
             return invalid("deadline", "0".into(), "longer than that; 50ms is usual");
@@ -169,6 +205,11 @@ impl<S: Store> LimiterBuilder<S> {
         let Self { rules, store, clock, observer, deadline, longest_inline_refill, .. } = self;
         let local_share = Share::from_fraction(self.local_share);
         let in_flight_max = self.in_flight_max.unwrap_or_else(|| store.in_flight_max());
+        let caller_max = Share::from_fraction(self.holds_per_caller).units(self.max_holds).max(1);
+        let holds = Ledger::new(self.max_holds, caller_max);
+        if let Some(memory) = store.decides_in() {
+            holds.load(memory.holds());
+        }
         let shared = Shared {
             rules: ActiveRules::new(rules, store.decides_in()),
             queue: Queue::new(in_flight_max, self.waiting_max, deadline),
@@ -185,6 +226,7 @@ impl<S: Store> LimiterBuilder<S> {
             converted: AtomicU64::new(0),
             shortfall: AtomicU64::new(0),
             queues: Queues::default(),
+            holds,
         };
         Limiter { shared: Arc::new(shared) }
     }

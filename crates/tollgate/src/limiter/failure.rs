@@ -57,14 +57,15 @@ impl Share {
         if limit.has_default_debt() {
             return share;
         }
-        share.with_debt(self.debt(limit.max_debt())).unwrap_or(share)
+        share.with_debt(self.units(limit.max_debt())).unwrap_or(share)
     }
 
     fn count(self, whole: u64) -> u64 {
-        self.debt(whole).max(1)
+        self.units(whole).max(1)
     }
 
-    fn debt(self, whole: u64) -> u64 {
+    /// This share of a number, rounded down.
+    pub(crate) fn units(self, whole: u64) -> u64 {
         let share = u128::from(whole).saturating_mul(self.0.into()).checked_div(Self::WHOLE.into());
         share.and_then(|share| u64::try_from(share).ok()).unwrap_or(whole)
     }

@@ -9,7 +9,7 @@ use super::task::{run_detached, run_to_end};
 use super::{Limiter, Shared, Slot};
 use crate::decision::Degraded;
 use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store, StoreError};
-use crate::{AsRequest, Decision, Error, Verdict};
+use crate::{AsRequest, Caller, Decision, Error, Verdict};
 
 const ONE_COST: &str = "a reservation settles all rules at one cost; reserve without Request::costs";
 
@@ -79,7 +79,8 @@ impl<S: Store> Limiter<S> {
             [] => Ok(()),
         })?;
         let (plan, cost) = self.plan(&request)?;
-        let reservation = self.hold(plan, cost, ttl, on_expiry).await?;
+        let caller = request.with_request(|request| request.sender());
+        let reservation = self.hold(plan, cost, ttl, on_expiry, caller).await?;
         self.shared.observe(&request, &reservation.decision);
         Ok(reservation)
     }
@@ -88,19 +89,28 @@ impl<S: Store> Limiter<S> {
     /// it, with the actual cost: 0 gives all units back. The rules in force apply: a rule added
     /// since is not charged, and units held under a removed rule come back when they expire.
     ///
+    /// A reservation that no rule covered, or that was made while the store failed, is in no store.
+    /// The limiter that made it remembers it: settling it there records all of the cost, once, and
+    /// in another process it is not reserved.
+    ///
     /// # Errors
     /// As [`Reservation::settle`].
     pub async fn settle(&self, hold: HoldId, request: impl AsRequest) -> Result<Settlement, Error> {
         let (plan, cost) = self.plan(&request)?;
-        let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
-        let settlement = Settlement { shortfall: self.shared.count_shortfall(&applied) };
-        let enforced =
-            plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow && !charge.lends());
-        let mut held = enforced.map(|(_, answer)| answer.effect != Effect::NotReserved).peekable();
-        if held.peek().is_some() && !held.any(|held| held) {
-            return Err(Error::NotReserved);
+        let Shared { holds, clock, .. } = &*self.shared;
+        if let Some(entry) = holds.take_unstored(hold, clock.now()) {
+            let recorded = self.shared.record(&plan.only(false), cost).await;
+            let recorded = recorded.inspect_err(|_| holds.put_back(hold, entry, clock.now()))?;
+            return Ok(Settlement { shortfall: recorded.shortfall() });
         }
-        Ok(settlement)
+        let applied = self.shared.act(Op::Settle { hold }, &plan, cost).await?;
+        let is_known = holds.leave(hold, clock.now());
+        let settlement = Settlement { shortfall: self.shared.count_shortfall(&applied) };
+        if was_held(&plan, &applied, |effect| effect != Effect::NotReserved).unwrap_or(is_known) {
+            Ok(settlement)
+        } else {
+            Err(Error::NotReserved)
+        }
     }
 
     /// Holds a [detached](Reservation::detach) reservation or [slot](crate::Slot::detach) for `ttl`
@@ -113,7 +123,8 @@ impl<S: Store> Limiter<S> {
         if hold == HoldId::NO_SLOT {
             return Ok(());
         }
-        self.shared.renew(hold, &plan, ttl).await
+        let lasts = if plan.clone().only(false).is_empty() { ttl } else { ttl.saturating_mul(2) };
+        self.shared.renew(hold, &plan, ttl, lasts).await
     }
 
     pub(super) async fn hold(
@@ -122,9 +133,10 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         ttl: Duration,
         on_expiry: OnExpiry,
+        caller: Option<Caller>,
     ) -> Result<Reservation<S>, Error> {
         // A reservation that nobody waits for any more is dropped, and so settled.
-        let held = run_to_end(self.clone().hold_to_end(plan, cost, ttl, on_expiry)).await;
+        let held = run_to_end(self.clone().hold_to_end(plan, cost, ttl, on_expiry, caller)).await;
         held.unwrap_or_else(|stopped| Err(Error::from(StoreError::from(stopped))))
     }
 
@@ -135,6 +147,7 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         ttl: Duration,
         on_expiry: OnExpiry,
+        caller: Option<Caller>,
     ) -> Result<Reservation<S>, Error> {
         let now = self.shared.clock.now();
         let hold = HoldId::random();
@@ -151,11 +164,21 @@ impl<S: Store> Limiter<S> {
             settling: 0,
             if_dropped: if on_expiry == OnExpiry::Keep { cost } else { 0 },
         };
+        // It can be settled for twice its time to live.
+        let ends_at = now.saturating_add(ttl).saturating_add(ttl);
+        if let Err(full) = self.shared.holds.enter(hold, caller, now, ends_at) {
+            reservation.hold = None;
+            reservation.decision = Decision::full(now, full.cause, full.room_at);
+            return Ok(reservation);
+        }
         let op = Op::Reserve { hold, ttl, on_expiry };
         let applied = self.shared.apply_here(op, &reservation.plan, cost, now).await;
         let decision = self.shared.decided(applied, op, &reservation.plan, cost)?;
         if !decision.allowed() {
             reservation.hold = None;
+            self.shared.holds.leave(hold, now);
+        } else if decision.degraded() || reservation.plan.is_empty() {
+            self.shared.holds.mark_unstored(hold, now);
         }
         reservation.decision = decision;
         Ok(reservation)
@@ -172,7 +195,7 @@ impl<S: Store> Reservation<S> {
     /// estimate is [recorded](Limiter::record), up to the debt of each limit, and the rest is
     /// reported. It can be settled for as long again after it has expired: the units that the
     /// expiry gave back are recorded then. All of the cost is recorded if the store failed when the
-    /// reservation was made.
+    /// reservation was made: no store has it.
     ///
     /// # Errors
     /// [`Error::NotReserved`] if it expired longer ago or was never granted, and any failure of the
@@ -181,19 +204,16 @@ impl<S: Store> Reservation<S> {
         if cost > crate::MAX_COUNT {
             return Err(Error::InvalidCost { value: cost });
         }
-        if self.plan.is_empty() {
-            return Ok(Settlement { shortfall: 0 });
-        }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
         if self.held().is_none() {
-            // Nothing is held, and it cannot be settled again: no note is needed.
-            let recorded = self.limiter.shared.record(&self.plan_in_force(), cost).await?;
+            // No store has it, and it cannot be settled again.
+            let recorded = self.limiter.shared.record(&self.plan_in_force().only(false), cost).await?;
             return Ok(Settlement { shortfall: recorded.shortfall() });
         }
         // If this is cancelled midway, the drop settles at the same cost.
         self.if_dropped = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan_in_force(), cost).await;
-        self.hold = None;
+        self.leave();
         let applied = settled?;
         if self.is_lost(&applied) {
             return Err(Error::NotReserved);
@@ -206,11 +226,8 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     /// [`Error::NotReserved`] if it has expired or was never granted, and any failure of the store.
     pub async fn renew(&self, ttl: Duration) -> Result<(), Error> {
-        if self.decision.degraded() || self.plan.is_empty() {
-            return Ok(());
-        }
         let Some(hold) = self.hold else { return Err(Error::NotReserved) };
-        self.limiter.shared.renew(hold, &self.plan_in_force(), ttl).await
+        self.limiter.shared.renew(hold, &self.plan_in_force(), ttl, ttl.saturating_mul(2)).await
     }
 
     /// Takes the slot out of the reservation, if it has one: settling does not release it then. For
@@ -218,14 +235,16 @@ impl<S: Store> Reservation<S> {
     /// slot has the reservation's time to live, and `ttl` from each renewal.
     pub fn take_slot(&mut self, ttl: Duration) -> Option<Slot<S>> {
         let hold = self.held()?;
+        let Shared { holds, clock, .. } = &*self.limiter.shared;
+        holds.share(hold, clock.now());
         let slot = Slot::new(self.limiter.clone(), &self.plan, hold, ttl, self.decision.clone());
         self.plan = std::mem::take(&mut self.plan).only(false);
         Some(slot)
     }
 
     /// Detaches the reservation: it stays in the store, to be [settled](Limiter::settle) by its id,
-    /// by any process. So can one that [holds nothing](HoldId::nothing_ends_at): its estimate was
-    /// 0, it was decided without the store, or no rule covers it. `None` if it was denied.
+    /// by any process. One that was decided without the store, or that no rule covers, is settled by
+    /// [this limiter](Limiter::settle) alone. `None` if it was denied.
     pub fn detach(mut self) -> Option<HoldId> {
         self.hold.take()
     }
@@ -239,17 +258,25 @@ impl<S: Store> Reservation<S> {
         self.hold.filter(|_| !self.decision.degraded() && !self.plan.is_empty())
     }
 
+    /// Takes the reservation out of the ledger: it has ended.
+    fn leave(&mut self) {
+        let Shared { holds, clock, .. } = &*self.limiter.shared;
+        if let Some(hold) = self.hold.take() {
+            holds.leave(hold, clock.now());
+        }
+    }
+
     /// Settles at the estimate and returns the decision, with the numbers after settling. If the
     /// store does not confirm, the units come back when the reservation expires, and the decision
     /// is degraded. `None` if the reservation no longer exists: then nothing was taken.
     pub(super) async fn keep(mut self, cost: u64) -> Option<Decision> {
         let Some(hold) = self.held() else {
-            self.hold = None;
+            self.leave();
             return Some(self.decision.clone());
         };
         self.settling = cost;
         let settled = self.limiter.shared.act(Op::Settle { hold }, &self.plan_in_force(), cost).await;
-        self.hold = None;
+        self.leave();
         match settled {
             Ok(applied) if self.is_lost(&applied) => None,
             Ok(applied) if has_expired(&applied) => {
@@ -279,20 +306,39 @@ impl<S: Store> Reservation<S> {
 }
 
 impl<S: Store> Shared<S> {
+    /// Holds a reservation or a slot for `ttl` from now. The ledger has it for as long as it
+    /// `lasts`.
     pub(super) async fn renew(
         self: &Arc<Self>,
         hold: HoldId,
         plan: &Plan,
         ttl: Duration,
+        lasts: Duration,
     ) -> Result<(), Error> {
-        let applied = self.act(Op::Renew { hold, ttl }, plan, 0).await?;
-        let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
-        let mut renewed = enforced.map(|(_, answer)| answer.effect == Effect::Renewed).peekable();
-        if renewed.peek().is_some() && !renewed.any(|renewed| renewed) {
-            return Err(Error::NotReserved);
+        let now = self.clock.now();
+        let ends_at = now.saturating_add(lasts);
+        if self.holds.is_unstored(hold, now) {
+            self.holds.renew(hold, now, ends_at);
+            return Ok(());
         }
-        Ok(())
+        let applied = self.act(Op::Renew { hold, ttl }, plan, 0).await?;
+        let is_held = was_held(plan, &applied, |effect| effect == Effect::Renewed);
+        if is_held != Some(false) && self.holds.renew(hold, now, ends_at) || is_held == Some(true) {
+            Ok(())
+        } else {
+            Err(Error::NotReserved)
+        }
     }
+}
+
+/// Whether any limit that enforces held what was settled or renewed, of those that hold anything.
+/// `None` if no limit enforces.
+fn was_held(plan: &Plan, applied: &Applied, is_held: impl Fn(Effect) -> bool) -> Option<bool> {
+    let enforced =
+        plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow && !charge.lends());
+    let mut held = enforced.map(|(_, answer)| is_held(answer.effect)).peekable();
+    held.peek()?;
+    Some(held.any(|held| held))
 }
 
 fn has_expired(applied: &Applied) -> bool {
@@ -301,7 +347,9 @@ fn has_expired(applied: &Applied) -> bool {
 
 impl<S: Store> Drop for Reservation<S> {
     fn drop(&mut self) {
-        let Some(hold) = self.held() else { return };
+        let held = self.held();
+        self.leave();
+        let Some(hold) = held else { return };
         let (limiter, plan) = (self.limiter.clone(), self.plan_in_force());
         let (settling, if_dropped) = (self.settling, self.if_dropped);
         run_detached(async move {

@@ -12,7 +12,7 @@ use super::task::{run_detached, run_to_end};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
 use crate::store::{Charge, Effect, HoldId, Op, Store, StoreError};
-use crate::{AsRequest, Decision, Error};
+use crate::{AsRequest, Caller, Decision, Error};
 
 /// Renewals in a slot's time to live: one may be lost, and the next still comes in time.
 const RENEWALS: u32 = 3;
@@ -80,23 +80,39 @@ impl<S: Store> Limiter<S> {
     pub async fn acquire(&self, request: impl AsRequest, ttl: Duration) -> Result<Slot<S>, Error> {
         let (plan, cost) = self.plan(&request)?;
         // A slot that nobody waits for any more is dropped, and so released.
-        let slot = run_to_end(self.clone().slot(plan, cost, ttl)).await;
+        let caller = request.with_request(|request| request.sender());
+        let slot = run_to_end(self.clone().slot(plan, cost, ttl, caller)).await;
         let slot = slot.unwrap_or_else(|stopped| Err(Error::from(StoreError::from(stopped))))?;
         self.shared.observe(&request, &slot.decision);
         Ok(slot)
     }
 
     /// Acquires a slot.
-    async fn slot(self, plan: Plan, cost: u64, ttl: Duration) -> Result<Slot<S>, Error> {
+    async fn slot(
+        self,
+        plan: Plan,
+        cost: u64,
+        ttl: Duration,
+        caller: Option<Caller>,
+    ) -> Result<Slot<S>, Error> {
         let (hold, now) = (HoldId::random(), self.shared.clock.now());
         // Built before the store answers: if this is cancelled midway, the drop releases the slot.
         let pending = Decision::merge(now, Degraded::No, []);
         let mut slot = Slot::new(self.clone(), &plan, hold, ttl, pending);
+        if slot.lease.is_some() {
+            let ends_at = now.saturating_add(ttl);
+            if let Err(full) = self.shared.holds.enter(hold, caller, now, ends_at) {
+                slot.lease = None;
+                slot.decision = Decision::full(now, full.cause, full.room_at);
+                return Ok(slot);
+            }
+        }
         let op = Op::Acquire { hold, ttl };
         let applied = self.shared.apply_here(op, &plan, cost, now).await;
         slot.decision = self.shared.decided(applied, op, &plan, cost)?;
         if !slot.decision.allowed() {
             slot.lease = None;
+            self.shared.holds.leave(hold, now);
         } else if let Some(lease) = &mut slot.lease {
             lease.is_local = slot.decision.degraded();
         }
@@ -113,7 +129,9 @@ impl<S: Store> Limiter<S> {
         if hold == HoldId::NO_SLOT {
             return Ok(());
         }
-        self.shared.release(hold, &plan.only(true)).await
+        self.shared.release(hold, &plan.only(true)).await?;
+        self.shared.holds.leave(hold, self.shared.clock.now());
+        Ok(())
     }
 }
 
@@ -215,7 +233,7 @@ impl<S: Store> Lease<S> {
     async fn renew(&self, ttl: Duration) -> Result<(), Error> {
         match self.is_local {
             true => self.act_locally(Op::Renew { hold: self.hold, ttl }, &self.plan.charges(1)),
-            false => self.limiter.shared.renew(self.hold, &self.plan_in_force(), ttl).await,
+            false => self.limiter.shared.renew(self.hold, &self.plan_in_force(), ttl, ttl).await,
         }
     }
 
@@ -235,6 +253,8 @@ impl<S: Store> Lease<S> {
     }
 
     async fn release(&self) -> Result<(), Error> {
+        let Shared { holds, clock, .. } = &*self.limiter.shared;
+        holds.leave(self.hold, clock.now());
         match self.is_local {
             true => self.act_locally(Op::Settle { hold: self.hold }, &self.plan.settling(0)),
             false => self.limiter.shared.release(self.hold, &self.plan_in_force()).await,

@@ -35,6 +35,7 @@ impl<S: Store> Limiter<S> {
     pub async fn wait(&self, request: impl AsRequest, timeout: Duration) -> Result<Decision, Error> {
         let (mut plan, cost) = self.plan(&request)?;
         plan.without_slots()?;
+        let caller = request.with_request(|request| request.sender());
         let clock = &self.shared.clock;
         let deadline = clock.now().saturating_add(timeout);
         let ticket = self.shared.queues.join(plan.identity());
@@ -49,7 +50,7 @@ impl<S: Store> Limiter<S> {
                 // reservation expires.
                 let ttl = self.shared.deadline.saturating_add(SECOND);
                 let asked_at = clock.now();
-                let reservation = self.hold(plan.clone(), cost, ttl, OnExpiry::GiveBack).await?;
+                let reservation = self.hold(plan.clone(), cost, ttl, OnExpiry::GiveBack, caller).await?;
                 let decision = reservation.decision();
                 let Verdict::Denied { retry_after } = decision.verdict() else {
                     match reservation.keep(cost).await {

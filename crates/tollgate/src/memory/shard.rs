@@ -327,6 +327,11 @@ impl Shard {
         (1..=WIDEST).flat_map(in_table)
     }
 
+    /// Calls `each` for every cell that is not packed.
+    pub(super) fn each_unpacked(&self, each: impl FnMut(&Cell)) {
+        self.unpacked.iter().flat_map(|(_, unpacked)| &unpacked.cells).for_each(each);
+    }
+
     /// Calls `each` for every key.
     #[cfg(any(test, feature = "dump"))]
     pub(super) fn each(&self, mut each: impl FnMut(Id, &Unpacked)) {

@@ -6,6 +6,7 @@ mod conformance;
 mod exact_rates;
 mod failure;
 mod fast_path;
+mod holds;
 mod islands;
 mod limiter;
 mod memory;
