@@ -31,8 +31,17 @@ pub(crate) struct Drawn {
     /// When they were drawn. `None` once the state was converted or re-based: then they are any
     /// units in use.
     pub(crate) at: Option<u64>,
-    /// When all units in use at that time would have come back.
+    /// When all units in use at that time will have come back, if none are drawn after them.
     pub(crate) lapses_at: u64,
+    /// The fraction of a nanosecond after that.
+    pub(crate) rest: u64,
+}
+
+impl Drawn {
+    /// Units that nothing tells from others in use.
+    pub(crate) const fn any((lapses_at, rest): (u64, u64)) -> Self {
+        Self { at: None, lapses_at, rest }
+    }
 }
 
 /// The arithmetic of an algorithm.
@@ -111,6 +120,11 @@ pub(crate) trait Arithmetic: Copy {
 
     /// When no unit is in use any more.
     fn idle_at(&self, state: &Self::State) -> u64;
+
+    /// When all units in use have come back, and the fraction of a nanosecond after that.
+    fn lapses_at(&self, state: &Self::State) -> (u64, u64) {
+        (self.idle_at(state), 0)
+    }
 
     /// Takes `units`, which are available, or recordable. (Windows that count denied attempts also
     /// take others.)

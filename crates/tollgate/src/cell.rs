@@ -132,7 +132,7 @@ impl Cell {
         // Units that exceed the new limit are no longer in use and cannot be given back.
         let at = self.meter.not_before(at);
         let mut gone = before.saturating_sub(self.meter.used(at));
-        let drawn = Drawn { at: None, lapses_at: self.meter.idle_at() };
+        let drawn = Drawn::any(self.meter.lapses_at());
         let is_slot = limit.is_concurrent();
         self.holds.rebuild(|hold| {
             let cut = gone.min(hold.units);
@@ -163,15 +163,15 @@ impl Cell {
     /// from now.
     fn rebase(&mut self, now: Timestamp) {
         self.meter = self.meter.rebased(now);
-        let drawn = Drawn { at: None, lapses_at: self.meter.idle_at() };
+        let drawn = Drawn::any(self.meter.lapses_at());
         self.holds.rebuild(|hold| Some(Hold { drawn, ..hold.restarted(now) }).filter(|_| !hold.has_expired));
     }
 
     /// Takes the units of a reservation, or a slot, and holds them.
     fn hold(&mut self, id: HoldId, hold: Hold) {
         self.meter.take(hold.made_at, hold.units);
-        let lapses_at = self.meter.idle_at();
-        self.holds.insert(id, Hold { drawn: Drawn { lapses_at, ..hold.drawn }, ..hold });
+        let (lapses_at, rest) = self.meter.lapses_at();
+        self.holds.insert(id, Hold { drawn: Drawn { lapses_at, rest, ..hold.drawn }, ..hold });
     }
 
     /// Holds a reservation or a slot for `ttl` from now. Returns whether it has not expired.

@@ -220,6 +220,11 @@ impl Meter {
         dispatch!(&self.0, |algorithm, state| algorithm.idle_at(state))
     }
 
+    /// When all units in use have come back, to the fraction of a nanosecond.
+    pub(crate) fn lapses_at(&self) -> (u64, u64) {
+        dispatch!(&self.0, |algorithm, state| algorithm.lapses_at(state))
+    }
+
     /// Takes units that are known to be available, at a time that is not before
     /// [`written_at`](Self::written_at). A cost of 0 changes no state.
     pub(crate) fn take(&mut self, now: Timestamp, cost: u64) {

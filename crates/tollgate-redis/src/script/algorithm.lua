@@ -95,7 +95,7 @@ local function algorithm(kind)
       return known.with_used(l, now, known.used(old, s, now), known.owed(old, s, now))
     end
     -- Gives back up to `units` of a hold, right after which all units in use were due back at
-    -- `hold.lapse` microseconds and `hold.nanos` nanoseconds. What can tell its own units from
+    -- `hold.lapse` microseconds and the fraction `hold.rest`. What can tell its own units from
     -- others gives back those that `hold.drawn` names; it is 0 if another limit drew them.
     known.give_held = known.give_held or function(l, s, now, units, hold)
       if known.give_drawn and hold.drawn > 0 then
@@ -104,7 +104,7 @@ local function algorithm(kind)
         known.give(l, s, now, units)
       end
     end
-    -- When all units in use are back, in microseconds and nanoseconds.
+    -- When all units in use are back, in microseconds, and the fraction of one.
     known.lapse = known.lapse or function(l, s)
       return known.idle(l, s), 0
     end

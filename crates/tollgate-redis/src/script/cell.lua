@@ -209,7 +209,7 @@ end
 -- Takes units and holds them.
 local function hold(cell, now, hold)
   take(cell, now, hold.units)
-  hold.lapse, hold.nanos = cell.a.lapse(cell.l, cell.s)
+  hold.lapse, hold.rest = cell.a.lapse(cell.l, cell.s)
   put_hold(cell, hold)
 end
 
@@ -310,11 +310,11 @@ local function retune(cell, text, now)
   end
   -- Units beyond the new limit are no longer in use, and reservations cannot give them back.
   local gone = max(used - kept, 0)
-  local lapse, nanos = a.lapse(cell.l, cell.s)
+  local lapse, rest = a.lapse(cell.l, cell.s)
   for _, hold in ipairs(all_holds(cell, gone > 0)) do
     local cut = min(gone, hold.units)
     gone = gone - cut
-    put_hold(cell, changed_hold(hold, { units = hold.units - cut, drawn = 0, lapse = lapse, nanos = nanos }), hold)
+    put_hold(cell, changed_hold(hold, { units = hold.units - cut, drawn = 0, lapse = lapse, rest = rest }), hold)
   end
 end
 
@@ -325,11 +325,11 @@ local function rebase(cell, now)
   for _, hold in ipairs(holds) do
     remove_hold(cell, hold)
   end
-  local lapse, nanos = cell.a.lapse(cell.l, cell.s)
+  local lapse, rest = cell.a.lapse(cell.l, cell.s)
   for _, hold in ipairs(holds) do
     if not hold.expired then
       local changes = restarted(hold, now)
-      changes.drawn, changes.lapse, changes.nanos = 0, lapse, nanos
+      changes.drawn, changes.lapse, changes.rest = 0, lapse, rest
       put_hold(cell, changed_hold(hold, changes))
     end
   end

@@ -4,7 +4,7 @@
 -- * The row has the number of holds, how many of them give units back when they expire, when the
 --   next one is due, until when all have ended at the latest, and when the newest was made at the
 --   latest.
--- * The hash `KEY:holds` has each hold under its id: `units made expires drawn lapse nanos flags`.
+-- * The hash `KEY:holds` has each hold under its id: `units made expires drawn lapse rest flags`.
 --   The flags are 1 for a hold whose units stay drawn when it expires, and 2 for one that has
 --   expired. `drawn` is the time at which its units were entered, or 0 if another limit drew them.
 -- * The sorted set `KEY:due` has the ids in order: by `expires`, the holds that give units back; by
@@ -71,11 +71,11 @@ end
 
 local function hold_text(hold)
   local flags = (hold.firm and 1 or 0) + (hold.expired and 2 or 0)
-  return format('%.0f %.0f %.0f %.0f %.0f %d %d', hold.units, hold.made, hold.expires, hold.drawn, hold.lapse, hold.nanos, flags)
+  return format('%.0f %.0f %.0f %.0f %.0f %.0f %d', hold.units, hold.made, hold.expires, hold.drawn, hold.lapse, hold.rest, flags)
 end
 
 local function parse_hold(holds, id, text)
-  local units, made, expires, drawn, lapse, nanos, flags =
+  local units, made, expires, drawn, lapse, rest, flags =
     match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ([0-3])$')
   if not units then
     unreadable(holds.key, 'its hold ' .. id .. ' is damaged')
@@ -87,7 +87,7 @@ local function parse_hold(holds, id, text)
     expires = tonumber(expires),
     drawn = tonumber(drawn),
     lapse = tonumber(lapse),
-    nanos = tonumber(nanos),
+    rest = tonumber(rest),
     firm = flags == '1' or flags == '3',
     expired = flags == '2' or flags == '3',
   }

@@ -67,8 +67,14 @@ builders.t = function()
     return B.available_at(l, read(l, s), now, units)
   end
 
+  -- In nanoseconds, rounded up: the limit that gives back may have other parts.
   function A.lapse(l, s)
-    return B.lapse(l, read(l, s))
+    local b = read(l, s)
+    local nanos = l.nanos and ceil(b.rest / l.nanos) or b.rest > 0 and NANOS_PER_MICRO or 0
+    if nanos == NANOS_PER_MICRO then
+      return b.full + 1, 0
+    end
+    return b.full, nanos
   end
 
   function A.take(l, s, now, units)
@@ -85,17 +91,17 @@ builders.t = function()
 
   function A.give_held(l, s, now, units, hold)
     local b = read(l, s)
-    B.give_held(l, b, now, units, hold)
+    B.give_held(l, b, now, units, { lapse = hold.lapse, rest = hold.rest * (l.nanos or 0) })
     write(l, s, b)
   end
 
   function A.ticket(l, s, now)
-    return B.ticket(l, read(l, s), now)
+    return format('%.0f %.0f', A.lapse(l, s))
   end
 
   function A.undo(l, s, now, units, ticket)
-    local lapse, nanos = match(ticket, '^(%d+) (%d+)$')
-    A.give_held(l, s, now, units, { lapse = tonumber(lapse), nanos = tonumber(nanos) })
+    local lapse, rest = match(ticket, '^(%d+) (%d+)$')
+    A.give_held(l, s, now, units, { lapse = tonumber(lapse), rest = tonumber(rest) })
   end
 
   function A.with_used(l, now, used)

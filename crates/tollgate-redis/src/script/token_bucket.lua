@@ -129,14 +129,7 @@ builders.b = function()
   end
 
   function A.lapse(l, s)
-    local at = A.idle(l, s)
-    if l.step == 0 and l.nanos and s.rest > 0 then
-      local nanos = ceil(s.rest / l.nanos)
-      if nanos < NANOS_PER_MICRO then
-        return s.full, nanos
-      end
-    end
-    return at, 0
+    return s.full, s.rest
   end
 
   local function full_after(s, from, us, rest)
@@ -158,6 +151,14 @@ builders.b = function()
     full_after(s, from, plus(l, us, rest, span(l, units)))
   end
 
+  -- The lesser of two spans.
+  local function least(us, rest, other_us, other_rest)
+    if us > other_us or (us == other_us and rest > other_rest) then
+      return other_us, other_rest
+    end
+    return us, rest
+  end
+
   -- Shortens the time until the bucket is full by a span. A full bucket stays as it is.
   local function advance(l, s, from, less_us, less_rest)
     local us, rest = until_full(s, from)
@@ -172,24 +173,20 @@ builders.b = function()
 
   function A.give_held(l, s, now, units, hold)
     local from = tick(l, now)
-    local us, rest = span(l, units)
-    local most_us, most_rest = max(hold.lapse - from, 0), hold.nanos * (l.nanos or 0)
     if hold.lapse < from then
-      most_rest = 0
+      return
     end
-    if us > most_us or (us == most_us and rest > most_rest) then
-      us, rest = most_us, most_rest
-    end
-    advance(l, s, from, us, rest)
+    local us, rest = span(l, units)
+    advance(l, s, from, least(us, rest, hold.lapse - from, hold.rest))
   end
 
   function A.ticket(l, s, now)
-    return format('%.0f %d', A.lapse(l, s))
+    return format('%.0f %.0f', A.lapse(l, s))
   end
 
   function A.undo(l, s, now, units, ticket)
-    local lapse, nanos = match(ticket, '^(%d+) (%d+)$')
-    A.give_held(l, s, now, units, { lapse = tonumber(lapse), nanos = tonumber(nanos) })
+    local lapse, rest = match(ticket, '^(%d+) (%d+)$')
+    A.give_held(l, s, now, units, { lapse = tonumber(lapse), rest = tonumber(rest) })
   end
 
   -- How long this bucket refills what `old` refills in a span, rounded up.
@@ -199,14 +196,6 @@ builders.b = function()
     parts = over > 0 and parts + 1 or parts
     us, rest = span(l, whole)
     return plus(l, us, rest, floor(parts / l.parts), parts % l.parts)
-  end
-
-  -- The lesser of two spans.
-  local function least(us, rest, other_us, other_rest)
-    if us > other_us or (us == other_us and rest > other_rest) then
-      return other_us, other_rest
-    end
-    return us, rest
   end
 
   -- The refilled part of a token stays, so that a limit that changes often still refills. Units

@@ -278,6 +278,10 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
         if self.stepped { aligned_end(whole, self.interval) } else { whole }
     }
 
+    fn lapses_at(&self, state: &Self::State) -> (u64, u64) {
+        (state.full_at, F::numerator(state.rest))
+    }
+
     #[inline]
     fn take(&self, state: &mut Self::State, now: u64, units: u64) {
         if F::WORDS == 1 {
@@ -294,7 +298,8 @@ impl<F: Fraction> Arithmetic for TokenBucket<F> {
 
     fn give_held(&self, state: &mut Self::State, now: u64, units: u64, drawn: Drawn) {
         let tick = self.tick(now);
-        let outstanding = product(drawn.lapses_at.saturating_sub(tick), self.fraction.parts());
+        let Some(ahead) = drawn.lapses_at.checked_sub(tick) else { return };
+        let outstanding = product(ahead, self.fraction.parts()).saturating_add(drawn.rest.into());
         self.advance(state, tick, self.tokens(units).min(outstanding));
     }
 

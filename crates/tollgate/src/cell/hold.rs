@@ -26,14 +26,14 @@ pub(super) struct Hold {
 impl Hold {
     /// A new reservation of units that are drawn now.
     pub(super) fn reservation(units: u64, now: Timestamp, ttl: Duration, on_expiry: OnExpiry) -> Self {
-        let drawn = Drawn { at: Some(now.as_nanos()), lapses_at: 0 };
+        let drawn = Drawn { at: Some(now.as_nanos()), ..Drawn::any((0, 0)) };
         let expires_at = now.saturating_add(ttl);
         Self { units, drawn, made_at: now, expires_at, on_expiry, is_slot: false, has_expired: false }
     }
 
     /// A new slot.
     pub(super) fn slot(now: Timestamp, ttl: Duration) -> Self {
-        let drawn = Drawn { at: None, lapses_at: 0 };
+        let drawn = Drawn::any((0, 0));
         Self { drawn, is_slot: true, ..Self::reservation(1, now, ttl, OnExpiry::GiveBack) }
     }
 

@@ -8,7 +8,7 @@ use crate::store::{HoldId, OnExpiry};
 use crate::{Limit, Meter, Timestamp};
 
 /// Numbers per hold, of which the last has these flags.
-const HOLD_NUMBERS: usize = 8;
+const HOLD_NUMBERS: usize = 9;
 const KEPT: u64 = 1;
 const EXPIRED: u64 = 2;
 
@@ -58,20 +58,20 @@ fn hold_numbers(HoldId(id): HoldId, hold: &Hold) -> [u64; HOLD_NUMBERS] {
     let [low, high] = halves(id);
     let is_kept = u64::from(hold.on_expiry == OnExpiry::Keep);
     let flags = if hold.has_expired { is_kept | EXPIRED } else { is_kept };
-    let Drawn { at, lapses_at } = hold.drawn;
+    let Drawn { at, lapses_at, rest } = hold.drawn;
     let drawn_at = at.unwrap_or(ANY_UNITS);
     let (made_at, expires_at) = (hold.made_at.as_nanos(), hold.expires_at.as_nanos());
-    [low, high, hold.units, made_at, expires_at, drawn_at, lapses_at, flags]
+    [low, high, hold.units, made_at, expires_at, drawn_at, lapses_at, rest, flags]
 }
 
 /// The hold that these numbers encode. `None` if no limit of this kind can have written them.
 fn hold_of(numbers: &[u64; HOLD_NUMBERS], is_slot: bool) -> Option<(HoldId, Hold)> {
-    let [low, high, units, made_at, expires_at, drawn_at, lapses_at, flags] = *numbers;
+    let [low, high, units, made_at, expires_at, drawn_at, lapses_at, rest, flags] = *numbers;
     let id = HoldId(u128::from(low) | (u128::from(high) << 64));
     let (made_at, expires_at) = (time(made_at)?, time(expires_at)?);
     let at = if drawn_at == ANY_UNITS { None } else { Some(time(drawn_at)?.as_nanos()) };
     let on_expiry = if flags & KEPT == 0 { OnExpiry::GiveBack } else { OnExpiry::Keep };
-    let (drawn, has_expired) = (Drawn { at, lapses_at }, flags & EXPIRED != 0);
+    let (drawn, has_expired) = (Drawn { at, lapses_at, rest }, flags & EXPIRED != 0);
     let hold = Hold { units, drawn, made_at, expires_at, on_expiry, is_slot, has_expired };
     let is_valid = made_at <= expires_at && flags <= KEPT | EXPIRED && units <= crate::MAX_COUNT;
     let is_kind = !is_slot || hold == Hold { drawn, ..Hold::slot(made_at, hold.ttl()) };

@@ -264,9 +264,9 @@ fn e1_the_numbers_of_a_cell_have_its_reservations_and_damaged_ones_are_refused()
     };
     assert_eq!(damaged(2, 1), None, "the number of reservations");
     assert_eq!(damaged(3 + 5, u64::MAX - 1), None, "a time that does not exist");
-    assert_eq!(damaged(3 + 7, 4), None, "an unknown flag");
+    assert_eq!(damaged(3 + 8, 4), None, "an unknown flag");
     assert_eq!(damaged(3 + 3, u64::MAX >> 1), None, "made after its expiry");
-    let twice = [&numbers[..3], &numbers[3..11], &numbers[3..11], &numbers[19..]].concat();
+    let twice = [&numbers[..3], &numbers[3..12], &numbers[3..12], &numbers[21..]].concat();
     assert_eq!(Cell::from_numbers(limit, &twice), None, "one id twice");
 }
 
@@ -278,7 +278,7 @@ fn b11_every_verb_acts_under_the_limit_of_its_charge_and_an_unchanged_cell_stays
         (Op::Record, 5, Effect::Recorded { shortfall: 3 }),
         (Op::Refund, 1, Effect::GivenBack { units: 1 }),
         (Op::Penalise, 5, Effect::Drawn { units: 2 }),
-        (Op::Settle { hold }, 5, Effect::Settled { shortfall: 2 }),
+        (Op::Settle { hold }, 5, Effect::Settled { shortfall: 1 }),
         (Op::Renew { hold, ttl: MINUTE }, 0, Effect::Renewed),
         (Op::Block { until: Until::Date(at(9)) }, 0, Effect::None),
         (Op::Reset, 0, Effect::None),

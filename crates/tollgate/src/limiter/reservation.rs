@@ -334,8 +334,7 @@ impl<S: Store> Shared<S> {
 /// Whether any limit that enforces held what was settled or renewed, of those that hold anything.
 /// `None` if no limit enforces.
 fn was_held(plan: &Plan, applied: &Applied, is_held: impl Fn(Effect) -> bool) -> Option<bool> {
-    let enforced =
-        plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow && !charge.lends());
+    let enforced = plan.distinct().zip(&applied.answers).filter(|(charge, _)| !charge.shadow);
     let mut held = enforced.map(|(_, answer)| is_held(answer.effect)).peekable();
     held.peek()?;
     Some(held.any(|held| held))

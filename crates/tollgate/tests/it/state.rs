@@ -195,9 +195,9 @@ fn d3_numbers_that_the_limit_cannot_have_written_are_refused() {
     let cell = |numbers: &[u64]| {
         Cell::from_state(fixed, &State { limit: Some(fixed), numbers: numbers.to_vec() }).is_some()
     };
-    let hold = |expires_at: u64| [expires_at, 7, 1, 0, expires_at, 0, 2, 0];
+    let hold = |expires_at: u64| [expires_at, 7, 1, 0, expires_at, 0, 2, 0, 0];
     let held =
-        |holds: &[[u64; 8]]| cell(&[&[0, 0, holds.len() as u64], holds.as_flattened(), &[1, 2]].concat());
+        |holds: &[[u64; 9]]| cell(&[&[0, 0, holds.len() as u64], holds.as_flattened(), &[1, 2]].concat());
     assert!(cell(&[1, 2, 0, 1, 2]) && !cell(&[late, 2, 0, 1, 2]) && !cell(&[1, late, 0, 1, 2]));
     assert!(!cell(&[1, 2, 1, 1, 2]) && !cell(&[1, 2, u64::MAX, 1, 2]), "missing reservations");
     assert!(held(&[hold(5), hold(6)]) && !held(&[hold(6), hold(5)]) && !held(&[hold(late)]));
