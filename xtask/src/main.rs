@@ -4,6 +4,8 @@ use std::env;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+mod fair;
+mod node;
 mod prose;
 mod simulate;
 mod viewers;
@@ -22,6 +24,7 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --redis            a node with a real Redis beside redis-benchmark and a rival's
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
   --simulate         10 million lines replayed under three limits and for suggestions, beside wc and zcat
+  --fair             a polite client of a server on Redis, alone and beside one that floods it
   --viewers          a server under load and idle, without and with fifty viewers of its dashboard
   --instructions     only counts instructions with callgrind, and compares with the record
 cargo xtask pictures draws docs/algorithms.svg and docs/budget.svg anew, and takes the screenshots of the tests' run";
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         ["bench", "--server", part @ ("http" | "resp" | "grpc")] => bench_servers(&["server", part]),
         ["bench", "--redis"] => bench_redis(),
         ["bench", "--simulate"] => simulate::bench(),
+        ["bench", "--fair"] => fair::bench(),
         ["bench", "--viewers"] => viewers::bench(),
         ["bench", "--disk"] => bench_with("disk", &["disk"]),
         ["pictures"] => pictures(),

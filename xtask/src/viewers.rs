@@ -3,14 +3,14 @@
 //! Rounds without and with viewers alternate on one server, so that both see the same machine. The
 //! ratio is that of the medians.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{cargo, in_workspace, install_unless};
+use crate::node::{self, ADMIN_TOKEN, Node};
+use crate::{in_workspace, install_unless};
 
 /// The viewers of a watched round.
 const VIEWERS: usize = 50;
@@ -28,13 +28,6 @@ const IDLE_MAX: f64 = 0.002;
 
 /// The requests of a round of the Redis protocol.
 const REQUESTS: u32 = 2_000_000;
-
-/// A running server with one worker thread, killed when dropped.
-struct Server {
-    process: Child,
-    http: String,
-    resp: String,
-}
 
 /// What a load generator saw.
 struct Load {
@@ -56,16 +49,11 @@ pub(crate) fn bench() -> Result<(), String> {
     install_unless(&["which", "wrk"], "wrk")?;
     // Its load generator comes with it.
     install_unless(&["redis-server", "--version"], "redis-server")?;
-    cargo(
-        "the server",
-        &["build", "--profile", "dist", "--package", "tollgate-server", "--bin", "tollgate"],
-    )?;
-    let server = Server::start()?;
+    node::build()?;
+    let server = Node::start(&["--limit", "1000000000/s"])?;
     let idle = [0, VIEWERS].map(|viewers| server.idle(viewers));
-    let hot = [
-        compare("HTTP, wrk", &server, Server::wrk)?,
-        compare("RESP, -P 16", &server, Server::redis_benchmark)?,
-    ];
+    let hot =
+        [compare("HTTP, wrk", &server, Node::wrk)?, compare("RESP, -P 16", &server, Node::redis_benchmark)?];
     eprintln!("\n| load | viewers | requests a second | processor time a request, µs |\n|---|---|---|---|");
     for (name, rounds) in &hot {
         for (viewers, Round { rate, cpu_us }) in [0, VIEWERS].into_iter().zip(rounds) {
@@ -88,8 +76,8 @@ pub(crate) fn bench() -> Result<(), String> {
 /// The medians of rounds without and with viewers.
 fn compare(
     name: &'static str,
-    server: &Server,
-    load: fn(&Server) -> Result<Load, String>,
+    server: &Node,
+    load: fn(&Node) -> Result<Load, String>,
 ) -> Result<(&'static str, [Round; 2]), String> {
     let mut rounds = [Vec::new(), Vec::new()];
     for round in 0..=ROUNDS {
@@ -120,24 +108,7 @@ fn compare(
     Ok((name, rounds.map(medians)))
 }
 
-impl Server {
-    fn start() -> Result<Self, String> {
-        let mut command = in_workspace("target/dist/tollgate");
-        command.args(["serve", "--workers", "1", "--limit", "1000000000/s", "--grpc", "off"]);
-        command.args(["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
-        command.env("TOLLGATE_SERVER_LOOPBACK_READS", "true").stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().map_err(|error| format!("the server does not start: {error}"))?;
-        let mut ready = String::new();
-        let stdout = process.stdout.as_mut().ok_or("no ready line")?;
-        BufReader::new(stdout).read_line(&mut ready).map_err(|error| error.to_string())?;
-        let address = |name: &str| {
-            let mut words = ready.split_whitespace();
-            words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(ToOwned::to_owned))
-        };
-        let (http, resp) = (address("http"), address("resp"));
-        Ok(Self { process, http: http.ok_or("no HTTP")?, resp: resp.ok_or("no RESP")? })
-    }
-
+impl Node {
     /// The share of a processor that the server uses without requests.
     #[expect(clippy::disallowed_methods, reason = "the time is what is measured")]
     fn idle(&self, viewers: usize) -> Result<f64, String> {
@@ -147,14 +118,6 @@ impl Server {
         let used = self.processor_seconds() - before;
         drop(watching);
         Ok(used / IDLE.as_secs_f64())
-    }
-
-    fn processor_seconds(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks =
-            |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-        (ticks(11) + ticks(12)) / 100.0
     }
 
     fn wrk(&self) -> Result<Load, String> {
@@ -181,19 +144,13 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 impl Viewers {
     /// Opens streams and waits for the first bytes of each.
-    fn open(server: &Server, viewers: usize) -> Result<Self, String> {
+    fn open(server: &Node, viewers: usize) -> Result<Self, String> {
         let viewer = |_| {
             let mut stream = TcpStream::connect(&server.http)?;
-            write!(stream, "GET /v1/live HTTP/1.1\r\nhost: {}\r\n\r\n", server.http)?;
+            let head = format!("host: {}\r\nauthorization: Bearer {ADMIN_TOKEN}", server.http);
+            write!(stream, "GET /v1/live HTTP/1.1\r\n{head}\r\n\r\n")?;
             let mut reader = stream.try_clone()?;
             let mut buffer = vec![0; 64 << 10];
             let read = reader.read(&mut buffer)?;
