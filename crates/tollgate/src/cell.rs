@@ -86,6 +86,11 @@ impl Cell {
         self.meter.idle_at().max(self.block.until.as_nanos()).max(self.holds.ends_at().as_nanos())
     }
 
+    /// Whether a hold has to expire, or has ended.
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.meter.written_at() <= now && self.holds.is_due(now)
+    }
+
     /// The holds, and when they end.
     pub(crate) fn holds(&self) -> impl Iterator<Item = (HoldId, Timestamp)> {
         self.holds.ends()

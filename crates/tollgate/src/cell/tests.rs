@@ -80,6 +80,16 @@ fn c7_a_renewed_reservation_lasts_from_the_renewal_and_an_expired_one_cannot_be_
 }
 
 #[test]
+fn b3_a_hold_that_is_renewed_for_no_time_is_not_in_the_answer() {
+    let limit = Limit::fixed_window(10, MINUTE);
+    let mut cell = Cell::new(limit);
+    one(&mut cell, reserve(5, OnExpiry::GiveBack), &limit, 8, NOW);
+    let renewed = one(&mut cell, Op::Renew { hold: HOLD, ttl: Duration::ZERO }, &limit, 0, NOW);
+    assert_eq!((renewed.effect, renewed.outcome.remaining), (Effect::Renewed, 10));
+    assert_eq!(one(&mut cell, Op::Peek, &limit, 1, NOW).outcome.remaining, 10);
+}
+
+#[test]
 fn c5_a_reservation_of_cost_0_is_held_renewed_and_settled_once() {
     for limit in [Limit::per(10, MINUTE), Limit::sliding_log(10, MINUTE)] {
         let mut cell = Cell::new(limit);

@@ -56,7 +56,7 @@ impl<'a> CellView<'a> {
     pub(super) fn expired(stored: &'a mut Cell, now: Timestamp) -> Self {
         let mut pending = None;
         let mut has_expired = false;
-        if stored.meter.written_at() <= now && stored.holds.is_due(now) {
+        if stored.is_due(now) {
             let mut meter = stored.meter.clone();
             let expiry = stored.holds.expire(&mut meter, now, EXPIRE_MAX);
             has_expired = expiry.is_large();
@@ -93,13 +93,18 @@ impl<'a> CellView<'a> {
         }
     }
 
-    /// Sees the cell as an answer does: a state that is far ahead of the clock counts as exactly
-    /// empty. None of it is stored.
+    /// Sees the cell as an answer does: a hold that was renewed for no time has expired, and a state
+    /// that is far ahead of the clock counts as exactly empty. None of it is stored.
     pub(super) fn answer_at(&mut self, reading: Timestamp) {
         let skew = self.skew(reading);
         let is_wild = skew == Skew::Wild;
-        if is_wild || self.holder().has_wild_slots(self.now) || self.block.is_ahead(self.now) {
+        let is_due = self.pending().is_none() && self.holder().is_due(self.now);
+        if is_due || is_wild || self.holder().has_wild_slots(self.now) || self.block.is_ahead(self.now) {
             let mut cell = self.whole();
+            if is_due {
+                let expiry = cell.holds.expire(&mut cell.meter, self.now, EXPIRE_MAX);
+                cell.holds.apply(expiry);
+            }
             cell.block = cell.block.restarted(self.now);
             if is_wild {
                 cell.rebase(self.now);
