@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tollgate::{Clock as _, StoreError, Timestamp, TokioClock};
 
@@ -180,7 +181,7 @@ impl Link {
     }
 
     /// Sends commands to the node of `slot`, one after the other in one write, and waits for their
-    /// answers. A Cluster client takes one command.
+    /// answers. A Cluster client takes one command, and only inside a runtime, whose timer it uses.
     ///
     /// # Errors
     /// If none of them was answered.
@@ -189,6 +190,10 @@ impl Link {
         slot: u16,
         commands: &[Cmd],
     ) -> Result<Vec<Result<Value, SendError>>, SendError> {
+        if self.breakers.len() > 1 && Handle::try_current().is_err() {
+            let reason = "a Redis Cluster is used outside of a tokio runtime".into();
+            return Err(SendError::Store(StoreError::Unavailable { reason }));
+        }
         let dials = self.dials.load(Ordering::Acquire);
         let mut in_flight = InFlight::new(self, slot);
         let answers = match self.connection(self.breaker(slot), slot).await {

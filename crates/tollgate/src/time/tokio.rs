@@ -2,7 +2,8 @@
 
 use super::{Clock, Sleep, SystemClock, Timestamp};
 
-/// The time of [`SystemClock`], and the timer of the tokio runtime it is used in.
+/// The time of [`SystemClock`], and the timer of the tokio runtime it is used in; outside of one,
+/// the timer of [`SystemClock`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioClock;
 
@@ -14,6 +15,9 @@ impl Clock for TokioClock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock that other code is told to use")]
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         Box::pin(async move {
+            if ::tokio::runtime::Handle::try_current().is_err() {
+                return SystemClock.sleep_until(at).await;
+            }
             // Tokio's timer counts whole milliseconds; a sleep that ended early continues.
             loop {
                 let left = at.since(SystemClock.now());
