@@ -59,7 +59,7 @@ impl Link {
         self.dial(dials, slot).await.map(drop)
     }
 
-    /// Probes on a connection.
+    /// Probes on a connection. A server that runs the script but does not keep it can be used.
     async fn probe_on(&self, connection: Connection, slot: u16) -> RedisResult<()> {
         let key = self.probe_key(slot);
         match self.run_probe(connection.clone(), &key).await {
@@ -67,7 +67,10 @@ impl Link {
                 let source = probe_command(&key, true);
                 let loading = connection.clone().send(&source);
                 with_timeout("loading the script", self.connect_timeout, loading).await?;
-                self.run_probe(connection, &key).await.map(drop)
+                match self.run_probe(connection, &key).await {
+                    Err(error) if is_no_script(&error) => Ok(()),
+                    answered => answered.map(drop),
+                }
             }
             answered => answered.map(drop),
         }
