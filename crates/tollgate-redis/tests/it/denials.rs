@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use crate::common::{Redis, direct};
+use crate::common::{Redis, direct, until};
 use tollgate::{
-    Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Request, Rule, RuleSet, Store as _,
-    Timestamp,
+    Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Request, Rule, RuleSet, SECOND,
+    Store as _, Timestamp,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const DEADLINE: Duration = SECOND;
 
 struct World {
     redis: Redis,
@@ -25,7 +26,7 @@ impl World {
         let store = direct(&redis.url()).remember_denials(10 * MINUTE).build().unwrap();
         let rules = RuleSet::new(rules).unwrap();
         let limiter =
-            Limiter::builder(rules).store(store).clock(clock.clone()).deadline(HOUR).build().unwrap();
+            Limiter::builder(rules).store(store).clock(clock.clone()).deadline(DEADLINE).build().unwrap();
         Self { redis, clock, limiter }
     }
 
@@ -141,16 +142,36 @@ fn cached_denials_are_served_while_redis_is_down() {
     assert!(world.limiter.store().live_keys().is_none());
 }
 
-/// Redis may have executed a call that was cancelled.
+/// Its caller has left, but the call runs to its end.
 #[test]
 fn a_cancelled_reset_invalidates_cached_denials_too() {
     let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
     (0..3).for_each(|_| drop(world.check(1)));
-    world.redis.cli(&["client", "pause", "300", "all"]);
-    let cancelled =
-        run(async { tokio::time::timeout(Duration::from_millis(100), world.limiter.reset("a")).await });
-    assert!(cancelled.is_err(), "the pause outlasts the timeout");
-    assert!(world.check(1).allowed());
+    world.redis.signal("-STOP");
+    run(async {
+        let mut cancelled = std::pin::pin!(world.limiter.reset("a"));
+        assert!(futures_util::poll!(cancelled.as_mut()).is_pending());
+    });
+    assert!(!world.check(1).allowed(), "the denial is true until Redis has reset the client");
+    world.redis.signal("-CONT");
+    until("the reset has ended", || world.check(1).allowed());
+}
+
+/// Redis may have executed a call that it did not answer in time.
+#[test]
+fn a_reset_without_an_answer_invalidates_cached_denials_too() {
+    let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
+    (0..3).for_each(|_| drop(world.check(1)));
+    world.redis.signal("-STOP");
+    run(async {
+        let mut reset = std::pin::pin!(world.limiter.reset("a"));
+        assert!(futures_util::poll!(reset.as_mut()).is_pending());
+        world.clock.advance(DEADLINE);
+        assert!(reset.await.is_err());
+    });
+    world.redis.signal("-CONT");
+    until("Redis is back", || !world.check(0).degraded());
+    assert!(world.asks(|| assert!(world.check(1).allowed())), "Redis has executed the reset since");
 }
 
 #[test]
