@@ -156,12 +156,13 @@ local function decide()
   local recorded = records and recorded_units(fit) or {}
   for i, cell in ipairs(cells) do
     tickets[i] = ''
+    local is_drawn = admitted and not shadow_denied[rules[i]]
     if recorded[i] then
       short[i] = record(cell, now, recorded[i])
       changed[i] = short[i] < recorded[i] or (not has[i] and cell.repaired)
-    elseif op == 'peek' or (max(costs[i], portions[i]) == 0 and not holds_nothing(i)) then
+    elseif op == 'peek' or (max(costs[i], portions[i]) == 0 and not (is_drawn and holds_nothing(i))) then
       -- Nothing is drawn.
-    elseif not admitted or shadow_denied[rules[i]] then
+    elseif not is_drawn then
       changed[i] = refuse(cell, now, costs[i]) or (not has[i] and cell.repaired)
     elseif portions[i] == 0 and not holds_nothing(i) then
       -- An overflow covers all of the cost.
@@ -239,6 +240,8 @@ local function act(i, cost, is_held)
   if op == 'refund' then
     local at = not_before(cell, now)
     local used = cell.a.used(cell.l, cell.s, at)
+    -- What has lapsed is no change.
+    cell.a.give(cell.l, cell.s, at, 0)
     before = cell.a.save(cell.s)
     cell.a.give(cell.l, cell.s, at, cost)
     units = used - cell.a.used(cell.l, cell.s, at)

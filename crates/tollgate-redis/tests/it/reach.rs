@@ -9,7 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tollgate::{
-    Algorithm, Cause, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override,
+    Algorithm, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override,
     Request, Rule, RuleSet, SECOND, Timestamp, TokioClock,
 };
 use tollgate_redis::RedisStore;
@@ -210,34 +210,6 @@ fn decisions_use_the_servers_clock_not_the_callers() {
         let wait = run(right.peek(client)).unwrap().retry_after().unwrap();
         assert!(wait > HOUR - MINUTE && wait <= HOUR, "{wait:?}");
     }
-}
-
-#[test]
-fn the_formats_of_older_versions_are_read() {
-    let redis = Redis::start(&[]);
-    let rules = RuleSet::new([
-        Rule::new("per-client", Limit::fixed_window(10, HOUR)).key(["client"]),
-        Rule::inline("inline").key(["client"]),
-    ]);
-    let store = RedisStore::builder(&redis.url()).unwrap().callers_clock().build().unwrap();
-    let clock = ManualClock::at(Timestamp::from_secs(1_800_000_000));
-    let limiter = Limiter::builder(rules.unwrap()).store(store).clock(clock).deadline(HOUR).build().unwrap();
-    // A block, and a reservation without a holder.
-    let window =
-        "f 10 3600000000 0 0|1800000000000000 6|1800000060000000|7f:2:1800000030000000:1800003600000000:0:0";
-    redis.cli(&["set", "tollgate:{a}:per-client:0", window]);
-    let blocked = run(limiter.peek("a")).unwrap();
-    assert_eq!(blocked.cause(), Cause::Block { until: Timestamp::from_secs(1_800_000_060) });
-    run(limiter.settle(tollgate::HoldId(0x7f), Request::client("a").cost(0))).unwrap();
-    run(limiter.block("a", Timestamp::EPOCH)).unwrap();
-    assert_eq!(run(limiter.peek("a")).unwrap().remaining(), 6);
-    // The state of an inline limit, tagged with the limit.
-    redis.cli(&["set", "tollgate:{a}:inline:0", "b 60 60000000000 1000 0|1800000600000000 0"]);
-    let limit = limiter.inline(Limit::per_hour(60)).unwrap();
-    assert_eq!(
-        run(limiter.check_async(Request::client("a").under("inline", &limit))).unwrap().remaining(),
-        49
-    );
 }
 
 #[test]

@@ -266,9 +266,14 @@ fn act(op: Op, cost: u64, view: &mut CellView<'_>) -> (Effect, bool) {
         }
         Op::Reset => (Effect::None, true),
         Op::Refund | Op::Penalise | Op::Record => {
-            let mut meter = view.state().clone();
+            let mut before = view.state().clone();
+            if op == Op::Refund {
+                // What has lapsed is no change.
+                before.give(now, 0);
+            }
+            let mut meter = before.clone();
             let effect = move_units(op, cost, &mut meter, now);
-            let has_changed = meter != *view.state();
+            let has_changed = meter != before;
             if has_changed {
                 view.change().meter = meter;
             }

@@ -65,7 +65,7 @@ impl Store for Twin {
             assert!(same, "{}: {got:?}, expected {expected:?}", call());
         }
         let rest = |applied: &Applied| (applied.converted, applied.changed);
-        assert_eq!(rest(&got), rest(&expected), "{}", call());
+        assert_eq!(rest(&got), rest(&expected), "{}: {:?}", call(), got.answers);
         Ok(got)
     }
 
