@@ -229,7 +229,23 @@ fn raw(address: &str, request: &str) -> Answer {
 pub(crate) fn parse(response: &str) -> Answer {
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((response, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+    let mut answer = Answer { status, head: head.to_lowercase(), body: body.to_owned() };
+    if answer.header("transfer-encoding") == Some("chunked") {
+        answer.body = joined(body);
+    }
+    answer
+}
+
+/// The chunks of a body, joined, as far as they are complete.
+fn joined(mut chunks: &str) -> String {
+    let mut body = String::new();
+    while let Some((length, rest)) = chunks.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap();
+        let Some((chunk, rest)) = rest.split_at_checked(length) else { break };
+        body += chunk;
+        chunks = rest.strip_prefix("\r\n").unwrap_or_default();
+    }
+    body
 }
 
 /// Runs the binary to completion.

@@ -145,7 +145,7 @@ fn a_dump_moves_the_state_of_a_directory() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!((lines.len(), &lines[0]["version"], &lines[3]["end"]), (4, &json!(2), &json!(2)));
+    assert_eq!((lines.len(), &lines[0]["version"], &lines[3]["end"]), (4, &json!(3), &json!(2)));
 
     let restored = restore(&new, &dump.stdout);
     assert!(restored.status.success(), "{}", stderr(&restored));
@@ -165,32 +165,29 @@ fn a_dump_moves_the_state_of_a_directory() {
 
 #[test]
 fn loading_shows_its_progress_on_a_terminal() {
-    let data = directory("disk-loading").join("data");
-    let mut dump =
-        "{\"tollgate\":\"state\",\"version\":1,\"seed\":[\"0000000000000001\",\"0000000000000002\"]}\n"
-            .to_owned();
-    let keys = 100_000_u64;
-    for key in 0..keys {
-        let id = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let _ = writeln!(
-            dump,
-            "{{\"key\":\"{id:016x}{key:08x}\",\"limits\":[\"10/d fixed\"],\"state\":[[\"0\",\"0\",\"4000000000000000000\",\"3\"]]}}"
-        );
+    let (old, data) = (directory("disk-loading"), directory("disk-loaded").join("data"));
+    let mut server = serve(&old, "relaxed", "1s");
+    for batch in 0..10 {
+        let check = |client| json!({ "attributes": { "client": format!("{batch}-{client}") } });
+        let checks: Vec<Value> = (0..10_000).map(check).collect();
+        assert_eq!(server.post("/v1/check/batch", &json!({ "checks": checks })).status, 200);
     }
-    let _ = writeln!(dump, "{{\"end\":{keys}}}");
-    let restored = restore(&data, dump.as_bytes());
-    assert!(restored.status.success(), "{}", stderr(&restored));
-    assert!(String::from_utf8_lossy(&restored.stdout).contains("restored 100000 keys to"));
+    server.signal("TERM");
+    server.exit_code();
 
     // `script` provides a terminal.
-    let command = format!("{TOLLGATE} dump --data {} 2>&1 >/dev/null", data.display());
+    let dump = old.join("dump");
+    let command = format!("{TOLLGATE} dump --data {} 2>&1 >{}", old.display(), dump.display());
     let shown = Command::new("script").args(["-qec", &command, "/dev/null"]).output().unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("loading [") && shown.contains('%'), "{shown:?}");
 
+    let restored = restore(&data, &fs::read(dump).unwrap());
+    assert!(restored.status.success(), "{}", stderr(&restored));
+    assert!(String::from_utf8_lossy(&restored.stdout).contains("restored 100000 keys to"));
     let mut server = serve(&data, "relaxed", "1s");
     server.log_line("the state is loaded");
-    assert_eq!(server.admin("GET", "/v1/stats", None).json()["liveKeys"], keys);
+    assert_eq!(server.admin("GET", "/v1/stats", None).json()["liveKeys"], 100_000);
 }
 
 #[test]

@@ -180,8 +180,11 @@ fn c8_slots_over_the_redis_protocol_and_across_protocols() {
     assert_eq!(ask("CL.THROTTLE jobs 0 1 60").unwrap()[0], "0", "another budget");
     let (first, second) = (field(&first, "id"), field(&second, "id"));
     assert_eq!(ask(&format!("TOLL.RENEW {first} 60")).unwrap(), ["OK"]);
-    let retry: u64 = field(&ask("TOLL.ACQUIRE jobs 2 30").unwrap(), "retry_after_ms").parse().unwrap();
+    let retry_of = |denied: &[String]| field(denied, "retry_after_ms").parse::<u64>().unwrap();
+    let retry = retry_of(&ask("TOLL.ACQUIRE jobs 3 30").unwrap());
     assert!((50_000..=60_000).contains(&retry), "renewed for a minute from now: {retry}");
+    let retry = retry_of(&ask("TOLL.ACQUIRE jobs 2 30").unwrap());
+    assert!((490_000..=500_000).contains(&retry), "until fewer than two of three are live: {retry}");
     assert_eq!(ask(&format!("TOLL.RELEASE {first}")).unwrap(), ["OK"]);
     assert!(ask(&format!("TOLL.RELEASE {first}")).unwrap_err().contains("does not exist"));
     assert!(ask(&format!("TOLL.RENEW {first} 60")).unwrap_err().contains("does not exist"));

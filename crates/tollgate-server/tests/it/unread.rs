@@ -13,20 +13,34 @@ use crate::wire::command;
 /// Rules whose answers are a hundred times as large as a check.
 const RULES: usize = 40;
 
-/// Checks in a batch.
-const CHECKS: usize = 10_000;
+/// Checks in the largest batch.
+const CHECKS_MAX: usize = 10_000;
+
+/// Checks in a batch whose answer has 30 MB.
+const CHECKS: usize = 2_000;
 
 const MIB: u64 = 1 << 20;
 
-/// A server whose answers are large.
+/// A server whose answers are large. It has answered every kind of request that the tests send, so
+/// that its code is in memory.
 fn server(name: &str) -> Server {
+    let server = start(name, RULES);
+    let check = json!({"attributes": {"client": "warm"}});
+    assert_eq!(server.post("/v1/check", &check).status, 200);
+    assert_eq!(server.get("/check/warm").status, 200);
+    let batch = json!({ "checks": vec![check; 100] });
+    assert_eq!(server.post("/v1/check/batch", &batch).status, 200);
+    server
+}
+
+fn start(name: &str, rules: usize) -> Server {
     let rule = |number| {
         format!(
             "[[rule]]\nname = \"rule-{number}\"\nkey = [\"client\"]\nlimit = [\"1000000/h\", \"1000000/d fixed\"]\n"
         )
     };
     let file = directory(&format!("unread-{name}")).join("tollgate.toml");
-    fs::write(&file, (0..RULES).map(rule).collect::<String>()).unwrap();
+    fs::write(&file, (0..rules).map(rule).collect::<String>()).unwrap();
     Server::everywhere(&["--config", file.to_str().unwrap()])
 }
 
@@ -45,8 +59,8 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-fn batch() -> String {
-    let checks = vec![json!({"attributes": {"client": "a"}}); CHECKS];
+fn batch(checks: usize) -> String {
+    let checks = vec![json!({"attributes": {"client": "a"}}); checks];
     post("/v1/check/batch", &json!({ "checks": checks }).to_string())
 }
 
@@ -91,19 +105,19 @@ fn a_batch_answer_costs_a_part_of_its_size_and_is_whole_once_it_is_read() {
     let mut unread: Vec<TcpStream> = (0..4)
         .map(|_| {
             let mut stream = connect(&server.address);
-            stream.write_all(batch().as_bytes()).unwrap();
+            stream.write_all(batch(CHECKS).as_bytes()).unwrap();
             assert_eq!(status(&mut stream), 200);
             stream
         })
         .collect();
     let answer = chunked(unread.remove(0));
     let grown = server.peak_bytes().saturating_sub(before);
-    assert!(answer.len() as u64 > 64 * MIB, "one answer has {} bytes", answer.len());
-    assert!(grown < 32 * MIB, "four answers cost {grown} bytes");
+    assert!(answer.len() as u64 > 16 * MIB, "one answer has {} bytes", answer.len());
+    assert!(grown < 8 * MIB, "four answers cost {grown} bytes");
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     let results = answer["results"].as_array().unwrap();
     assert_eq!(results.len(), CHECKS);
-    let remaining = |result: &Value| result["limits"][0]["remaining"].as_u64().unwrap();
+    let remaining = |result: &Value| result["limits"][1]["remaining"].as_u64().unwrap();
     assert!(results.windows(2).all(|pair| remaining(&pair[1]) < remaining(&pair[0])), "in order");
 }
 
@@ -115,7 +129,7 @@ fn batches_whose_answers_nobody_reads_leave_room_for_other_requests() {
     let unread: Vec<TcpStream> = (0..120)
         .map(|_| {
             let mut stream = connect(&server.address);
-            stream.write_all(batch().as_bytes()).unwrap();
+            stream.write_all(batch(CHECKS_MAX).as_bytes()).unwrap();
             match status(&mut stream) {
                 200 => {}
                 503 => refused += 1,
@@ -129,7 +143,8 @@ fn batches_whose_answers_nobody_reads_leave_room_for_other_requests() {
     assert!(grown < 96 * MIB, "by {grown} bytes");
     let small = json!({"checks": [{"attributes": {"client": "b"}}]});
     assert_eq!(server.post("/v1/check/batch", &small).status, 200, "a small one needs no room");
-    let many = server.send("POST", "/v1/check/batch", &[], batch().split_once("\r\n\r\n").unwrap().1);
+    let many =
+        server.send("POST", "/v1/check/batch", &[], batch(CHECKS_MAX).split_once("\r\n\r\n").unwrap().1);
     assert_eq!((many.status, &many.json()["code"]), (503, &json!("overloaded")), "{many:?}");
     assert_eq!(many.header("retry-after"), Some("1"));
     assert!(many.json()["type"].as_str().unwrap().ends_with("#temporary-reduced-capacity"));
@@ -181,7 +196,8 @@ fn requests_by_path_wait_until_their_answers_are_read_and_go_on() {
     let mut answers = BufReader::new(stream);
     let mut line = String::new();
     for _ in 0..1_000 {
-        while !line.starts_with("HTTP/1.1 200") {
+        // A body has no line end.
+        while !line.contains("HTTP/1.1 200") {
             line.clear();
             assert_ne!(answers.read_line(&mut line).unwrap(), 0, "the answers end");
         }
@@ -191,7 +207,7 @@ fn requests_by_path_wait_until_their_answers_are_read_and_go_on() {
 
 #[test]
 fn replies_to_transactions_that_nobody_reads_are_bounded() {
-    let server = server("transactions");
+    let server = start("transactions", 1);
     let check = command(["TOLL.CHECK", "client", "a"]);
     let transaction = [command(["MULTI"]), check.repeat(1_000), command(["EXEC"])].concat();
     let before = server.peak_bytes();
