@@ -38,9 +38,15 @@ enum Detail {
     /// The packed states after the request, of rules that enforce.
     States(States),
     /// The reports, where packed states do not suffice.
-    Reports(Box<(Summary, Reports)>),
-    /// A denial by no limit, and its cause.
-    Unlimited(Box<(Summary, Cause)>),
+    Reports(Box<Reported>),
+}
+
+#[derive(Clone)]
+struct Reported {
+    summary: Summary,
+    reports: Reports,
+    /// The cause of a denial by no limit.
+    unlimited: Option<Cause>,
 }
 
 /// Whether the store failed, and what followed.
@@ -81,7 +87,13 @@ impl Decision {
         let reports: Reports = limits.into_iter().collect();
         let summary = summarise(&reports);
         let allowed = summary.verdict == Verdict::Allowed;
-        Self { now, cost: 0, allowed, degraded, detail: Detail::Reports(Box::new((summary, reports))) }
+        Self {
+            now,
+            cost: 0,
+            allowed,
+            degraded,
+            detail: Detail::Reports(Box::new(Reported { summary, reports, unlimited: None })),
+        }
     }
 
     /// The denial of a request that no rule covers.
@@ -97,7 +109,8 @@ impl Decision {
     /// A denial by no limit.
     fn denied(now: Timestamp, verdict: Verdict, cause: Cause) -> Self {
         let summary = Summary { verdict, remaining: 0, deciding: None };
-        let detail = Detail::Unlimited(Box::new((summary, cause)));
+        let reported = Reported { summary, reports: Reports::new(), unlimited: Some(cause) };
+        let detail = Detail::Reports(Box::new(reported));
         Self { now, cost: 0, allowed: false, degraded: Degraded::No, detail }
     }
 
@@ -112,8 +125,7 @@ impl Decision {
     #[must_use]
     pub fn summary(&self) -> Summary {
         match &self.detail {
-            Detail::Reports(reported) => reported.0,
-            Detail::Unlimited(denied) => denied.0,
+            Detail::Reports(reported) => reported.summary,
             Detail::Word(..) | Detail::States(_) => self.with_limits(summarise),
         }
     }
@@ -184,8 +196,7 @@ impl Decision {
     /// [`limits`](Self::limits), borrowed.
     pub fn with_limits<R>(&self, f: impl FnOnce(&[Report]) -> R) -> R {
         match &self.detail {
-            Detail::Reports(reported) => f(&reported.1),
-            Detail::Unlimited(_) => f(&[]),
+            Detail::Reports(reported) => f(&reported.reports),
             Detail::Word(tag, word) => match tag.limits.first() {
                 Some(limit) => f(&[report(tag, limit, &[*word], self.now, self.cost, self.allowed)]),
                 None => f(&[]),
@@ -197,12 +208,9 @@ impl Decision {
     /// Whether a rule covers the request.
     #[must_use]
     pub fn is_covered(&self) -> bool {
-        match &self.detail {
-            Detail::Reports(reported) => !reported.1.is_empty(),
-            Detail::Unlimited(denied) => denied.1 != Cause::Uncovered,
-            // Packed states come from rules.
-            Detail::Word(..) | Detail::States(_) => true,
-        }
+        // Packed states come from rules.
+        let Detail::Reports(reported) = &self.detail else { return true };
+        reported.unlimited.map_or(!reported.reports.is_empty(), |cause| cause != Cause::Uncovered)
     }
 
     /// The limits that warn of an admitted request: see [`Rule::warn_at`](crate::Rule::warn_at). A
@@ -211,7 +219,7 @@ impl Decision {
     pub fn warnings(&self) -> Reports {
         match &self.detail {
             Detail::Reports(reported) if self.allowed => {
-                reported.1.iter().filter(|report| report.warning().is_some()).copied().collect()
+                reported.reports.iter().filter(|report| report.warning().is_some()).copied().collect()
             }
             // Rules that warn have reports.
             _ => Reports::new(),
@@ -223,7 +231,7 @@ impl Decision {
     pub fn overflows(&self) -> bool {
         // Packed states come from limits that cover the whole cost.
         let Detail::Reports(reported) = &self.detail else { return false };
-        reported.1.iter().any(|report| report.overflow != Overflow::None)
+        reported.reports.iter().any(|report| report.overflow != Overflow::None)
     }
 
     /// Whether the store failed, so that this decision follows the rules' failure policies.
@@ -245,10 +253,10 @@ impl Decision {
     #[must_use]
     pub fn cause(&self) -> Cause {
         match &self.detail {
-            Detail::Reports(reports) if !self.allowed => {
-                reports.0.deciding.map_or(Cause::Uncovered, |report| report.cause)
+            Detail::Reports(reported) if !self.allowed => {
+                let deciding = reported.summary.deciding.map(|report| report.cause);
+                reported.unlimited.or(deciding).unwrap_or(Cause::Uncovered)
             }
-            Detail::Unlimited(denied) => denied.1,
             // Packed states come from limits alone.
             _ => Cause::Limit,
         }
@@ -280,7 +288,7 @@ impl Decision {
         let mut denied = self.merged(self.limits());
         denied.allowed = false;
         if let Detail::Reports(reported) = &mut denied.detail {
-            reported.0.verdict = Verdict::Denied { retry_after: Duration::ZERO };
+            reported.summary.verdict = Verdict::Denied { retry_after: Duration::ZERO };
         }
         denied
     }

@@ -9,8 +9,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tollgate::{
-    Algorithm, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override,
-    Request, Rule, RuleSet, SECOND, Timestamp, TokioClock,
+    Algorithm, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override, Request,
+    Rule, RuleSet, SECOND, Timestamp, TokioClock,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
