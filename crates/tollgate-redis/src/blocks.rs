@@ -79,13 +79,10 @@ impl Connection {
     }
 }
 
-/// When the block of a cell ends: `limit|state|set until [excess]|reservations`.
+/// When the block of a cell ends: `limit|state|set until excess|holds`.
 fn blocked_until(answer: &Value) -> Option<Timestamp> {
     let Value::BulkString(bytes) = answer else { return None };
     let block = std::str::from_utf8(bytes).ok()?.split('|').nth(2)?;
-    let mut numbers = block.split(' ');
-    let first = numbers.next()?;
-    // An older version kept only the end.
-    let micros: u64 = numbers.next().unwrap_or(first).parse().ok()?;
+    let micros: u64 = block.split(' ').nth(1)?.parse().ok()?;
     Some(Timestamp::from_nanos(micros.saturating_mul(1_000)))
 }

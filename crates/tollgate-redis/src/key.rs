@@ -43,11 +43,17 @@ pub(crate) fn name_of(prefix: &str, key: &Key<'_>) -> (String, u16) {
     (name, slot)
 }
 
-/// Parses the name of a budget under `prefix`: its rule, and the value that it is keyed by, if that
-/// is exactly one.
+/// The names of the keys in which the holds of a row are.
+pub(crate) fn hold_names(name: &str) -> [String; 2] {
+    [format!("{name}:holds"), format!("{name}:due")]
+}
+
+/// Parses the name of a row under `prefix`: its rule, and the value that it is keyed by, if that is
+/// exactly one.
 pub(crate) fn parse_name<'a>(prefix: &str, name: &'a str) -> Option<(&'a str, Option<String>)> {
     let (tag, rest) = name.strip_prefix(prefix)?.strip_prefix(":{")?.split_once('}')?;
-    let (rest, _index) = rest.rsplit_once(':')?;
+    let (rest, index) = rest.rsplit_once(':')?;
+    index.parse::<u16>().ok()?;
     let rule = match rest.strip_prefix(':') {
         Some(rule) => rule,
         None => rest.strip_prefix('[')?.rsplit_once("]:")?.1,
@@ -149,7 +155,7 @@ mod tests {
         assert_eq!(parse("t:{a%7D%2C%C3%A9}[path=/x:y]:a:b:12"), of("a:b", "a},é"));
         assert_eq!(parse("t:{*}:all:0"), Some(("all", None)));
         assert_eq!(parse("t:{a,b}:two:0"), Some(("two", None)));
-        for other in ["tt:{a}:r:0", "t:a:r:0", "t:{a}", "t:{a}r:0", ""] {
+        for other in ["tt:{a}:r:0", "t:a:r:0", "t:{a}", "t:{a}r:0", "", "t:{a}:r:0:holds", "t:{a}:r:0:due"] {
             assert_eq!(parse(other), None, "{other}");
         }
     }

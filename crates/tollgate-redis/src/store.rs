@@ -11,7 +11,7 @@ use redis::Value;
 use crate::calendar::Windows;
 use crate::connection::error_text;
 use crate::denials::{Denials, Fingerprint, Invalidation};
-use crate::key::parse_name;
+use crate::key::{hold_names, parse_name};
 use crate::link::{Change, Link, OnChange, SendError};
 use crate::script::{COST_MAX, Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
 use crate::target::{Target, masked};
@@ -276,7 +276,7 @@ impl Store for RedisStore {
         let Shared { link, prefix, denials, .. } = &*self.shared;
         let mut keys = 0_u64;
         let is_of_rule = |name: &str| parse_name(prefix, name).is_some_and(|(other, _)| other == rule);
-        let unlink = |name: &str| redis::cmd("UNLINK").arg(name).take();
+        let unlink = |name: &str| redis::cmd("UNLINK").arg(name).arg(&hold_names(name)).take();
         let unlinked =
             link.admin_connection().await?.for_each_key(prefix, is_of_rule, unlink, |_, answer| {
                 keys = keys.saturating_add(u64::from(matches!(answer, Value::Int(1..))));
