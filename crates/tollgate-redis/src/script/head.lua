@@ -43,6 +43,8 @@ local HALF_LIMIT = 4503599627370496
 local COUNT_MAX = 4503599627370496
 -- A reading of the clock is late, not wrong, if it is at most this far behind another.
 local LATE_MAX = SECOND
+-- A rule has at most this many limits.
+local LIMITS_MAX = 64
 -- Arguments per key: as many as there are before the first key.
 local KEY_ARGUMENTS = 3
 -- Numbers of the reply before the first key, and per key.

@@ -201,6 +201,34 @@ local function decide()
   return (op == 'try' or op == 'acquire') and tickets or {}
 end
 
+-- A cell without anything in use, instead of another.
+local function emptied(cell, limit)
+  local fresh = new_cell(cell.key, limit)
+  fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
+  fresh.holds.kept, fresh.expired = cell.holds.kept, cell.expired
+  return fresh
+end
+
+-- The rows of the budgets' further limits, emptied: a list of limits may shrink and grow again.
+local function dropped_cells()
+  local last, dropped = {}, {}
+  for i, key in ipairs(KEYS) do
+    local budget, index = match(key, '^(.*:)(%d+)$')
+    if not last[budget] or last[budget].index < tonumber(index) then
+      last[budget] = { index = tonumber(index), limit = ARGV[KEY_ARGUMENTS * i + 1] }
+    end
+  end
+  for budget, one in pairs(last) do
+    for index = one.index + 1, LIMITS_MAX - 1 do
+      local cell = load_cell(budget .. index, one.limit)
+      if cell.text then
+        dropped[#dropped + 1] = emptied(cell, one.limit)
+      end
+    end
+  end
+  return dropped
+end
+
 -- Brings key i to an operation that acts on a client.
 local function prepare(i)
   local cell, limit = cells[i], ARGV[KEY_ARGUMENTS * i + 1]
@@ -211,10 +239,7 @@ local function prepare(i)
   -- that goes back, they look like a debt, and only the reserve's own state tells what it gave.
   local stays = op == 'record' and is_plain and cell.limit == limit and sub(limit, 1, 1) == 'r'
   if op == 'reset' or (is_idle(cell, now) and not stays) then
-    local fresh = new_cell(cell.key, limit)
-    fresh.text, fresh.list, fresh.stored = cell.text, cell.list, cell.stored
-    fresh.holds.kept, fresh.expired = cell.holds.kept, cell.expired
-    cells[i] = fresh
+    cells[i] = emptied(cell, limit)
   end
   -- A limit that has changed since a `try` does not recognise its ticket.
   if op ~= 'undo' then
@@ -313,7 +338,10 @@ end
 local function run()
   load()
   answer[1] = now
-  local tickets, written = {}, {}
+  local tickets, written = {}, op == 'reset' and dropped_cells() or {}
+  for _, cell in ipairs(written) do
+    check_holds(cell.holds)
+  end
   if decides then
     tickets = decide()
   else
