@@ -317,11 +317,14 @@ impl Store for RedisStore {
     }
 }
 
-/// An operation that Redis is to decide, and what its answer means for the cache of denials.
-pub(crate) struct Pending<'a> {
-    request: Option<Fingerprint>,
+/// An operation that Redis is to decide, and what its answer means for the cache of denials. Without
+/// a cache it is `None`.
+pub(crate) type Pending<'a> = Option<PendingDenial<'a>>;
+
+pub(crate) struct PendingDenial<'a> {
+    request: Fingerprint,
     /// Dropped also if the call is cancelled: Redis may have executed the operation.
-    invalidation: Option<Invalidation<'a>>,
+    invalidation: Invalidation<'a>,
 }
 
 impl Shared {
@@ -351,17 +354,21 @@ impl Shared {
     ///
     /// # Errors
     /// The answer, if it is a denial that is remembered.
-    pub(crate) fn begin<'a>(
-        &'a self,
+    pub(crate) fn begin(
+        &self,
         op: Op,
-        charges: &'a [Charge<'a>],
+        charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Result<Pending<'a>, Box<Applied>> {
-        let Some(denials) = &self.denials else { return Ok(Pending { request: None, invalidation: None }) };
-        let request = is_cacheable(op, charges).then(|| denials.fingerprint(charges));
-        match request.as_ref().and_then(|request| denials.find(request, now)) {
+    ) -> Result<Pending<'_>, Box<Applied>> {
+        let Some(denials) = &self.denials else { return Ok(None) };
+        let request = denials.fingerprint(charges);
+        let denied = is_cacheable(op, charges).then(|| denials.find(&request, now)).flatten();
+        match denied {
             Some(denied) => Err(Box::new(denied)),
-            None => Ok(Pending { request, invalidation: Some(denials.invalidate_on_drop(charges)) }),
+            None => {
+                let invalidation = denials.invalidate_on_drop(&request);
+                Ok(Some(PendingDenial { request, invalidation }))
+            }
         }
     }
 
@@ -375,16 +382,14 @@ impl Shared {
         applied: Option<&Applied>,
         now: Timestamp,
     ) {
-        let Pending { request, invalidation } = pending;
-        let cached = match (&self.denials, applied, request) {
-            (Some(denials), Some(applied), Some(request)) => denials.insert(request, charges, applied, now),
-            _ => false,
-        };
-        if let Some(mut invalidation) = invalidation
-            && (cached || op == Op::Peek)
-        {
+        let (Some(denials), Some(pending), Some(applied)) = (&self.denials, pending, applied) else { return };
+        let PendingDenial { request, mut invalidation } = pending;
+        let is_cached = is_cacheable(op, charges) && denials.insert(&request, charges, applied, now);
+        if is_cached || op == Op::Peek {
             invalidation.cancel();
         }
+        drop(invalidation);
+        denials.note(&request, applied, now);
     }
 
     /// Decides in Redis.

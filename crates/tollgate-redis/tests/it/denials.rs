@@ -57,22 +57,23 @@ fn per_client(limit: Limit) -> Rule {
 fn a_hammering_client_costs_redis_nothing_until_it_could_be_admitted() {
     let world = World::new([per_client(Limit::per_minute(2)), Rule::new("global", Limit::per_second(1_000))]);
     (0..2).for_each(|_| assert!(world.check(1).allowed()));
+    world.clock.advance(SECOND);
     let denied = world.check(1);
     let wait = denied.verdict().retry_after().unwrap();
-    assert_eq!(wait, Duration::from_secs(30));
+    assert_eq!(wait, Duration::from_secs(29));
     let hammered = world.asks(|| {
-        for second in 1..30 {
+        for second in 1..29 {
             world.clock.advance(Duration::from_secs(1));
             let again = world.check(1);
             assert!(!again.allowed() && !again.degraded());
-            assert_eq!(again.verdict().retry_after(), Some(Duration::from_secs(30 - second)));
+            assert_eq!(again.verdict().retry_after(), Some(Duration::from_secs(29 - second)));
             assert_eq!((again.remaining(), again.reset_at()), (0, denied.reset_at()));
         }
         world.clock.advance(Duration::from_nanos(999_999_999));
         assert!(!world.check(1).allowed());
     });
     assert!(!hammered);
-    assert_eq!(world.limiter.store().status().remembered_denials, 30);
+    assert_eq!(world.limiter.store().status().remembered_denials, 29);
     world.clock.advance(Duration::from_nanos(1));
     assert!(world.check(1).allowed(), "admitted exactly when the denial expires");
 }
@@ -172,6 +173,43 @@ fn a_reset_without_an_answer_invalidates_cached_denials_too() {
     world.redis.signal("-CONT");
     until("Redis is back", || !world.check(0).degraded());
     assert!(world.asks(|| assert!(world.check(1).allowed())), "Redis has executed the reset since");
+}
+
+/// The latest answer about the global limit is that to another client.
+#[test]
+fn d1_the_numbers_of_a_cached_denial_are_those_of_its_now() {
+    let world =
+        World::new([per_client(Limit::fixed_window(1, HOUR)), Rule::new("global", Limit::per_minute(60))]);
+    let numbers = |decision: Decision| -> Vec<_> {
+        decision.limits().iter().map(|report| (report.outcome, report.cause)).collect()
+    };
+    let cached_is_true = || {
+        let cached = world.check(1);
+        assert_eq!(numbers(cached), numbers(run(world.limiter.peek("a")).unwrap()));
+    };
+    let other = |client| assert!(run(world.limiter.check_async(client)).unwrap().allowed());
+    (0..2).for_each(|_| drop(world.check(1)));
+    ["b", "c", "d", "e"].into_iter().for_each(other);
+    assert!(!world.asks(|| assert!(!world.check(1).allowed())));
+    cached_is_true();
+    assert_eq!(run(world.limiter.penalise(Request::new(&[]).only("global").cost(7))).unwrap(), 7);
+    assert!(!world.asks(|| assert!(!world.check(1).allowed())));
+    cached_is_true();
+    for _ in 0..20 {
+        world.clock.advance(SECOND - Duration::from_millis(1));
+        cached_is_true();
+    }
+    assert!(!world.asks(|| assert!(!world.check(1).allowed())), "all is back");
+}
+
+#[test]
+fn c7_what_a_client_in_debt_owes_is_never_answered_from_the_cache() {
+    let world = World::new([per_client(Limit::per_minute(60))]);
+    run(world.limiter.record(Request::client("a").cost(68))).unwrap();
+    for owed in [8, 6, 4] {
+        assert_eq!(world.check(1).owed(), owed);
+        world.clock.advance(2 * SECOND);
+    }
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::common::{Cluster, Redis, Sentinels, direct};
 use tollgate_redis::RedisStore;
-use tollgate_testkit::Laws;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
@@ -14,6 +13,11 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 fn redis() -> &'static Redis {
     static REDIS: OnceLock<Redis> = OnceLock::new();
     REDIS.get_or_init(|| Redis::start(&[]))
+}
+
+/// It remembers denials for as long as they last.
+fn caching_store() -> RedisStore {
+    direct(&redis().url()).remember_denials(Duration::from_secs(3600)).build().unwrap()
 }
 
 fn cluster_store() -> RedisStore {
@@ -27,6 +31,7 @@ fn sentinel_store() -> RedisStore {
 }
 
 tollgate_testkit::conformance!(single, || redis().store(), resolution = MICROSECOND);
+tollgate_testkit::conformance!(caching, caching_store, resolution = MICROSECOND, together, cases = 100);
 tollgate_testkit::conformance!(
     cluster,
     cluster_store,
@@ -36,24 +41,3 @@ tollgate_testkit::conformance!(
     sharded
 );
 tollgate_testkit::conformance!(sentinel, sentinel_store, resolution = MICROSECOND, together, cases = 24);
-
-/// Without the laws that compare the numbers of limits that did not deny: in a cached denial they
-/// are those of the time when Redis decided.
-#[test]
-fn a_store_that_caches_denials_keeps_the_laws() {
-    let caching = || {
-        let store = direct(&redis().url()).remember_denials(Duration::from_secs(3600));
-        store.build().unwrap()
-    };
-    let laws = Laws::new(caching).resolution(MICROSECOND).cases(100);
-    laws.b1_never_too_many();
-    laws.b2_denial_is_free();
-    laws.b3_remaining_is_true();
-    laws.b4_retry_after_is_exact();
-    laws.b5_keys_are_islands();
-    laws.b7_a_clock_that_jumps_breaks_nothing();
-    laws.b8_the_same_key_twice_is_charged_once();
-    laws.b9_racing_threads_admit_exactly_the_limit();
-    laws.c5_reservations_live_in_the_store();
-    laws.c5_blocks_live_in_the_store();
-}
