@@ -14,6 +14,7 @@ mod kills;
 mod laws;
 mod race;
 mod reach;
+mod rows;
 mod streams;
 mod truth;
 mod undo;

@@ -32,7 +32,8 @@ fn open(url: &str) -> Limiter<RedisStore> {
 }
 
 /// The commands that docs/fleet.md tells operators to allow.
-const COMMANDS: &str = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush";
+const COMMANDS: &str = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush \
+     +hget +hmget +hgetall +hlen +hset +hdel +zcard +zrangebyscore +zrevrangebyscore +zadd +zrem";
 
 #[test]
 fn a_user_needs_only_the_commands_of_the_script_on_keys_with_the_prefix() {
@@ -51,7 +52,11 @@ fn a_user_needs_only_the_commands_of_the_script_on_keys_with_the_prefix() {
         assert!(run(limiter.reset("a")).is_ok());
         let reservation =
             run(limiter.reserve(Request::client("a").cost(3), MINUTE, OnExpiry::GiveBack)).unwrap();
+        assert!(!reservation.decision().degraded(), "{:?}", limiter.store().status());
+        run(reservation.renew(MINUTE)).unwrap();
+        assert!(!check(&limiter, "a").degraded());
         assert_eq!(run(reservation.settle(1)).unwrap().shortfall, 0);
+        assert_eq!(limiter.stats().store_errors, 0);
     }
     let elsewhere = RedisStore::builder(&url).unwrap().prefix("other").build().unwrap();
     assert!(run(limiter(elsewhere, Limit::per_second(1)).check_async("a")).unwrap().degraded());
