@@ -12,7 +12,7 @@ use tollgate::{Algorithm, Bucket, Error, Limit};
 /// The largest divisor that the script can divide by exactly.
 const DIVISOR_MAX: u64 = 1 << 52;
 
-/// The most slots of one limit: as many as the script holds for a key.
+/// The most slots of one limit. A replaced limit and a clock that went back far rewrite them all.
 const SLOTS_MAX: u64 = 1_024;
 
 /// The longest refill of a limit and its debt: added to the latest time, it is still exact in a
@@ -156,9 +156,11 @@ pub(crate) fn check(limit: &Limit, log_ceiling: u64) -> Result<(), Error> {
         Algorithm::Reserve { sustained, reserve } => {
             bucket(sustained).and_then(|()| bucket(reserve)).and_then(|()| payable(sustained))
         }
-        Algorithm::Concurrent { limit } if limit > SLOTS_MAX => {
-            refuse("limit", limit.to_string(), "at most 1024 slots, which every request on the key reads")
-        }
+        Algorithm::Concurrent { limit } if limit > SLOTS_MAX => refuse(
+            "limit",
+            limit.to_string(),
+            "at most 1024 slots, which a replaced limit rewrites in one call",
+        ),
         Algorithm::Concurrent { .. } => Ok(()),
         _ => refuse("limit", limit.to_string(), "an algorithm that this version of the script supports"),
     }

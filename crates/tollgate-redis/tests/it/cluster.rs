@@ -209,6 +209,20 @@ fn b9_a_command_that_may_have_been_executed_is_not_sent_again() {
     }
 }
 
+/// Its units come back when it expires.
+#[test]
+fn c5_a_guard_that_is_dropped_outside_of_a_runtime_does_not_panic() {
+    let (single, cluster) = (Redis::start(&[]), Cluster::start());
+    for url in [single.url(), cluster.url()] {
+        let node = Node::new(&url);
+        let attributes = [("policy", "open"), ("client", "a")];
+        let hold = run(node.limiter.reserve(Request::new(&attributes), HOUR, OnExpiry::GiveBack)).unwrap();
+        assert!(hold.decision().allowed() && !hold.decision().degraded());
+        drop(hold);
+        node.assert_exact();
+    }
+}
+
 #[test]
 fn clearing_a_rule_and_listing_blocks_reach_every_master() {
     let cluster = Cluster::start();

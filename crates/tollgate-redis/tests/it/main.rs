@@ -10,6 +10,7 @@ mod cluster;
 mod counter;
 mod denials;
 mod failure;
+mod fire;
 mod kills;
 mod laws;
 mod race;
