@@ -261,13 +261,18 @@ pub(crate) fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// Polls until `holds` returns true: for the actions of other processes.
+/// Polls until `holds` returns true, for at least a minute: for the actions of other processes.
+#[expect(clippy::disallowed_methods, reason = "the state of another process can only be polled")]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..200_000 {
+    for attempt in 0..70_000 {
         if holds() {
             return;
         }
-        std::thread::yield_now();
+        if attempt < 10_000 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
     panic!("this never happened: {what}");
 }

@@ -34,8 +34,12 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/network.rs"]
+mod network;
 #[path = "../../../tollgate-http/tests/common/python.rs"]
 mod python;
+#[path = "../../../tollgate-redis/tests/common/mod.rs"]
+mod redis_server;
 #[path = "../common/rls.rs"]
 mod rls;
 
@@ -46,6 +50,7 @@ mod failing;
 mod foreign;
 mod health;
 mod inline;
+mod leavers;
 mod odd;
 mod slots;
 mod strangers;

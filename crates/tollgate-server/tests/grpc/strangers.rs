@@ -1,7 +1,7 @@
 use super::*;
 
 /// HTTP/2's preface with empty settings.
-const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+pub(super) const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[test]
 fn silent_and_invalid_connections_are_closed_without_effect_on_others() {
@@ -40,7 +40,7 @@ fn silent_and_invalid_connections_are_closed_without_effect_on_others() {
 }
 
 /// A frame of HTTP/2: type, flags, stream, content.
-fn frame(kind: u8, flags: u8, stream: u8, content: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u8, content: &[u8]) -> Vec<u8> {
     let [.., a, b, c] = content.len().to_be_bytes();
     [&[a, b, c, kind, flags, 0, 0, 0, stream], content].concat()
 }
@@ -59,20 +59,21 @@ fn flags_of_next(stream: &mut TcpStream, wanted: u8) -> u8 {
     }
 }
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 /// `END_STREAM`, or `ACK` of a ping or settings.
-const LAST: u8 = 1;
-const WHOLE: u8 = 4;
+pub(super) const LAST: u8 = 1;
+pub(super) const WHOLE: u8 = 4;
 
-/// A connection with a call whose message is still to come.
-fn calling(server: &Server) -> TcpStream {
+/// The header fields of a call.
+pub(super) fn call_headers() -> Vec<u8> {
     let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     // HPACK: method POST, scheme http, then a path, a host and a content type.
-    let headers = [
+    [
         &[0x83, 0x86, 0x04][..],
         &literal(&format!("/{SERVICE}/ShouldRateLimit")),
         &[0x01],
@@ -80,9 +81,13 @@ fn calling(server: &Server) -> TcpStream {
         &[0x0f, 0x10],
         &literal("application/grpc"),
     ]
-    .concat();
+    .concat()
+}
+
+/// A connection with a call whose message is still to come.
+fn calling(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.listens("grpc")).unwrap();
-    stream.write_all(&[HELLO, &frame(HEADERS, WHOLE, 1, &headers)].concat()).unwrap();
+    stream.write_all(&[HELLO, &frame(HEADERS, WHOLE, 1, &call_headers())].concat()).unwrap();
     stream
 }
 

@@ -1,6 +1,5 @@
 //! `tollgate serve --data`: counts survive restarts, crashes and full disks. `dump` and `restore`.
 
-use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;

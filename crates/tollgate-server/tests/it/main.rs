@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/network.rs"]
+mod network;
 #[path = "../common/node.rs"]
 mod node;
 #[path = "../common/proxy.rs"]
@@ -39,6 +41,7 @@ mod explain;
 mod first_hour;
 mod first_light;
 mod full;
+mod leavers;
 mod llm;
 mod mistakes;
 mod openapi;
