@@ -10,7 +10,10 @@ pub(crate) struct Wire(pub(crate) BufReader<TcpStream>);
 
 impl Wire {
     pub(crate) fn connect(server: &Server) -> Self {
-        let stream = TcpStream::connect(server.listens("resp")).unwrap();
+        Self::new(TcpStream::connect(server.listens("resp")).unwrap())
+    }
+
+    pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         Self(BufReader::new(stream))
     }

@@ -48,6 +48,7 @@ mod openapi;
 mod operations;
 mod operator;
 mod overflow;
+mod overload;
 mod packaging;
 mod proxies;
 mod redis;
