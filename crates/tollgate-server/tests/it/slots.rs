@@ -225,36 +225,71 @@ fn text(value: &redis::Value) -> String {
     }
 }
 
-/// Every id is taken by the verbs of what it names, and by no other.
+/// Does `verb` to what an id names, taken for a `noun`.
+fn act(server: &Server, noun: &str, id: &str, verb: &str) -> Answer {
+    let path = format!("/v1/{noun}/{id}");
+    match verb {
+        "renew" => server.post(&format!("{path}/renew"), &json!({"ttl": "1h"})),
+        "settle" => server.post(&format!("{path}/settle"), &json!({"cost": 1})),
+        _ => server.send("DELETE", &path, &[], ""),
+    }
+}
+
+/// Every id is taken by the verbs of what it names, and by no other; once it has ended, by none.
 #[test]
 fn c8_the_verbs_of_slots_and_of_reservations_refuse_each_others_ids() {
     let file = directory("slots-mixed").join("tollgate.toml");
     fs::write(&file, CONFIG).unwrap();
     let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
-    let slot = id(&acquire(&server, "a", "1h"));
-    let reserved = json!({"attributes": {"client": "b"}, "cost": 9, "ttl": "1h"});
-    let reservation = id(&server.post("/v1/reserve", &reserved));
-    let (slots, units) = (left(&server, "a"), left(&server, "b"));
-    let verbs = |noun: &str, id: &str| {
-        let path = format!("/v1/{noun}/{id}");
-        let renewed = server.post(&format!("{path}/renew"), &json!({"ttl": "1h"}));
-        let settled = server.post(&format!("{path}/settle"), &json!({"cost": 1}));
-        [renewed, settled, server.send("DELETE", &path, &[], "")]
-    };
-    for (noun, id, names) in [("reserve", &slot, "a slot"), ("acquire", &reservation, "a reservation")] {
-        for refused in verbs(noun, id) {
-            assert_eq!(refused.status, 404, "{noun}: {refused:?}");
-            let is_verb = refused.json()["code"] == "not_reserved";
-            assert!(!is_verb || refused.body.contains(&format!("names {names}")), "{refused:?}");
+    let mut wire = Wire::connect(&server);
+    wire.send("TOLL.ACQUIRE jobs 2 1h\r\nPING\r\n");
+    let reply: Vec<String> =
+        std::iter::from_fn(|| Some(wire.line()).filter(|line| line != "+PONG")).collect();
+    let inline = reply[4].clone();
+    // No limit on concurrency covers the second, and no rule the last.
+    let uncovered = json!({"attributes": {"kind": "page"}});
+    let slots = [id(&acquire(&server, "a", "1h")), id(&server.post("/v1/acquire", &uncovered)), inline];
+    let reservations = [json!({"client": "b"}), json!({"kind": "page"}), json!({"kind": "other"})];
+    let reserve = |of| json!({"attributes": of, "cost": 9, "ttl": "1h"});
+    let reservations = reservations.map(|of| id(&server.post("/v1/reserve", &reserve(of))));
+    let before = (left(&server, "a"), left(&server, "b"));
+    for (ids, other, names) in
+        [(&slots, "reserve", "names a slot"), (&reservations, "acquire", "names a reservation")]
+    {
+        for (id, verb) in ids.iter().flat_map(|id| ["renew", "settle", "end"].map(|verb| (id, verb))) {
+            let refused = act(&server, other, id, verb);
+            assert_eq!(refused.status, 404, "{other} {verb}: {refused:?}");
+            let is_path = (other, verb) == ("acquire", "settle");
+            assert!(is_path || refused.body.contains(names), "{other} {verb}: {refused:?}");
         }
     }
-    let mut wire = Wire::connect(&server);
-    for line in [format!("TOLL.RENEW {reservation} 60"), format!("TOLL.RELEASE {reservation}")] {
-        let said = wire.ask(&line);
-        assert!(said.starts_with("-ERR the id names a reservation"), "{said}");
+    for id in &reservations {
+        for line in [format!("TOLL.RENEW {id} 60"), format!("TOLL.RELEASE {id}")] {
+            let refused = wire.ask(&line);
+            assert!(refused.starts_with("-ERR the id names a reservation"), "{refused}");
+        }
     }
-    assert_eq!((left(&server, "a"), left(&server, "b")), (slots, units), "nothing changed");
-    assert_eq!(release(&server, &slot), 204);
-    let settle = server.post(&format!("/v1/reserve/{reservation}/settle"), &json!({"cost": 1}));
-    assert_eq!(settle.status, 200, "{settle:?}");
+    assert_eq!((left(&server, "a"), left(&server, "b")), before, "nothing changed");
+    let [slot, nothing, inline] = &slots;
+    for id in [slot, nothing] {
+        assert_eq!(["renew", "end"].map(|verb| act(&server, "acquire", id, verb).status), [204; 2]);
+    }
+    assert_eq!(
+        [wire.ask(&format!("TOLL.RENEW {inline} 60")), wire.ask(&format!("TOLL.RELEASE {inline}"))],
+        ["+OK"; 2]
+    );
+    for id in &reservations {
+        assert_eq!(["renew", "settle"].map(|verb| act(&server, "reserve", id, verb).status), [204, 200]);
+    }
+    for (noun, id) in [("acquire", slot), ("acquire", inline)]
+        .into_iter()
+        .chain(reservations.iter().map(|id| ("reserve", id)))
+    {
+        assert_eq!(
+            ["renew", "settle", "end"].map(|verb| act(&server, noun, id, verb).status),
+            [404; 3],
+            "{noun}"
+        );
+        assert!(wire.ask(&format!("TOLL.RELEASE {id}")).starts_with("-ERR "));
+    }
 }
