@@ -53,6 +53,9 @@ pub struct Numbers {
     /// When the block ends, since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
+    /// Whose reservations and slots are too many, if that denies the request: `caller` or `all`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds_full: Option<&'static str>,
 }
 
 impl From<&Decision> for Numbers {
@@ -73,6 +76,7 @@ impl From<&Decision> for Numbers {
             warning: decision.warnings().iter().filter_map(Report::warning).max(),
             blocked: until.is_some(),
             until,
+            holds_full: holds_full(decision.cause()),
         }
     }
 }
@@ -132,6 +136,11 @@ impl Numbers {
             out.extend_from_slice(b",\"until\":");
             number(&mut out, self.until);
         }
+        if let Some(bound) = self.holds_full {
+            out.extend_from_slice(b",\"holdsFull\":\"");
+            out.extend_from_slice(bound.as_bytes());
+            out.push(b'"');
+        }
         out.push(b'}');
         out
     }
@@ -148,6 +157,15 @@ const fn is_zero(number: &u64) -> bool {
 pub fn blocked_until(cause: Cause) -> Option<u64> {
     match cause {
         Cause::Block { until } => Some(until.as_millis_ceil()),
+        _ => None,
+    }
+}
+
+/// Whose reservations and slots are too many, if that caused a denial.
+fn holds_full(cause: Cause) -> Option<&'static str> {
+    match cause {
+        Cause::HoldsFull { bound: HoldsBound::Caller } => Some("caller"),
+        Cause::HoldsFull { .. } => Some("all"),
         _ => None,
     }
 }
@@ -258,8 +276,8 @@ fn problem<N: Serialize>(decision: &Decision, numbers: N) -> Problem<Denied<N>> 
     } else if let Some(until) = blocked_until(decision.cause()) {
         let detail = format!("the client is blocked; the block ends at {until}");
         (StatusCode::TOO_MANY_REQUESTS, ABNORMAL_USAGE, detail)
-    } else if let Cause::HoldsFull { bound } = decision.cause() {
-        let whose = if bound == HoldsBound::Caller { "this caller has" } else { "the rate limiter has" };
+    } else if let Some(bound) = holds_full(decision.cause()) {
+        let whose = if bound == "caller" { "this caller has" } else { "the rate limiter has" };
         let detail = format!("{whose} too many reservations and slots; settle or release some");
         (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, detail)
     } else if decision.cause() == Cause::Uncovered {
@@ -342,6 +360,7 @@ mod tests {
                     warning: even.then_some(80),
                     blocked: !even,
                     until: (!even).then_some(1_700_000_060_000),
+                    holds_full: even.then_some("caller"),
                 };
                 let written = String::from_utf8(numbers.to_json()).unwrap();
                 assert_eq!(written, serde_json::to_string(&numbers).unwrap());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use tollgate_http::{Denied, Numbers, Problem};
+use utoipa::openapi::schema::AnyOfBuilder;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
@@ -102,7 +103,7 @@ const COMMON_ERRORS: [(u16, &str); 7] = [
     (408, "the body did not arrive in time"),
     (413, "too large, or too many"),
     (415, "the body is not declared as application/json"),
-    (503, "the store failed"),
+    (503, "the store failed, or the request was refused as overloaded"),
 ];
 
 impl IntoResponses for CommonErrors {
@@ -139,8 +140,9 @@ impl IntoResponses for AdminErrors {
 impl<N: Denying> IntoResponses for CheckErrors<N> {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = CommonErrors::responses();
-        let denials = [(429, "denied, with the time to retry"), (503, "denied because the store failed")];
-        all.append(&mut problems(N::DENIAL, &denials));
+        all.append(&mut problems(N::DENIAL, &[(429, "denied, with the time to retry")]));
+        let overloaded = "denied because the store failed or is full; or refused as overloaded";
+        all.insert("503".into(), denial_or_problem(N::DENIAL, overloaded));
         all
     }
 }
@@ -148,21 +150,30 @@ impl<N: Denying> IntoResponses for CheckErrors<N> {
 impl IntoResponses for AuthErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = problems("Problem", &[(400, "the original request is ambiguous or invalid")]);
-        let denials = [
-            ("4XX", "denied: 429 unless another status is chosen"),
-            ("5XX", "denied: 503 if the store failed"),
-        ];
-        all.append(&mut problems(Numbers::DENIAL, &denials));
+        let denied = [("4XX", "denied: 429 unless another status is chosen")];
+        all.append(&mut problems(Numbers::DENIAL, &denied));
+        let overloaded = "denied: 503 if the store failed; or refused as overloaded";
+        all.insert("5XX".into(), denial_or_problem(Numbers::DENIAL, overloaded));
         all
     }
 }
 
 fn problems<S: ToString>(schema: &str, kinds: &[(S, &str)]) -> BTreeMap<String, RefOr<Response>> {
     let response = |(status, description): &(S, &str)| {
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
-        let response =
-            ResponseBuilder::new().description(*description).content("application/problem+json", content);
-        (status.to_string(), RefOr::T(response.build()))
+        (status.to_string(), problem(Ref::from_schema_name(schema), description))
     };
     kinds.iter().map(response).collect()
+}
+
+/// A denial, or the problem of a request that was not decided.
+fn denial_or_problem(denial: &str, description: &str) -> RefOr<Response> {
+    let either = AnyOfBuilder::new().item(Ref::from_schema_name(denial));
+    problem(Schema::AnyOf(either.item(Ref::from_schema_name("Problem")).build()), description)
+}
+
+fn problem(schema: impl Into<RefOr<Schema>>, description: &str) -> RefOr<Response> {
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    let response =
+        ResponseBuilder::new().description(description).content("application/problem+json", content);
+    RefOr::T(response.build())
 }

@@ -86,13 +86,14 @@ pub(super) fn acquired(replies: &mut Replies, decision: &Decision, id: Option<&s
 }
 
 fn fields(numbers: &Numbers) -> usize {
-    let optional = [numbers.owed > 0, numbers.warning.is_some(), numbers.until.is_some()];
+    let Numbers { owed, warning, until, holds_full, .. } = numbers;
+    let optional = [*owed > 0, warning.is_some(), until.is_some(), holds_full.is_some()];
     7 + optional.into_iter().filter(|present| *present).count()
 }
 
 fn write(replies: &mut Replies, numbers: &Numbers) {
     let Numbers { allowed, remaining, reset_at, limit, retry_after_ms, rule, degraded, .. } = *numbers;
-    let Numbers { owed, warning, until, .. } = *numbers;
+    let Numbers { owed, warning, until, holds_full, .. } = *numbers;
     replies.bulk(b"allowed");
     replies.boolean(allowed);
     replies.bulk(b"limit");
@@ -121,6 +122,10 @@ fn write(replies: &mut Replies, numbers: &Numbers) {
     if let Some(until) = until {
         replies.bulk(b"blocked_until_ms");
         replies.count(until);
+    }
+    if let Some(bound) = holds_full {
+        replies.bulk(b"holds_full");
+        replies.bulk(bound.as_bytes());
     }
 }
 

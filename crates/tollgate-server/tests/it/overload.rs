@@ -111,6 +111,10 @@ fn e4_an_overload_is_told_over_http_and_nobody_is_admitted_because_of_it() {
         assert!(problem["type"].as_str().unwrap().ends_with("#temporary-reduced-capacity"), "{problem}");
         assert_eq!((&problem["code"], &problem["degraded"]), (&json!("overloaded"), &Value::Null));
     }
+    let document = scene.server.get("/openapi.json").json();
+    let refusal = &document["paths"]["/v1/check"]["post"]["responses"]["503"]["content"];
+    let either = &refusal["application/problem+json"]["schema"]["anyOf"];
+    assert_eq!(either[1]["$ref"], "#/components/schemas/Problem", "{either}");
     let check = json!({ "attributes": attributes });
     let batch = scene.send("POST", "/v1/check/batch", &json!({ "checks": [check, check] }));
     assert_eq!(batch.status, 200, "each check has its own result");

@@ -1,8 +1,11 @@
 //! Reservations over HTTP: clients of a shared budget do not starve each other.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 
-use crate::common::{Answer, Server, directory};
+use crate::common::{Answer, Server, directory, parse};
+use crate::network::connect_from;
+use crate::wire::Wire;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
@@ -123,4 +126,59 @@ fn c7_a_record_is_never_denied_and_says_what_is_left_or_owed() {
     assert_eq!(record(200_000).json()["shortfall"], json!(100_500));
     assert_eq!(server.metric("tollgate_shortfall_units_total"), 100_500.0);
     assert_eq!(server.get("/check/a").status, 429);
+}
+
+/// From an address in 127.0.0.0/8.
+fn post_from(from: u8, server: &Server, path: &str, body: &Value) -> Answer {
+    let mut stream = connect_from([127, 0, 0, from], &server.address).unwrap();
+    let body = body.to_string();
+    let length = body.len();
+    let head = "host: x\r\nconnection: close\r\ncontent-type: application/json";
+    write!(stream, "POST {path} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    parse(&answer)
+}
+
+#[test]
+fn c5_no_caller_takes_all_holds_of_a_shared_budget_whatever_clients_it_names() {
+    let file = directory("reserve-full").join("tollgate.toml");
+    let config = "[store]\nmax_holds = 4\nholds_per_caller = 0.5\n\
+                  [[rule]]\nname = \"all\"\nlimit = [\"1000/h fixed\", \"100 concurrent\"]\n";
+    fs::write(&file, config).unwrap();
+    let server = Server::everywhere(&["--config", file.to_str().unwrap()]);
+    let hold = |from: u8, verb: &str, client: &str, ttl: &str| {
+        let body = json!({"attributes": {"client": client}, "ttl": ttl});
+        post_from(from, &server, &format!("/v1/{verb}"), &body)
+    };
+    assert_eq!(hold(1, "reserve", "a", "10m").status, 200);
+    assert_eq!(hold(1, "acquire", "b", "1h").status, 200);
+    let assert_full = |answer: &Answer, (whose, says): (&str, &str), secs: u64| {
+        assert_eq!(answer.status, 429, "{answer:?}");
+        let retry: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+        assert!((secs - 100..=secs).contains(&retry), "when the first one ends: {retry}");
+        let problem = answer.json();
+        assert_eq!(problem["holdsFull"], whose);
+        assert!(problem["detail"].as_str().unwrap().starts_with(says), "{problem}");
+        assert_eq!((&problem["limits"], &problem["violated-policies"]), (&json!([]), &json!([])));
+    };
+    let of_caller = ("caller", "this caller has too many reservations and slots");
+    assert_full(&hold(1, "reserve", "c", "1m"), of_caller, 1_200);
+    assert_full(&hold(1, "acquire", "d", "1m"), of_caller, 1_200);
+    let mut wire = Wire::connect(&server);
+    wire.send("TOLL.ACQUIRE client e TTL 60\r\nPING\r\n");
+    let reply: Vec<String> =
+        std::iter::from_fn(|| Some(wire.line()).filter(|line| line != "+PONG")).collect();
+    let value = |name: &str| reply.iter().position(|line| line == name).map(|at| &*reply[at + 1]);
+    assert_eq!((value("allowed"), value("holds_full")), (Some(":0"), Some("$6")), "{reply:?}");
+    assert_eq!(reply.last().unwrap(), "caller");
+    let retry: u64 = value("retry_after_ms").unwrap()[1..].parse().unwrap();
+    assert!((1_100_000..=1_200_000).contains(&retry), "{retry}");
+
+    // Another caller has its share, also on the shared budget.
+    assert_eq!(hold(2, "reserve", "a", "1m").status, 200);
+    assert_eq!(hold(2, "acquire", "a", "1h").status, 200);
+    assert_full(&hold(3, "reserve", "a", "1m"), ("all", "the rate limiter has too many"), 120);
+    assert_eq!(server.metric("tollgate_holds"), 4.0);
+    assert_eq!(server.metric("tollgate_holds_refused_total"), 4.0);
 }
