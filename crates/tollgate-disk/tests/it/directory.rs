@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::Directory;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{Database, ReadableTable as _, TableDefinition};
 use tollgate::{
     Clock as _, DAY, Error, HOUR, Limit, Limiter, MINUTE, ManualClock, MemoryStore, OnExpiry, Request, Rule,
     RuleSet, SECOND, Timestamp, block_on,
