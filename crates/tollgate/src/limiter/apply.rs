@@ -161,8 +161,7 @@ impl<S: Store> Shared<S> {
         }
         let shared = Arc::clone(self);
         let plan = plan.clone();
-        let call = run_to_end(async move { shared.apply_here(op, &plan, cost, now).await });
-        call.await.unwrap_or_else(|stopped| Err(stopped.into()))
+        run_to_end(async move { shared.apply_here(op, &plan, cost, now).await }).await
     }
 
     /// As [`apply`](Self::apply), but dropping this drops the call: for what runs to its end anyway.

@@ -8,7 +8,7 @@ use super::plan::{Plan, PlannedCharge};
 use super::task::{run_detached, run_to_end};
 use super::{Limiter, Shared, Slot};
 use crate::decision::Degraded;
-use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store, StoreError};
+use crate::store::{Answer, Applied, Effect, HoldId, OnExpiry, Op, Store};
 use crate::{AsRequest, Caller, Decision, Error, Verdict};
 
 const ONE_COST: &str = "a reservation settles all rules at one cost; reserve without Request::costs";
@@ -136,8 +136,7 @@ impl<S: Store> Limiter<S> {
         caller: Option<Caller>,
     ) -> Result<Reservation<S>, Error> {
         // A reservation that nobody waits for any more is dropped, and so settled.
-        let held = run_to_end(self.clone().hold_to_end(plan, cost, ttl, on_expiry, caller)).await;
-        held.unwrap_or_else(|stopped| Err(Error::from(StoreError::from(stopped))))
+        run_to_end(self.clone().hold_to_end(plan, cost, ttl, on_expiry, caller)).await
     }
 
     /// Makes a reservation.

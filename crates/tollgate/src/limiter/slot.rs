@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::task::{run_detached, run_to_end};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
-use crate::store::{Charge, Effect, HoldId, Op, Store, StoreError};
+use crate::store::{Charge, Effect, HoldId, Op, Store};
 use crate::{AsRequest, Caller, Decision, Error};
 
 /// Renewals in a slot's time to live: one may be lost, and the next still comes in time.
@@ -81,8 +81,7 @@ impl<S: Store> Limiter<S> {
         let (plan, cost) = self.plan(&request)?;
         // A slot that nobody waits for any more is dropped, and so released.
         let caller = request.with_request(|request| request.sender());
-        let slot = run_to_end(self.clone().slot(plan, cost, ttl, caller)).await;
-        let slot = slot.unwrap_or_else(|stopped| Err(Error::from(StoreError::from(stopped))))?;
+        let slot = run_to_end(self.clone().slot(plan, cost, ttl, caller)).await?;
         self.shared.observe(&request, &slot.decision);
         Ok(slot)
     }

@@ -1,43 +1,58 @@
 //! Work that runs to its end, whether or not somebody still waits for it.
 //!
-//! The core depends on no runtime. Inside a tokio runtime (feature `tokio`) such work becomes a
-//! task as soon as it has to wait; elsewhere it is a part of its caller's future, and is dropped
-//! with it.
+//! The core depends on no runtime. Work whose caller leaves becomes a task of the tokio runtime that
+//! the caller polled it in (feature `tokio`); elsewhere it is dropped with its caller.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::StoreError;
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The runtime was shut down before the work had ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stopped;
-
-impl From<Stopped> for StoreError {
-    fn from(_: Stopped) -> Self {
-        Self::Unavailable { reason: "the runtime that called it was shut down".into() }
+/// Does `work` to its end, also if the returned future is dropped after its first poll. Its result
+/// is dropped then.
+pub(super) fn run_to_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> ToEnd<T> {
+    ToEnd {
+        work: Some(Box::pin(work)),
+        #[cfg(feature = "tokio")]
+        runtime: None,
     }
 }
 
-/// Does `work` to its end, also if the returned future is dropped meanwhile. Its result is dropped
-/// then. Work that need not wait is done where it is polled first.
-pub(super) async fn run_to_end<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Result<T, Stopped> {
-    let mut work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
-    if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
-        return Ok(done);
-    }
+/// See [`run_to_end`].
+pub(super) struct ToEnd<T: Send + 'static> {
+    /// `None` once it is done, or has panicked.
+    work: Option<Work<T>>,
+    /// The runtime in which it was polled and had to wait.
     #[cfg(feature = "tokio")]
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        return match runtime.spawn(work).await {
-            Ok(done) => Ok(done),
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(Stopped),
-        };
+    runtime: Option<tokio::runtime::Handle>,
+}
+
+impl<T: Send + 'static> Future for ToEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Work that panics is not put back.
+        let mut work = self.work.take().expect("polled after it was done");
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() {
+            self.work = Some(work);
+            #[cfg(feature = "tokio")]
+            if self.runtime.is_none() {
+                self.runtime = tokio::runtime::Handle::try_current().ok();
+            }
+        }
+        polled
     }
-    Ok(work.await)
+}
+
+#[cfg(feature = "tokio")]
+impl<T: Send + 'static> Drop for ToEnd<T> {
+    fn drop(&mut self) {
+        if let (Some(work), Some(runtime)) = (self.work.take(), self.runtime.take()) {
+            runtime.spawn(async move { drop(work.await) });
+        }
+    }
 }
 
 /// Begins `work`, which nobody waits for, and runs it to its end. Work that has to wait outside of
