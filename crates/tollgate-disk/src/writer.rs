@@ -145,7 +145,8 @@ impl Shared {
     /// Waits until the results of commits satisfy a condition.
     ///
     /// A tokio task that has used its budget of operations is suspended until its runtime polls it
-    /// again. A caller that blocks that runtime's thread would wait for ever, so the wait is exempt.
+    /// again. A caller that blocks that runtime's thread would wait for ever, so the wait is
+    /// exempt.
     async fn wait_until(&self, condition: impl FnMut(&Commits) -> bool) -> Commits {
         let mut watching = self.commits.subscribe();
         let commits = unconstrained(watching.wait_for(condition)).await;

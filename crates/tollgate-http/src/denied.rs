@@ -247,8 +247,8 @@ pub fn denied_with(decision: &Decision, headers: &Headers, numbers: impl Seriali
     with_headers(problem(decision, numbers).into_response(), decision, headers)
 }
 
-/// The response to a request that was refused as [overloaded](tollgate::Error::Overloaded): 503 with
-/// `Retry-After` and a problem body. Nothing was decided.
+/// The response to a request that was refused as [overloaded](tollgate::Error::Overloaded): 503
+/// with `Retry-After` and a problem body. Nothing was decided.
 #[must_use]
 pub fn overloaded(retry_after: Duration) -> Response<Bytes> {
     #[derive(Serialize)]

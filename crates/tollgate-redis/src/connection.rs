@@ -23,8 +23,8 @@ use tollgate::{Clock as _, TokioClock, format_duration};
 /// A dial as a whole may take this many connect timeouts: a Sentinel or a Cluster's seed names the
 /// servers to connect to, and a seed that hangs must leave time for the others.
 const CONNECTS_PER_DIAL: u32 = 4;
-/// Minimum response timeout of a Cluster client. (A connection to a single server has none: callers time
-/// out.)
+/// Minimum response timeout of a Cluster client. (A connection to a single server has none: callers
+/// time out.)
 pub(crate) const RESPONSE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of Cluster redirects that a command follows.
 const REDIRECTS_MAX: usize = 4;

@@ -6,11 +6,11 @@
 //! this process on a budget that denied invalidates the entry at once.
 //!
 //! The limits that did not deny are often those of budgets that others draw on. So an entry has no
-//! numbers of them: they are those of the latest answer about that limit, until it has more to give.
-//! Without such an answer Redis is asked.
+//! numbers of them: they are those of the latest answer about that limit, until it has more to
+//! give. Without such an answer Redis is asked.
 //!
-//! Limits that count denied attempts, rules that record denied costs and clients in debt, whose debt
-//! is paid off all the time, are never cached.
+//! Limits that count denied attempts, rules that record denied costs and clients in debt, whose
+//! debt is paid off all the time, are never cached.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -237,8 +237,8 @@ impl Denials {
         Invalidation { denials: self, budgets: request.limits.iter().map(|touched| touched.budget).collect() }
     }
 
-    /// The keyed hash of a charge's budget. All its limits share it: a reset reaches limits that are
-    /// no longer in force.
+    /// The keyed hash of a charge's budget. All its limits share it: a reset reaches limits that
+    /// are no longer in force.
     fn budget_hash(&self, charge: &Charge<'_>) -> u128 {
         let key = &charge.key;
         let [one, other] = self.hashers.each_ref().map(|hasher| {

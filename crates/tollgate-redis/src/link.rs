@@ -4,10 +4,10 @@
 //! requests share round trips.
 //!
 //! The breaker ([`breaker`]) is *closed* while Redis is healthy. While it is *open*, requests fail
-//! at once, and a *prober* ([`prober`]) runs the script: on the current connection, which may merely
-//! have hung, then on a new one. Several probes in a row that are answered close it; each probe
-//! that is not makes the next one wait longer, and so does a relapse. There is no half-open state:
-//! the prober, not a request, tests whether Redis is back.
+//! at once, and a *prober* ([`prober`]) runs the script: on the current connection, which may
+//! merely have hung, then on a new one. Several probes in a row that are answered close it; each
+//! probe that is not makes the next one wait longer, and so does a relapse. There is no half-open
+//! state: the prober, not a request, tests whether Redis is back.
 //!
 //! A connection that was idle may be stale: Redis restarted, or closed it. A request that finds it
 //! broken is sent once more, on a new connection, and the breaker does not count it.

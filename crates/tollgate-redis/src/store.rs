@@ -173,9 +173,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long a host may take to accept a connection, with its handshakes, and to load the script:
-    /// one second by default, and at least the deadline. The checks of a process that has not
-    /// connected yet wait for it.
+    /// How long a host may take to accept a connection, with its handshakes, and to load the
+    /// script: one second by default, and at least the deadline. The checks of a process that has
+    /// not connected yet wait for it.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -317,8 +317,8 @@ impl Store for RedisStore {
     }
 }
 
-/// An operation that Redis is to decide, and what its answer means for the cache of denials. Without
-/// a cache it is `None`.
+/// An operation that Redis is to decide, and what its answer means for the cache of denials.
+/// Without a cache it is `None`.
 pub(crate) type Pending<'a> = Option<PendingDenial<'a>>;
 
 pub(crate) struct PendingDenial<'a> {

@@ -59,8 +59,8 @@ const WINDOW_BYTES: u32 = 128 << 10;
 /// The most bytes of a response that wait for the peer.
 const SEND_BYTES_MAX: usize = 64 << 10;
 
-/// What a call counts as until its response is taken: its state, its message and its response, which
-/// are nearly always smaller together.
+/// What a call counts as until its response is taken: its state, its message and its response,
+/// which are nearly always smaller together.
 const CALL_BYTES: usize = 8 << 10;
 
 /// The most concurrent calls of a connection.

@@ -3,9 +3,9 @@
 //!
 //! The commands of one read are answered in one write, their checks decided as one batch. Nothing
 //! more is read from a client that does not read its replies, so a connection costs at most two
-//! bounded buffers, and large ones are bounded together, for each peer and in all. A connection may be idle between commands indefinitely, as connection pools
-//! expect. An unfinished command or transaction, or a connection without any command, is closed
-//! after the timeout.
+//! bounded buffers, and large ones are bounded together, for each peer and in all. A connection may
+//! be idle between commands indefinitely, as connection pools expect. An unfinished command or
+//! transaction, or a connection without any command, is closed after the timeout.
 
 use std::io;
 use std::pin::pin;

@@ -62,7 +62,8 @@ impl<S> Watched<S> {
         Self { stream, backpressure: Arc::clone(backpressure) }
     }
 
-    /// A write that waits blocks. Only a flush unblocks, since a stream may take bytes into a buffer.
+    /// A write that waits blocks. Only a flush unblocks, since a stream may take bytes into a
+    /// buffer.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         if written.is_pending() {
             self.backpressure.block();

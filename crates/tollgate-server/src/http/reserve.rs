@@ -125,10 +125,10 @@ pub(super) fn default_ttl() -> String {
 
 /// Reserve an estimated cost
 ///
-/// A hold that is not settled in time stays charged, or is released with `on_expiry`
-/// `give_back`. It can be settled for as long again as it lasted. An estimate of 0 holds 0
-/// units, and its settlement records the whole cost. Under a limit on concurrency the reservation takes a
-/// slot, until it is settled or expires.
+/// A hold that is not settled in time stays charged, or is released with `on_expiry` `give_back`.
+/// It can be settled for as long again as it lasted. An estimate of 0 holds 0 units, and its
+/// settlement records the whole cost. Under a limit on concurrency the reservation takes a slot,
+/// until it is settled or expires.
 #[utoipa::path(
     post,
     path = "/v1/reserve",

@@ -33,8 +33,8 @@ fn server(name: &str, network: &Network) -> Server {
     Server::everywhere(&["--config", file.to_str().unwrap()])
 }
 
-/// In each round, callers leave once an answer is on its way to the server, and a bystander asks. Returns
-/// how often the bystander was admitted.
+/// In each round, callers leave once an answer is on its way to the server, and a bystander asks.
+/// Returns how often the bystander was admitted.
 fn rounds(
     network: &Network,
     mut begin: impl FnMut(usize) -> TcpStream,

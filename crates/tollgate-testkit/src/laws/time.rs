@@ -215,8 +215,8 @@ impl<S: Store, F: Fn() -> S + Sync> Laws<F> {
     }
 
     /// B7. A state that is ahead by a period at most is left as it is. One that is further ahead is
-    /// exactly empty as of now, and whole a period later. The period of a bucket is one full refill,
-    /// in whole steps where it refills in steps.
+    /// exactly empty as of now, and whole a period later. The period of a bucket is one full
+    /// refill, in whole steps where it refills in steps.
     pub fn b7_a_state_is_wild_beyond_one_period(&self) {
         self.property(any_limit(self.tick), |limit| {
             let period = longest_refill(&limit);

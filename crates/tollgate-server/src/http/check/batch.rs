@@ -89,8 +89,8 @@ impl From<Result<Decision, ApiError>> for BatchAnswer {
 /// Check several requests
 ///
 /// The requests are decided in order and separately: neither a denial nor an error affects the
-/// others. A long answer is sent in parts, and its later checks are decided as its earlier parts are
-/// read.
+/// others. A long answer is sent in parts, and its later checks are decided as its earlier parts
+/// are read.
 #[utoipa::path(
     post,
     path = "/v1/check/batch",
