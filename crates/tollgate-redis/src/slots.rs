@@ -95,7 +95,7 @@ async fn all_or_nothing(
         // Every undo is awaited, even if one fails.
         let undone: Result<Vec<Reply>, StoreError> = join_all(undone).await.into_iter().collect();
         let reply = reply?;
-        let after = rest.iter().skip(1).map(|group| skip(shared, group, now));
+        let after = rest.iter().skip(1).map(|group| skip(shared, op, group, now));
         let after = try_join_all(after).await?;
         return Ok(undone?.into_iter().chain([reply]).chain(after).collect());
     }
@@ -130,10 +130,15 @@ async fn undo(
     shared.run(Verb::Op(Op::Peek), &group.charges, &[], now).await
 }
 
-/// The reply of a group that was not taken from, because an earlier one denied.
-async fn skip(shared: &Shared, group: &Group, now: Timestamp) -> Result<Reply, StoreError> {
+/// The reply of a group that was not taken from, because an earlier one denied. A denied
+/// reservation or slot is an attempt, too, but its cost is not recorded.
+async fn skip(shared: &Shared, op: Op, group: &Group, now: Timestamp) -> Result<Reply, StoreError> {
+    let mut charges = group.charges.clone();
+    if op != Op::Take {
+        charges.iter_mut().for_each(|charge| charge.recorded = None);
+    }
     let op = if group.counts_denied() { Op::Refuse } else { Op::Peek };
-    shared.run(Verb::Op(op), &group.charges, &[], now).await
+    shared.run(Verb::Op(op), &charges, &[], now).await
 }
 
 /// Merges the replies in the request's order. The nodes' clocks may differ, so all times are

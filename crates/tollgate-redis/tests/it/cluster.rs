@@ -121,6 +121,28 @@ fn e3_a_request_takes_from_every_slot_or_from_none() {
     assert_eq!(left(hold.decision()), [5, 91, 0, 0]);
 }
 
+/// The slots of half of these clients come after the slot that denies.
+#[test]
+fn c7_a_denied_reservation_records_no_cost_in_any_slot() {
+    let cluster = Cluster::start();
+    let rules = RuleSet::new([
+        Rule::new("global", Limit::fixed_window(5, HOUR)),
+        Rule::new("recording", Limit::fixed_window(5, HOUR)).key(["client"]).record_denied(),
+    ]);
+    let limiter = Limiter::builder(rules.unwrap())
+        .store(RedisStore::open(&cluster.url()).unwrap())
+        .clock(TokioClock)
+        .deadline(10 * SECOND)
+        .build()
+        .unwrap();
+    for client in (0..20).map(|client| format!("client-{client}")) {
+        let request = Request::client(&client).cost(6);
+        let hold = run(limiter.reserve(request, HOUR, OnExpiry::GiveBack)).unwrap();
+        assert!(!hold.decision().allowed() && !hold.decision().degraded());
+        assert_eq!(run(limiter.peek(request)).unwrap().owed(), 0, "{client}");
+    }
+}
+
 /// A host that accepts connections and sends nothing.
 fn silent() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
