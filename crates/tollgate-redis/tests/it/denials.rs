@@ -163,14 +163,18 @@ fn a_cancelled_reset_invalidates_cached_denials_too() {
 fn a_reset_without_an_answer_invalidates_cached_denials_too() {
     let world = World::new([per_client(Limit::fixed_window(1, HOUR))]);
     (0..3).for_each(|_| drop(world.check(1)));
-    world.redis.signal("-STOP");
+    assert_eq!(world.redis.cli(&["client", "pause", "60000", "write"]), "OK");
     run(async {
         let mut reset = std::pin::pin!(world.limiter.reset("a"));
         assert!(futures_util::poll!(reset.as_mut()).is_pending());
+        let is_held_back = || world.redis.cli(&["info", "clients"]).contains("blocked_clients:1");
+        until("Redis has the reset, and holds it back", is_held_back);
         world.clock.advance(DEADLINE);
         assert!(reset.await.is_err());
     });
-    world.redis.signal("-CONT");
+    assert_eq!(world.redis.cli(&["client", "unpause"]), "OK");
+    // A check on a newer connection may be decided before the reset, so none is sent until then.
+    until("Redis has executed the reset", || world.redis.cli(&["keys", "*{a}*"]).is_empty());
     until("Redis is back", || !world.check(0).degraded());
     assert!(world.asks(|| assert!(world.check(1).allowed())), "Redis has executed the reset since");
 }
