@@ -22,6 +22,8 @@ const ROUNDS: usize = 7;
 const TOGETHER: u64 = 64;
 const CLIENTS: u64 = 100_000;
 const REQUESTS: u64 = 150_000;
+/// Limiters whose first check is timed.
+const FIRSTS: u64 = 200;
 /// How many clients hammer.
 const HAMMERING: u64 = 10_000;
 
@@ -196,6 +198,9 @@ pub fn table(wanted: &str) -> String {
         if "denials".contains(wanted) {
             denials(&mut text).await;
         }
+        if "first".contains(wanted) {
+            first(&mut text).await;
+        }
         if "bytes".contains(wanted) {
             bytes(&mut text).await;
         }
@@ -280,6 +285,32 @@ async fn denials(text: &mut String) {
     let _ = writeln!(text, "| remembered | {:.0}, {times:.1} times as many |", median(remembered));
     let _ =
         writeln!(text, "\nOf {} remembered denials, Redis was asked for {scripts}.\n", ROUNDS * 2_000_000);
+}
+
+/// The first checks of a limiter, each of a store that has not connected yet. The very first is
+/// of a Redis without the script.
+async fn first(text: &mut String) {
+    let redis = Redis::start();
+    let mut took = [vec![], vec![]];
+    for client in 0..FIRSTS {
+        if client % 2 == 0 {
+            redis.cli(&["script", "flush"]);
+        }
+        let limiter = node(&redis, LIMIT.parse().expect("a limit"), Duration::ZERO);
+        for which in &mut took {
+            let asked = Instant::now();
+            let decision = limiter.check_async(format!("{client:012}").as_str()).await.expect("an answer");
+            which.push(asked.elapsed().as_secs_f64() * 1e3);
+            assert!(!decision.degraded());
+        }
+    }
+    let slowest = took[0].iter().copied().fold(0.0, f64::max);
+    let [first, second] = took.map(median);
+    let _ = writeln!(
+        text,
+        "The first check of a process, which connects and in half of {FIRSTS} cases loads the script: \
+         {first:.2} ms, at most {slowest:.2}; its second check {second:.2} ms.\n"
+    );
 }
 
 async fn bytes(text: &mut String) {
