@@ -33,7 +33,7 @@ impl Node {
         let mut command = in_workspace("target/dist/tollgate");
         command.args(["serve", "--workers", "1", "--grpc", "off"]).args(arguments);
         command.args(["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
-        command.env("TOLLGATE_SERVER_ADMIN_TOKEN", ADMIN_TOKEN);
+        command.env("TOLLGATE_ADMIN_TOKEN", ADMIN_TOKEN);
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(|error| format!("the server does not start: {error}"))?;
         let mut ready = String::new();
