@@ -26,7 +26,7 @@ pub use algorithm::{Algorithm, Bucket};
 /// The largest count, capacity or cost: one below 10^15.
 pub const MAX_COUNT: u64 = 999_999_999_999_999;
 
-/// The most slots of one limit. A request on a key walks the key's live slots.
+/// The most slots of one limit.
 pub const MAX_SLOTS: u64 = 8_192;
 
 /// The longest period, and the longest full refill: a hundred years.
@@ -34,9 +34,9 @@ pub const MAX_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// A limit: a number of units per period, and the algorithm that counts them.
 ///
-/// The constructors are for numbers in source code: a number out of range panics, at compile time
-/// in a `const`. Numbers from outside go through [`Limit::new`] or the [notation](Limit#notation),
-/// which return an error.
+/// The constructors are for numbers in source code: a number out of range, such as
+/// `Limit::per_second(0)`, panics, at compile time in a `const`. Numbers from outside go through
+/// [`Limit::new`] or the [notation](Limit#notation), which return an error.
 ///
 /// ```
 /// use tollgate::{HOUR, Limit, MINUTE};
@@ -142,6 +142,9 @@ impl Limit {
     }
 
     /// A token bucket: `count` per second, `count` at once.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_second(count: u64) -> Self {
@@ -149,6 +152,9 @@ impl Limit {
     }
 
     /// A token bucket: `count` per minute, `count` at once.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_minute(count: u64) -> Self {
@@ -156,6 +162,9 @@ impl Limit {
     }
 
     /// A token bucket: `count` per hour, `count` at once.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_hour(count: u64) -> Self {
@@ -163,6 +172,9 @@ impl Limit {
     }
 
     /// A token bucket: `count` per day, `count` at once.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_day(count: u64) -> Self {
@@ -170,6 +182,9 @@ impl Limit {
     }
 
     /// A token bucket: `count` per `period`, `count` at once.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per(count: u64, period: Duration) -> Self {
@@ -177,6 +192,9 @@ impl Limit {
     }
 
     /// A token bucket: `capacity` at once, refilled evenly by `amount` per `interval`.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn token_bucket(capacity: u64, amount: u64, interval: Duration) -> Self {
@@ -184,6 +202,9 @@ impl Limit {
     }
 
     /// At most `limit` per `period`, counted from the first request.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn fixed_window(limit: u64, period: Duration) -> Self {
@@ -191,6 +212,9 @@ impl Limit {
     }
 
     /// At most `limit` per `period` by the weighted estimate over two aligned periods.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn sliding_window(limit: u64, period: Duration) -> Self {
@@ -198,6 +222,9 @@ impl Limit {
     }
 
     /// At most `limit` in any span of one `period`, exactly.
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn sliding_log(limit: u64, period: Duration) -> Self {
@@ -213,6 +240,9 @@ impl Limit {
     /// assert_eq!(Limit::concurrent(5), "5 concurrent".parse()?);
     /// # Ok::<(), tollgate::Error>(())
     /// ```
+    ///
+    /// # Panics
+    /// If a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn concurrent(limit: u64) -> Self {
@@ -220,6 +250,9 @@ impl Limit {
     }
 
     /// This token bucket with another capacity.
+    ///
+    /// # Panics
+    /// If this is no token bucket, or the capacity is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn burst(self, capacity: u64) -> Self {
@@ -230,6 +263,9 @@ impl Limit {
     }
 
     /// This token bucket, refilled all at once at multiples of its interval.
+    ///
+    /// # Panics
+    /// If this is no token bucket. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn stepped(self) -> Self {
@@ -241,6 +277,9 @@ impl Limit {
 
     /// This token bucket with a reserve of `capacity`, refilled by `amount` per `interval`, for
     /// costs beyond the bucket.
+    ///
+    /// # Panics
+    /// If this is no token bucket, or a number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn reserve(self, capacity: u64, amount: u64, interval: Duration) -> Self {
@@ -252,6 +291,9 @@ impl Limit {
     }
 
     /// This fixed window, starting at multiples of its period.
+    ///
+    /// # Panics
+    /// If this is no fixed window. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn aligned(self) -> Self {
@@ -263,6 +305,9 @@ impl Limit {
 
     /// This window, counting attempts even when they are denied: a client that keeps hammering
     /// stays denied.
+    ///
+    /// # Panics
+    /// If this is no window. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn counting_denied(self) -> Self {

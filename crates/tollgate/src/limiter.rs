@@ -47,7 +47,14 @@ use wait::Queues;
 
 /// Decides requests.
 ///
-/// Clones are the same limiter: they share all state, so one may be cloned for every connection.
+/// Make one limiter for all requests that share its limits, and clone it for every connection, task
+/// or thread: clones are the same limiter and share all state. A limiter made for each connection
+/// limits that connection alone, and each has tables of its own.
+///
+/// Threads that check one key at once take turns at a lock. It is held for nanoseconds and is not
+/// fair: with many more threads than processors some are admitted half as often as others, and a
+/// thread that the system suspends waits for its next slice of time. The limit is exact all the
+/// same. Use as many threads as there are processors, as async runtimes do.
 ///
 /// ```
 /// use tollgate::{Limit, Limiter};

@@ -5,6 +5,9 @@ use crate::{CalendarUnit, Zone};
 
 impl Limit {
     /// At most `count` per month of the calendar, in UTC.
+    ///
+    /// # Panics
+    /// If the number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_month(count: u64) -> Self {
@@ -12,6 +15,9 @@ impl Limit {
     }
 
     /// At most `count` per year of the calendar, in UTC.
+    ///
+    /// # Panics
+    /// If the number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_year(count: u64) -> Self {
@@ -29,6 +35,9 @@ impl Limit {
     /// assert_eq!(Limit::per_month(1000), "1000/month".parse()?);
     /// # Ok::<(), tollgate::Error>(())
     /// ```
+    ///
+    /// # Panics
+    /// If the number is 0 or too large. [`Limit::new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn per_calendar(count: u64, unit: CalendarUnit, zone: Zone) -> Self {

@@ -15,6 +15,9 @@ impl Limit {
     /// assert_eq!(Limit::per_hour(1000).debt(500), "1000/hour debt 500".parse()?);
     /// # Ok::<(), tollgate::Error>(())
     /// ```
+    ///
+    /// # Panics
+    /// If the number is too large. [`with_debt`](Self::with_debt) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn debt(self, units: u64) -> Self {
