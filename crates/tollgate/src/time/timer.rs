@@ -1,11 +1,12 @@
 //! Sleeping without an async runtime: one thread that wakes the sleepers of the whole process.
 //!
-//! A sleep registers its waker under its end; the thread parks until the earliest is due.
+//! A sleep registers its waker under its end; the thread parks until the earliest is due. A process
+//! that was forked has none of its parent's threads, so it starts a timer of its own.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,13 +15,28 @@ use super::{Clock, SystemClock, Timestamp};
 /// A sleep of [`SystemClock`].
 pub(super) struct Wait {
     until: Timestamp,
-    /// Its number in the schedule, set by the first poll that was too early.
-    ticket: Option<u64>,
+    /// Where it is registered, since the first poll that was too early.
+    registered: Option<Registered>,
+}
+
+/// A sleep in a schedule.
+struct Registered {
+    timer: &'static Timer,
+    ticket: u64,
 }
 
 impl Wait {
     pub(super) const fn new(until: Timestamp) -> Self {
-        Self { until, ticket: None }
+        Self { until, registered: None }
+    }
+
+    fn leave(&mut self) {
+        // The lock of a parent's timer may be held by a thread that this process does not have.
+        if let Some(Registered { timer, ticket }) = self.registered.take()
+            && timer.process == std::process::id()
+        {
+            timer.schedule().sleepers.remove(&(self.until, ticket));
+        }
     }
 }
 
@@ -33,7 +49,9 @@ impl Future for Wait {
         }
         let timer = Timer::running();
         let mut schedule = timer.schedule();
-        let ticket = *self.ticket.get_or_insert_with(|| schedule.next_ticket());
+        let registered = self.registered.as_ref().filter(|known| std::ptr::eq(known.timer, timer));
+        let ticket = registered.map_or_else(|| schedule.next_ticket(), |known| known.ticket);
+        self.registered = Some(Registered { timer, ticket });
         schedule.sleepers.insert((self.until, ticket), context.waker().clone());
         timer.changed.notify_one();
         Poll::Pending
@@ -42,16 +60,18 @@ impl Future for Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            Timer::running().schedule().sleepers.remove(&(self.until, ticket));
-        }
+        self.leave();
     }
 }
 
-#[derive(Default)]
 struct Timer {
+    /// The process that its thread belongs to.
+    process: u32,
+    thread: Once,
     schedule: Mutex<Schedule>,
     changed: Condvar,
+    /// The timer of a process that was forked from that one.
+    forked: OnceLock<Box<Timer>>,
 }
 
 #[derive(Default)]
@@ -73,12 +93,24 @@ impl Schedule {
 }
 
 impl Timer {
-    /// The timer of the process; the first call starts its thread.
+    fn new() -> Self {
+        Self {
+            process: std::process::id(),
+            thread: Once::new(),
+            schedule: Mutex::default(),
+            changed: Condvar::new(),
+            forked: OnceLock::new(),
+        }
+    }
+
+    /// The timer of this process; the first call starts its thread.
     fn running() -> &'static Self {
-        static TIMER: OnceLock<Timer> = OnceLock::new();
-        static THREAD: OnceLock<()> = OnceLock::new();
-        let timer = TIMER.get_or_init(Self::default);
-        THREAD.get_or_init(|| {
+        static FIRST: OnceLock<Timer> = OnceLock::new();
+        let mut timer = FIRST.get_or_init(Self::new);
+        while timer.process != std::process::id() {
+            timer = timer.forked.get_or_init(|| Box::new(Self::new()));
+        }
+        timer.thread.call_once(|| {
             // Best effort: a process that cannot start a thread has worse problems than a sleep
             // that lasts.
             let _ = std::thread::Builder::new().name("tollgate-timer".into()).spawn(|| timer.run());
