@@ -52,8 +52,12 @@ impl Future for Wait {
         let registered = self.registered.as_ref().filter(|known| std::ptr::eq(known.timer, timer));
         let ticket = registered.map_or_else(|| schedule.next_ticket(), |known| known.ticket);
         self.registered = Some(Registered { timer, ticket });
-        schedule.sleepers.insert((self.until, ticket), context.waker().clone());
-        timer.changed.notify_one();
+        let place = (self.until, ticket);
+        let is_first = schedule.sleepers.first_key_value().is_none_or(|(first, _)| place < *first);
+        schedule.sleepers.insert(place, context.waker().clone());
+        if is_first {
+            timer.changed.notify_one();
+        }
         Poll::Pending
     }
 }
@@ -87,8 +91,11 @@ impl Schedule {
     }
 
     fn due(&mut self, now: Timestamp) -> Vec<Waker> {
-        let later = self.sleepers.split_off(&(now, u64::MAX));
-        std::mem::replace(&mut self.sleepers, later).into_values().collect()
+        let mut due = Vec::new();
+        while let Some(first) = self.sleepers.first_entry().filter(|first| first.key().0 <= now) {
+            due.push(first.remove());
+        }
+        due
     }
 }
 
