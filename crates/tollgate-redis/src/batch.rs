@@ -9,7 +9,7 @@ use tollgate::{Applied, Charge, Op, StoreError, Timestamp};
 
 use crate::calendar::Windows;
 use crate::link::SendError;
-use crate::script::{Reply, ScriptCharge, Verb, command, parse_reply};
+use crate::script::{Call, Reply, ScriptCharge, Verb, command, parse_reply};
 use crate::store::{Pending, Shared};
 
 type Answered = Result<Applied, StoreError>;
@@ -37,6 +37,8 @@ impl Shared {
         let mut answers: Vec<Option<Answered>> = Vec::with_capacity(requests.len());
         let mut sent: Vec<Sent<'_>> = Vec::new();
         let mut commands: Vec<Cmd> = Vec::new();
+        let verb = Verb::Op(op);
+        let blocks = self.index(verb, 0);
         for (index, charges) in requests.iter().enumerate() {
             answers.push(match self.begin(op, charges, now) {
                 Err(denied) => Some(Ok(*denied)),
@@ -45,7 +47,15 @@ impl Shared {
                         .map(|index| ScriptCharge::new(&self.prefix, charges, index))
                         .collect();
                     let windows = Windows::of(&charges, now);
-                    match command(Verb::Op(op), &charges, &[], now, self.time, &windows, false) {
+                    let call = Call {
+                        verb,
+                        charges: &charges,
+                        tickets: &[],
+                        index: blocks.as_deref(),
+                        now,
+                        time: self.time,
+                    };
+                    match command(call, &windows, false) {
                         Ok(command) => {
                             commands.push(command);
                             sent.push(Sent { index, pending, charges, windows });

@@ -8,6 +8,7 @@
 //! share have the tag `*`, which no client can spell, and are in one slot too.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use tollgate::{Budget, Key};
 
@@ -101,27 +102,45 @@ pub(crate) fn probe_key(prefix: &str, slot: Option<u16>) -> String {
     format!("{prefix}:{{{}}}", slot.map_or_else(|| "probe".to_owned(), tag_in))
 }
 
-/// Digits in a probe's tag. Each is a bit, and any slot can be made out of so many.
+/// The name of the index of blocks. A Cluster has one in every slot, beside the rows there.
+pub(crate) fn blocks_key(prefix: &str, slot: Option<u16>) -> String {
+    match slot {
+        None => format!("{prefix}:blocks"),
+        Some(slot) => format!("{prefix}:blocks:{{{}}}", tag_in(slot)),
+    }
+}
+
+/// Digits in a slot's tag. Each is a bit, and any slot can be made out of so many.
 const TAG_BITS: usize = 16;
 
-/// A hash tag in this slot: `probe-` and binary digits. CRC is linear, so each digit that is 1
-/// changes the slot's bits in a way of its own, and the digits are found by elimination. (A search
-/// among numbers takes a hundred thousand steps for some slots.)
-fn tag_in(slot: u16) -> String {
-    let tag = |ones: usize| format!("probe-{ones:0TAG_BITS$b}");
-    let zero = slot_of(tag(0).as_bytes());
-    // Pairs of a change of the slot and the digits that make it, each change with a leading bit
-    // that no later pair has.
-    let mut basis: Vec<(u16, usize)> = Vec::with_capacity(TAG_BITS);
+/// A tag: `slot-` and binary digits.
+fn tag_of(ones: usize) -> String {
+    format!("slot-{ones:0TAG_BITS$b}")
+}
+
+/// The slot of the tag without ones.
+static ZERO: LazyLock<u16> = LazyLock::new(|| slot_of(tag_of(0).as_bytes()));
+
+/// Pairs of a change of the slot and the digits that make it, each change with a leading bit that
+/// no later pair has.
+static BASIS: LazyLock<Vec<(u16, usize)>> = LazyLock::new(|| {
+    let mut basis = Vec::with_capacity(TAG_BITS);
     for digit in 0..TAG_BITS {
-        let change = reduced(&basis, slot_of(tag(1 << digit).as_bytes()) ^ zero, 1 << digit);
+        let change = reduced(&basis, slot_of(tag_of(1 << digit).as_bytes()) ^ *ZERO, 1 << digit);
         if change.0 != 0 {
             basis.push(change);
         }
     }
-    let (rest, ones) = reduced(&basis, slot ^ zero, 0);
+    basis
+});
+
+/// A hash tag in this slot. CRC is linear, so each digit that is 1 changes the slot's bits in a way
+/// of its own, and the digits are found by elimination. (A search among numbers takes a hundred
+/// thousand steps for some slots.)
+fn tag_in(slot: u16) -> String {
+    let (rest, ones) = reduced(&BASIS, slot ^ *ZERO, 0);
     assert_eq!(rest, 0, "{TAG_BITS} digits make every slot");
-    tag(ones)
+    tag_of(ones)
 }
 
 /// Removes the leading bits of the basis from a change.
@@ -167,12 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_has_a_key_in_every_slot() {
+    fn a_probe_and_an_index_of_blocks_have_a_key_in_every_slot() {
         for slot in 0..SLOTS {
-            let name = probe_key("t", Some(slot));
-            let tag = name.strip_prefix("t:{").and_then(|rest| rest.strip_suffix('}')).unwrap();
-            assert_eq!(slot_of(tag.as_bytes()), slot);
+            for (name, before) in
+                [(probe_key("t", Some(slot)), "t:{"), (blocks_key("t", Some(slot)), "t:blocks:{")]
+            {
+                let tag = name.strip_prefix(before).and_then(|rest| rest.strip_suffix('}')).unwrap();
+                assert_eq!(slot_of(tag.as_bytes()), slot);
+                assert_eq!(parse_name("t", &name), None, "{name}");
+            }
         }
-        assert_eq!(probe_key("t", None), "t:{probe}");
+        assert_eq!([probe_key("t", None), blocks_key("t", None)], ["t:{probe}", "t:blocks"]);
     }
 }

@@ -12,6 +12,7 @@
 mod batch;
 mod blocks;
 mod calendar;
+mod clear;
 mod connection;
 mod denials;
 mod eviction;
@@ -25,6 +26,7 @@ mod store;
 mod target;
 
 pub use blocks::{Blocked, Blocks};
+pub use clear::ClearProgress;
 pub use eviction::Eviction;
 pub use link::Change;
 pub use script::SCRIPT;

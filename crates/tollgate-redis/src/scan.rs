@@ -1,30 +1,58 @@
-//! A scan over every key of a prefix, page by page, for administrators. It does not block traffic.
-//! A key that is written during the scan may be missed.
+//! A scan over every key of a prefix, page by page, for administrators.
+//!
+//! It is paced by what it costs: after each page it rests for as long as the page took, so that it
+//! has at most half of a Redis that is idle, and less of one that is busy, because its pages take
+//! longer there. A key that is written during the scan may be missed.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, from_redis_value};
+use tollgate::{Clock as _, SECOND, TokioClock};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, with_timeout};
 
-/// Keys that Redis visits per SCAN.
-const SCAN_COUNT: usize = 1_000;
+/// Keys that Redis visits for one page: some 50 microseconds.
+const SCAN_COUNT: usize = 100;
+/// The longest that a page may take.
+pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The shortest rest. Shorter ones are added up: a timer has milliseconds.
+const REST_MIN: Duration = Duration::from_millis(2);
+
+/// The longest rest after one page.
+const REST_MAX: Duration = SECOND;
+
+/// Rests after work, for as long as the work took.
+#[derive(Default)]
+struct Pace {
+    owed: Duration,
+}
+
+impl Pace {
+    /// The rest that is due after work that took so long.
+    fn rest_after(&mut self, took: Duration) -> Option<Duration> {
+        self.owed = self.owed.saturating_add(took.min(REST_MAX));
+        (self.owed >= REST_MIN).then(|| std::mem::take(&mut self.owed))
+    }
+}
 
 impl Connection {
-    /// Sends `command` for every key that `is_wanted` selects, and passes the key's name and the
-    /// answer to `each`, until that returns false.
+    /// Sends `command` for every key that `is_wanted` selects. Passes the number of keys seen and
+    /// the answers of each page to `each`.
     pub(crate) async fn for_each_key(
         mut self,
         prefix: &str,
         is_wanted: impl Fn(&str) -> bool,
         command: impl Fn(&str) -> Cmd,
-        mut each: impl FnMut(&str, &Value) -> bool,
+        mut each: impl FnMut(usize, &[Value]),
     ) -> RedisResult<()> {
         let pattern = format!("{}:{{*", glob_escaped(prefix));
+        let mut pace = Pace::default();
         for node in self.masters().await? {
             let mut cursor = 0_u64;
             loop {
+                let began = TokioClock.now();
                 let scan = redis::cmd("SCAN")
                     .arg(cursor)
                     .arg("MATCH")
@@ -34,16 +62,18 @@ impl Connection {
                     .take();
                 let page = self.send_to(&node, vec![scan]).await?.into_iter().next().unwrap_or(Value::Nil);
                 let (next, names): (u64, Vec<String>) = from_redis_value(page)?;
-                let wanted: Vec<String> = names.into_iter().filter(|name| is_wanted(name)).collect();
-                let commands: Vec<Cmd> = wanted.iter().map(|name| command(name)).collect();
+                let wanted = names.iter().filter(|name| is_wanted(name));
+                let commands: Vec<Cmd> = wanted.map(|name| command(name)).collect();
                 let answers =
                     if commands.is_empty() { Vec::new() } else { self.send_to(&node, commands).await? };
-                if !wanted.iter().zip(&answers).all(|(name, answer)| each(name, answer)) {
-                    return Ok(());
-                }
+                each(names.len(), &answers);
                 cursor = next;
                 if cursor == 0 {
                     break;
+                }
+                let now = TokioClock.now();
+                if let Some(rest) = pace.rest_after(now.since(began)) {
+                    TokioClock.sleep_until(now.saturating_add(rest)).await;
                 }
             }
         }
@@ -60,6 +90,10 @@ impl Connection {
     }
 
     /// Sends commands to one node in a pipeline, each once. A single server is the only node.
+    ///
+    /// # Errors
+    /// The first error of any, and if they take longer than an administrator should wait for a
+    /// page.
     pub(crate) async fn send_to(
         &mut self,
         node: &SingleNodeRoutingInfo,
@@ -70,13 +104,16 @@ impl Connection {
         commands.into_iter().for_each(|command| {
             pipeline.add_command(command);
         });
-        match self {
-            Self::Cluster(connection) => {
-                let answers = connection.route_pipeline(pipeline, 0, count, node.clone()).await?;
-                answers.into_iter().map(Value::extract_error).collect()
+        let sent = async {
+            match self {
+                Self::Cluster(connection) => {
+                    let answers = connection.route_pipeline(pipeline, 0, count, node.clone()).await?;
+                    answers.into_iter().map(Value::extract_error).collect()
+                }
+                Self::Server(connection) => pipeline.query_async(connection).await,
             }
-            Self::Server(connection) => pipeline.query_async(connection).await,
-        }
+        };
+        with_timeout("an administrative command", PAGE_TIMEOUT, sent).await
     }
 }
 
@@ -128,6 +165,15 @@ mod tests {
         let master = |id: &&str| Value::Array(vec![text("::1"), Value::Int(7000), text(id)]);
         let range = |id| Value::Array(vec![Value::Int(0), Value::Int(1), master(id)]);
         (text(address), Value::Array(ids.iter().map(range).collect()))
+    }
+
+    #[test]
+    fn a_scan_rests_for_as_long_as_its_pages_take() {
+        let mut pace = Pace::default();
+        let micros = Duration::from_micros;
+        let rests = [500, 500, 999, 1, 4_000].map(|took| pace.rest_after(micros(took)));
+        assert_eq!(rests, [None, None, None, Some(micros(2_000)), Some(micros(4_000))]);
+        assert_eq!(pace.rest_after(60 * SECOND), Some(SECOND));
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("script/holds.lua"),
     include_str!("script/cell.lua"),
     include_str!("script/stored.lua"),
+    include_str!("script/blocks.lua"),
     include_str!("script/overflow.lua"),
     include_str!("script/transact.lua"),
 );
@@ -44,6 +45,9 @@ const TIME_MAX_MICROS: u64 = 1 << 52;
 /// The largest cost that the script accepts. No limit admits or owes as much, with its overflow.
 pub(crate) const COST_MAX: u64 = 1 << 51;
 
+/// The most entries of an index of blocks. Each is about as large as its row's name.
+pub(crate) const BLOCKS_MAX: usize = 100_000;
+
 /// An operation of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
@@ -53,6 +57,13 @@ pub(crate) enum Verb {
     Try,
     /// Undo a [`Try`](Self::Try) or an [`Op::Acquire`], by its tickets.
     Undo,
+}
+
+impl Verb {
+    /// Whether the script writes the index of blocks.
+    pub(crate) const fn indexes(self) -> bool {
+        matches!(self, Self::Op(Op::Block { .. } | Op::Reset))
+    }
 }
 
 /// The clock that the script decides by.
@@ -113,25 +124,32 @@ pub(crate) struct Reply {
     pub(crate) tickets: Vec<String>,
 }
 
+/// A call of the script, for keys of one slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) verb: Verb,
+    pub(crate) charges: &'a [ScriptCharge],
+    /// Of a [`Verb::Undo`].
+    pub(crate) tickets: &'a [String],
+    /// The index of blocks, of a verb that [`indexes`](Verb::indexes) them.
+    pub(crate) index: Option<&'a str>,
+    pub(crate) now: Timestamp,
+    pub(crate) time: TimeSource,
+}
+
 /// The command of a call: `EVALSHA`, or `EVAL` for a server that does not have the script.
-pub(crate) fn command(
-    verb: Verb,
-    charges: &[ScriptCharge],
-    tickets: &[String],
-    now: Timestamp,
-    time: TimeSource,
-    windows: &Windows,
-    with_source: bool,
-) -> Result<Cmd, StoreError> {
+pub(crate) fn command(call: Call<'_>, windows: &Windows, with_source: bool) -> Result<Cmd, StoreError> {
+    let Call { verb, charges, tickets, index, now, time } = call;
     let mut command = Cmd::with_capacity(9 + 4 * charges.len(), 128 + 64 * charges.len());
     match with_source {
         true => command.arg("EVAL").arg(SCRIPT),
         false => command.arg("EVALSHA").arg(SHA1.as_str()),
     };
-    command.arg(charges.len());
+    command.arg(charges.len() + usize::from(index.is_some()));
     for charge in charges {
         command.arg(&charge.key);
     }
+    command.arg(index);
     let overflows = overflows(charges);
     match overflows {
         true => command.arg(format!("+{}", verb_name(verb)?)),
@@ -150,8 +168,13 @@ pub(crate) fn command(
         };
     }
     match verb {
-        Verb::Op(Op::Block { until: Until::Date(until) }) => command.arg(micros_ceil(until)).arg(1),
-        Verb::Op(Op::Block { until: Until::After(span) }) => command.arg(span_micros(span)).arg(0),
+        Verb::Op(Op::Block { until: Until::Date(until) }) => {
+            command.arg(micros_ceil(until)).arg(1).arg(BLOCKS_MAX)
+        }
+        Verb::Op(Op::Block { until: Until::After(span) }) => {
+            command.arg(span_micros(span)).arg(0).arg(BLOCKS_MAX)
+        }
+        Verb::Op(Op::Reset) => command.arg(BLOCKS_MAX),
         Verb::Op(Op::Reserve { hold, ttl, on_expiry, .. }) => {
             let is_kept = on_expiry == OnExpiry::Keep;
             command.arg(id_text(hold)).arg(span_micros(ttl)).arg(u8::from(is_kept))

@@ -6,14 +6,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::{Applied, Charge, Error, Limit, Op, Rule, Store, StoreError, Timestamp};
 
-use redis::Value;
-
 use crate::calendar::Windows;
-use crate::connection::error_text;
 use crate::denials::{Denials, Fingerprint, Invalidation};
-use crate::key::{hold_names, parse_name};
+use crate::key::blocks_key;
 use crate::link::{Change, Link, OnChange, SendError};
-use crate::script::{COST_MAX, Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
+use crate::script::{COST_MAX, Call, Reply, ScriptCharge, TimeSource, Verb, command, parse_reply};
 use crate::target::{Target, masked};
 use crate::{limit, slots};
 
@@ -146,6 +143,10 @@ impl RedisStore {
         }
     }
 
+    pub(crate) fn denials(&self) -> Option<&Denials> {
+        self.shared.denials.as_ref()
+    }
+
     pub(crate) fn link_and_prefix(&self) -> (&Arc<Link>, &str) {
         (&self.shared.link, &self.shared.prefix)
     }
@@ -273,19 +274,7 @@ impl Store for RedisStore {
     }
 
     async fn clear(&self, rule: &str) -> Result<u64, StoreError> {
-        let Shared { link, prefix, denials, .. } = &*self.shared;
-        let mut keys = 0_u64;
-        let is_of_rule = |name: &str| parse_name(prefix, name).is_some_and(|(other, _)| other == rule);
-        let unlink = |name: &str| redis::cmd("UNLINK").arg(name).arg(&hold_names(name)).take();
-        let unlinked =
-            link.admin_connection().await?.for_each_key(prefix, is_of_rule, unlink, |_, answer| {
-                keys = keys.saturating_add(u64::from(matches!(answer, Value::Int(1..))));
-                true
-            });
-        let unlinked = unlinked.await.map_err(|error| StoreError::Unavailable { reason: error_text(&error) });
-        // Also after a failure: some keys may be gone.
-        denials.iter().for_each(Denials::invalidate_all);
-        unlinked.map(|()| keys)
+        self.clear_with(rule, |_| ()).await
     }
 
     fn accepts(&self, limit: &Limit) -> Result<(), Error> {
@@ -406,6 +395,11 @@ impl Shared {
         Ok(Applied { now, answers, changed, converted })
     }
 
+    /// The index of blocks that a verb on keys of this slot writes.
+    pub(crate) fn index(&self, verb: Verb, slot: u16) -> Option<String> {
+        verb.indexes().then(|| blocks_key(&self.prefix, self.cluster.then_some(slot)))
+    }
+
     /// Runs the script on keys of one slot. Sends its source to a server that does not have it.
     pub(crate) async fn run(
         &self,
@@ -416,16 +410,10 @@ impl Shared {
     ) -> Result<Reply, StoreError> {
         let slot = charges.first().map_or(0, |charge| charge.slot);
         let mut windows = Windows::of(charges, now);
+        let index = self.index(verb, slot);
+        let call = Call { verb, charges, tickets, index: index.as_deref(), now, time: self.time };
         loop {
-            let send = async |with_source: bool| match command(
-                verb,
-                charges,
-                tickets,
-                now,
-                self.time,
-                &windows,
-                with_source,
-            ) {
+            let send = async |with_source: bool| match command(call, &windows, with_source) {
                 Ok(command) => self.link.send(slot, &command).await,
                 Err(error) => Err(SendError::Store(error)),
             };

@@ -1,5 +1,6 @@
--- KEYS: the keys of a request, each once. Beside the row `KEY`, the script uses `KEY:holds` and
--- `KEY:due`, which are in the same slot (see holds.lua).
+-- KEYS: the keys of a request, each once; for `block` and `reset` also the index of blocks, last
+-- (see blocks.lua). Beside the row `KEY`, the script uses `KEY:holds` and `KEY:due`, which are in the
+-- same slot (see holds.lua).
 --
 -- ARGV:
 --
@@ -8,9 +9,10 @@
 -- * For key i, from KEY_ARGUMENTS * i + 1 on: the limit, the cost and the rule (its number, negative
 --   for a shadow rule; where denied costs are recorded, followed by `:` and the number of the
 --   budget).
--- * The arguments of the operation: `block` a time or a span, and 1 for a time; `reserve` an id, a
---   time to live, and 1 if the units are kept at expiry; `acquire` and `renew` an id and a time to
---   live; `settle` an id; `undo` a ticket per key. An id has 32 hexadecimal digits.
+-- * The arguments of the operation: `block` a time or a span, 1 for a time, and the most entries of
+--   the index; `reset` the most entries of the index; `reserve` an id, a time to live, and 1 if the
+--   units are kept at expiry; `acquire` and `renew` an id and a time to live; `settle` an id; `undo`
+--   a ticket per key. An id has 32 hexadecimal digits.
 -- * Where an overflow takes part, the parts of all keys (see overflow.lua).
 -- * Last, if the caller hands any in, windows of calendars in microseconds:
 --   `@day Europe/Berlin 1800 1900;…`.

@@ -6,6 +6,8 @@
 
 local op, overflows = match(ARGV[1], '^%+?(%l+)$'), sub(ARGV[1], 1, 1) == '+'
 local grace = tonumber(ARGV[3])
+-- The index of blocks comes after the keys of the request.
+local index = (op == 'block' or op == 'reset') and table.remove(KEYS)
 local extra = KEY_ARGUMENTS * (#KEYS + 1)
 -- The windows of calendars come after the parts.
 local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
@@ -334,10 +336,12 @@ local function act_on_all()
   end
 end
 
--- Decides, and reads all that is needed to write. Returns the cells to write, and the tickets.
+-- Decides, and reads all that is needed to write. Returns the cells to write, the tickets, and the
+-- lapsed entries of an index.
 local function run()
   load()
   answer[1] = now
+  local lapsed = index and lapsed_blocks(index, now)
   local tickets, written = {}, op == 'reset' and dropped_cells() or {}
   for _, cell in ipairs(written) do
     check_holds(cell.holds)
@@ -355,10 +359,10 @@ local function run()
       written[#written + 1] = saved
     end
   end
-  return written, tickets
+  return written, tickets, lapsed
 end
 
-local decided, written, tickets = pcall(run)
+local decided, written, tickets, lapsed = pcall(run)
 if not decided then
   local problem = written
   if type(problem) ~= 'table' then
@@ -370,6 +374,9 @@ if not decided then
 end
 for _, cell in ipairs(written) do
   save_cell(cell, now, grace)
+end
+if index then
+  index_blocks(index, tonumber(ARGV[extra + (op == 'block' and 3 or 1)]), lapsed, written, now, grace)
 end
 for _, number in ipairs(overflow) do
   answer[#answer + 1] = number

@@ -274,7 +274,7 @@ fn e4_the_first_check_of_a_store_is_not_degraded_whatever_the_name() {
 }
 
 /// Commands that Redis ran, those of scripts included.
-fn commands(redis: &Redis) -> u64 {
+pub(crate) fn commands(redis: &Redis) -> u64 {
     let stats = redis.cli(&["info", "commandstats"]);
     let calls = |line: &str| {
         let is_counted = !line.starts_with("cmdstat_info");

@@ -6,6 +6,7 @@ mod common;
 #[path = "../node/mod.rs"]
 mod node;
 
+mod blocks;
 mod cluster;
 mod counter;
 mod denials;

@@ -10,7 +10,7 @@ use rcgen::{
 };
 use tollgate::{
     Algorithm, Clock as _, Decision, HOUR, Limit, Limiter, MINUTE, ManualClock, OnExpiry, Override, Request,
-    Rule, RuleSet, SECOND, Timestamp, TokioClock,
+    Rule, RuleSet, SECOND, Store as _, Timestamp, TokioClock,
 };
 use tollgate_redis::RedisStore;
 use tollgate_testkit::run;
@@ -29,6 +29,18 @@ fn check(limiter: &Limiter<RedisStore>, client: &str) -> Decision {
 
 fn open(url: &str) -> Limiter<RedisStore> {
     limiter(RedisStore::open(url).unwrap(), Limit::fixed_window(10, HOUR))
+}
+
+/// Blocks are set, listed and lifted.
+fn assert_administrable(limiter: &Limiter<RedisStore>) {
+    let listed = || run(limiter.store().blocks(9, TokioClock.now())).unwrap().blocks.len();
+    for client in ["a", "b"] {
+        run(limiter.block(client, HOUR)).unwrap();
+    }
+    assert_eq!(listed(), 2);
+    run(limiter.block("a", Duration::ZERO)).unwrap();
+    run(limiter.reset("b")).unwrap();
+    assert_eq!(listed(), 0);
 }
 
 /// The commands that docs/fleet.md tells operators to allow.
@@ -57,7 +69,14 @@ fn a_user_needs_only_the_commands_of_the_script_on_keys_with_the_prefix() {
         assert!(!check(&limiter, "a").degraded());
         assert_eq!(run(reservation.settle(1)).unwrap().shortfall, 0);
         assert_eq!(limiter.stats().store_errors, 0);
+        assert_administrable(&limiter);
+        assert!(run(limiter.store().clear("per-client")).is_err());
     }
+    assert_eq!(root(&["acl", "setuser", "tollgate", "+scan", "+unlink"]), "OK");
+    let administrator = limiter(RedisStore::open(&url).unwrap(), Limit::fixed_window(10, HOUR));
+    run(administrator.block("c", HOUR)).unwrap();
+    assert!(run(administrator.store().clear("per-client")).unwrap() > 0);
+    assert!(run(administrator.peek("c")).unwrap().allowed());
     let elsewhere = RedisStore::builder(&url).unwrap().prefix("other").build().unwrap();
     assert!(run(limiter(elsewhere, Limit::per_second(1)).check_async("a")).unwrap().degraded());
     for wrong in [format!("redis://tollgate:not-the-one@127.0.0.1:{}", redis.port), redis.url()] {
@@ -81,6 +100,13 @@ fn in_a_cluster_a_user_also_needs_the_commands_that_list_the_slots() {
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://tollgate:secret@");
     let limiter = open(&url);
     (0..20).for_each(|client| assert!(check(&limiter, &format!("client-{client}")).allowed()));
+    assert_administrable(&limiter);
+    let clear = || run(open(&url).store().clear("per-client"));
+    assert!(clear().is_err());
+    for node in &cluster.nodes {
+        assert_eq!(node.cli(&["acl", "setuser", "tollgate", "+scan", "+unlink", "+ping"]), "OK");
+    }
+    assert_eq!(clear(), Ok(20));
 }
 
 #[test]
