@@ -23,6 +23,7 @@ use crate::telemetry::Telemetry;
 
 mod authentication;
 mod blocks;
+mod clear;
 mod client_limits;
 mod denials;
 mod eviction;
@@ -37,6 +38,7 @@ mod sessions;
 pub(crate) use authentication::Access;
 use authentication::Authentication;
 pub(crate) use blocks::{Blocked, Listed};
+pub(crate) use clear::ClearError;
 use client_limits::{ClientLimit, is_per_client};
 pub(crate) use denials::PROTOCOL;
 use eviction::EvictionWatch;
@@ -65,6 +67,7 @@ pub struct App {
     pub(crate) eviction: EvictionWatch,
     /// Clients that administrators blocked.
     blocked: blocks::Names,
+    resetting: clear::Resetting,
     ready: AtomicBool,
     pub(crate) metrics: Metrics,
     /// What is held for peers.
@@ -155,6 +158,7 @@ impl App {
             authentication: Authentication::new()?,
             eviction: EvictionWatch::default(),
             blocked: blocks::Names::default(),
+            resetting: clear::Resetting::default(),
             ready: AtomicBool::new(true),
             metrics: Metrics::default(),
             buffers: Arc::default(),

@@ -13,9 +13,9 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::Body;
 use ureq::http::{Request, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Body, Timeout};
 
 use crate::printable::printable;
 use crate::secret::Secret;
@@ -28,8 +28,14 @@ pub(crate) mod top;
 
 pub(crate) use target::Target;
 
+/// The timeout of connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The timeout of a request that may take long.
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The largest response that is read.
 const BODY_BYTES_MAX: u64 = 64 << 20;
@@ -75,7 +81,27 @@ impl Remote {
     /// # Errors
     /// A sentence, if there is no response.
     pub(crate) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Reply, String> {
-        let mut response = self.call(method, path, body)?;
+        self.send_within(TIMEOUT, method, path, body)
+    }
+
+    /// As [`send`](Self::send), for what may take a server long.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn send_long(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Reply, String> {
+        self.send_within(LONG_TIMEOUT, method, path, body)
+    }
+
+    fn send_within(
+        &self,
+        timeout: Duration,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Reply, String> {
+        let request = self.agent.configure_request(self.request(method, path, body)?);
+        let request = request.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(timeout)).build();
+        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let text = response.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_string();
         Ok(Reply {
             status: response.status().as_u16(),
@@ -83,16 +109,11 @@ impl Remote {
         })
     }
 
-    fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Response<Body>, String> {
-        let request = self.request(method, path, body)?;
-        let request = self.agent.configure_request(request).timeout_global(Some(TIMEOUT)).build();
-        self.agent.run(request).map_err(|error| self.unreachable(&error))
-    }
-
     /// Begins to read a response that may never end.
     fn open(&self, path: &str) -> Result<Response<Body>, String> {
         let request = self.agent.configure_request(self.request("GET", path, None)?);
-        let request = request.timeout_connect(Some(TIMEOUT)).timeout_recv_response(Some(TIMEOUT)).build();
+        let request =
+            request.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_recv_response(Some(TIMEOUT)).build();
         self.agent.run(request).map_err(|error| self.unreachable(&error))
     }
 
@@ -111,7 +132,12 @@ impl Remote {
 
     fn unreachable(&self, error: &ureq::Error) -> String {
         let server = &self.server;
-        let help = if is_unreachable(error) {
+        let help = if is_too_slow(error) {
+            return format!(
+                "{server} accepted the connection and did not answer in time; it or its store is busy: see \
+                 its log, and try again"
+            );
+        } else if is_unreachable(error) {
             "is a server running there? Start one with `tollgate serve`"
         } else if server.starts_with("https:") {
             "check --server and --cacert"
@@ -156,6 +182,12 @@ pub(crate) fn encoded(part: &str) -> PercentEncode<'_> {
     utf8_percent_encode(part, NON_ALPHANUMERIC)
 }
 
+/// Whether a connected server did not answer in time.
+fn is_too_slow(error: &ureq::Error) -> bool {
+    let is_connecting = |timeout: &Timeout| matches!(timeout, Timeout::Connect | Timeout::Resolve);
+    matches!(error, ureq::Error::Timeout(timeout) if !is_connecting(timeout))
+}
+
 /// Whether there was no response at all.
 fn is_unreachable(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
@@ -178,4 +210,27 @@ fn read_authorities(file: &Path) -> Result<RootCerts, String> {
         _ => None,
     });
     Ok(RootCerts::Specific(Arc::new(certificates.collect())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Whether a server is running is known: it accepted the connection, or nobody did.
+    #[test]
+    fn a_server_that_is_slow_is_not_called_unreachable() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = Remote::new(&format!("http://{}", listener.local_addr().unwrap()), None, None).unwrap();
+        let ask = |remote: &Remote| {
+            let asked = remote.send_within(Duration::from_millis(50), "GET", "/v1/blocks", None);
+            asked.err().expect("nobody answers")
+        };
+        let slow = ask(&remote);
+        assert!(slow.contains("did not answer") && !slow.contains("tollgate serve"), "{slow}");
+        drop(listener);
+        let gone = ask(&remote);
+        assert!(gone.contains("is a server running there? Start one with `tollgate serve`"), "{gone}");
+    }
 }

@@ -18,7 +18,14 @@ const NAMES_MAX: usize = 10_000;
 
 /// The clients that were blocked, and until when.
 #[derive(Debug, Default)]
-pub(super) struct Names(Mutex<BTreeMap<String, Timestamp>>);
+pub(super) struct Names(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    until: BTreeMap<String, Timestamp>,
+    /// Until when there are blocks for whose names there was no room.
+    missing_until: Timestamp,
+}
 
 /// A blocked client.
 #[derive(Debug)]
@@ -33,23 +40,33 @@ pub(crate) struct Blocked {
 pub(crate) struct Listed {
     pub(crate) now: Timestamp,
     pub(crate) blocks: Vec<Blocked>,
+    /// Whether there was room for every block.
+    pub(crate) complete: bool,
 }
 
 impl Names {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, client: &str, until: Timestamp, now: Timestamp) {
-        let mut names = self.lock();
-        if names.len() >= NAMES_MAX {
-            names.retain(|_, until| *until > now);
+        let mut known = self.lock();
+        if known.until.len() >= NAMES_MAX {
+            known.until.retain(|_, until| *until > now);
         }
         if until <= now {
-            names.remove(client);
-        } else if names.len() < NAMES_MAX {
-            names.insert(client.to_owned(), until);
+            known.until.remove(client);
+        } else if known.until.len() < NAMES_MAX || known.until.contains_key(client) {
+            known.until.insert(client.to_owned(), until);
+        } else {
+            known.missing_until = known.missing_until.max(until);
         }
+    }
+
+    /// The names, and whether there was room for all of them.
+    fn known(&self, now: Timestamp) -> (Vec<String>, bool) {
+        let known = self.lock();
+        (known.until.keys().cloned().collect(), known.missing_until <= now)
     }
 }
 
@@ -91,9 +108,9 @@ impl App {
             let each = listed.blocks.into_iter();
             let each =
                 each.map(|block| Blocked { client: block.value, rule: block.rule, until: block.until });
-            return Ok(Listed { now: listed.now, blocks: each.collect() });
+            return Ok(Listed { now: listed.now, blocks: each.collect(), complete: listed.complete });
         }
-        let names: Vec<String> = self.blocked.lock().keys().cloned().collect();
+        let (names, complete) = self.blocked.known(now);
         let mut blocks: Vec<Blocked> = Vec::new();
         for client in names {
             let before = blocks.len();
@@ -112,7 +129,7 @@ impl App {
             }
         }
         blocks.truncate(most);
-        Ok(Listed { now, blocks })
+        Ok(Listed { now, blocks, complete })
     }
 }
 
@@ -125,6 +142,25 @@ mod tests {
     use super::*;
     use crate::config::Origin;
 
+    #[test]
+    fn a_block_without_room_for_its_name_makes_the_list_incomplete_until_it_ends() {
+        let names = Names::default();
+        let at = Timestamp::from_secs;
+        let count_and_missing = || {
+            let known = names.lock();
+            (known.until.len(), known.missing_until)
+        };
+        (0..NAMES_MAX).for_each(|client| names.note(&client.to_string(), at(10), at(1)));
+        names.note("0", at(50), at(1));
+        assert_eq!(count_and_missing(), (NAMES_MAX, Timestamp::EPOCH));
+        names.note("new", at(40), at(1));
+        names.note("newer", at(30), at(2));
+        assert_eq!(count_and_missing(), (NAMES_MAX, at(40)));
+        assert_eq!((names.known(at(39)).1, names.known(at(40)).1), (false, true));
+        names.note("later", at(40), at(10));
+        assert_eq!(names.lock().until.keys().collect::<Vec<_>>(), ["0", "later"]);
+    }
+
     /// A table of one key has no room for a second block.
     #[test]
     fn c5_a_block_that_the_store_refused_is_not_noted() {
@@ -133,7 +169,7 @@ mod tests {
         let origin = Origin { environment, ..Origin::default() };
         let config = origin.load().unwrap();
         let app = App::new(origin, config, Arc::new(ManualClock::default())).unwrap();
-        let noted = || app.blocked.lock().keys().cloned().collect::<Vec<_>>();
+        let noted = || app.blocked.lock().until.keys().cloned().collect::<Vec<_>>();
         block_on(app.block("ann", HOUR.into())).unwrap();
         assert!(matches!(block_on(app.block("bob", HOUR.into())), Err(Error::StoreFull)));
         assert_eq!(noted(), ["ann"]);

@@ -26,6 +26,9 @@ pub(super) struct Blocks {
     blocks: Vec<BlockAnswer>,
     /// Whether there may be more.
     more: bool,
+    /// Whether every block could be listed. A block for which the list had no room holds, and is
+    /// not listed.
+    complete: bool,
 }
 
 /// A block.
@@ -42,8 +45,8 @@ struct BlockAnswer {
 
 /// The blocked clients
 ///
-/// With Redis the clients that any server blocked, found by scanning every key; otherwise those
-/// that this server blocked since it started.
+/// With Redis the clients that any server blocked, of whom the list has room for 100 000; otherwise
+/// those that this server blocked since it started, up to 10 000.
 #[utoipa::path(
     get,
     path = "/v1/blocks",
@@ -61,7 +64,7 @@ pub(super) async fn blocks(
 ) -> Result<Response, ApiError> {
     let most = count(&query.unwrap_or_default(), USUAL, MOST)?;
     let listed = app.blocks(most).await.map_err(|error| ApiError::for_administrator(&error))?;
-    let Listed { now, blocks } = listed;
+    let Listed { now, blocks, complete } = listed;
     let more = blocks.len() >= most;
     let answer = |block: crate::app::Blocked| BlockAnswer {
         client: block.client,
@@ -69,5 +72,5 @@ pub(super) async fn blocks(
         until: block.until.as_millis_ceil(),
         end: Moment::new(block.until, now),
     };
-    Ok(ok(&Blocks { blocks: blocks.into_iter().map(answer).collect(), more }))
+    Ok(ok(&Blocks { blocks: blocks.into_iter().map(answer).collect(), more, complete }))
 }

@@ -76,6 +76,9 @@ pub(super) struct HostError;
 /// The errors of an administrative request.
 pub(super) struct AdminErrors;
 
+/// The errors of the reset of a rule.
+pub(super) struct ClearErrors;
+
 /// The errors of a check, and its denials with numbers of the type `N`.
 pub(super) struct CheckErrors<N>(PhantomData<N>);
 
@@ -133,6 +136,14 @@ impl IntoResponses for AdminErrors {
             "Problem",
             &[(401, "the admin token is missing or wrong"), (507, "the store is full")],
         ));
+        all
+    }
+}
+
+impl IntoResponses for ClearErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = AdminErrors::responses();
+        all.append(&mut problems("Problem", &[(409, "a rule is being reset, and one is at a time")]));
         all
     }
 }

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tollgate::{Error, Limit, Override, Rule, Store as _};
-use tracing::info;
+use tollgate::{Error, Limit, Override, Rule};
 use utoipa::ToSchema;
 
-use super::document::AdminErrors;
+use super::document::{AdminErrors, ClearErrors};
 use super::ok;
 use super::problem::ApiError;
-use crate::app::App;
+use crate::app::{App, ClearError};
 use crate::config::policy_name;
 
 /// The rules in force.
@@ -96,7 +95,9 @@ pub(super) struct Cleared {
 /// Reset a rule
 ///
 /// Removes the usage, blocks and reservations of every client. `cl.throttle` and `envoy.override`
-/// are the rules of inline limits.
+/// are the rules of inline limits. With Redis it looks at every key and leaves Redis time for
+/// checks, so it takes long: some ten seconds for each million keys. If the connection is closed
+/// meanwhile, the rest of the state stays.
 #[utoipa::path(
     delete,
     path = "/v1/rules/{rule}/state",
@@ -105,7 +106,7 @@ pub(super) struct Cleared {
     params(("rule" = String, Path, description = "rule name, percent-encoded", min_length = 1)),
     responses(
         (status = 200, description = "reset", body = Cleared),
-        AdminErrors,
+        ClearErrors,
     )
 )]
 pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
@@ -115,12 +116,16 @@ pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
     if !is_known {
         return Err(ApiError::of(&Error::UnknownRule { rule: rule.into() }));
     }
-    let cleared = app.timed(app.limiter.store().clear(&rule)).await;
-    let keys = cleared.map_err(|error| {
-        app.limiter.store_failed(&error);
-        ApiError::for_administrator(&error.into())
+    let keys = app.clear(&rule).await.map_err(|error| match error {
+        ClearError::Store(error) => ApiError::for_administrator(&error.into()),
+        ClearError::Busy { rule } => {
+            let detail = format!(
+                "the rule {rule:?} is being reset, and one rule is reset at a time; try again when the log \
+                 says that it was reset"
+            );
+            ApiError::new(StatusCode::CONFLICT, "reset_running", "rule", detail)
+        }
     })?;
-    info!(rule = &*rule, keys, "a rule was reset");
     Ok(ok(&Cleared { keys }))
 }
 

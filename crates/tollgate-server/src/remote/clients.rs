@@ -69,7 +69,7 @@ pub(crate) fn administer(
 /// # Errors
 /// A sentence that says what to do.
 pub(crate) fn blocks(remote: &Remote, as_json: bool) -> Result<String, String> {
-    let reply = remote.send("GET", "/v1/blocks?count=1000", None)?;
+    let reply = remote.send_long("GET", "/v1/blocks?count=1000", None)?;
     let answer: Value = remote.expect(&reply, &[200])?;
     if as_json {
         return Ok(reply.body + "\n");
@@ -90,6 +90,9 @@ pub(crate) fn blocks(remote: &Remote, as_json: bool) -> Result<String, String> {
     }
     if answer["more"] == true {
         lines.push_str("there may be more\n");
+    }
+    if answer["complete"] == false {
+        lines.push_str("too many were blocked to list them all; `tollgate client show NAME` says who is\n");
     }
     Ok(lines)
 }

@@ -82,7 +82,7 @@ fn json_is_the_servers_answer() {
     assert_eq!(parsed(&["client", "show", "bob", "--json"])["limits"][0]["remaining"], 10);
     assert!(parsed(&["client", "block", "bob", "--json"])["until"].is_u64());
     assert_eq!(parsed(&["client", "reset", "bob", "--json"]), json!({}));
-    assert_eq!(parsed(&["blocks", "--json"]), json!({"blocks": [], "more": false}));
+    assert_eq!(parsed(&["blocks", "--json"]), json!({"blocks": [], "more": false, "complete": true}));
 }
 
 #[test]
