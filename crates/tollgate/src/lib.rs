@@ -97,7 +97,7 @@ pub use memory::{Loader, MemoryStats, MemoryStore, OnFull};
 pub use meter::{Meter, Outcome, Verdict};
 pub use notation::{format_duration, parse_duration};
 pub use request::{AsRequest, CLIENT, Caller, InlineLimit, KeyPart, Request, RequestBuf};
-pub use rule::{Coverage, FailurePolicy, Limits, Obstacle, Override, Rule, RuleName, RuleSet, Values};
+pub use rule::{Coverage, FailurePolicy, Limits, Obstacle, Override, Paths, Rule, RuleName, RuleSet, Values};
 pub use state::State;
 pub use stats::{Counts, Stats};
 pub use store::{

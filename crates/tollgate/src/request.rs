@@ -196,6 +196,23 @@ impl<'a> Request<'a> {
         client.into_iter().chain(listed.iter().map(|(name, _)| *name))
     }
 
+    /// The same request with other attributes.
+    pub(crate) const fn with_attributes<'b>(self, attributes: &'b [(&'b str, &'b str)]) -> Request<'b>
+    where
+        'a: 'b,
+    {
+        Request { attributes: Attributes::Listed(attributes), ..self }
+    }
+
+    /// Its attributes, with this value of one that it has.
+    pub(crate) fn with_value<'b>(&self, name: &str, value: &'b str) -> Vec<(&'b str, &'b str)>
+    where
+        'a: 'b,
+    {
+        let replaced = |attribute: &'b str, old| (attribute, if attribute == name { value } else { old });
+        self.names().map(|attribute| replaced(attribute, self.get(attribute).unwrap_or_default())).collect()
+    }
+
     /// Whether it has an attribute.
     pub(crate) fn has(&self, name: &str) -> bool {
         match self.attributes {

@@ -16,6 +16,8 @@ mod limits;
 mod name;
 mod overflow;
 mod overrides;
+mod path;
+mod seen;
 mod set;
 mod tag;
 
@@ -26,6 +28,7 @@ pub use coverage::{Coverage, Obstacle};
 pub use limits::Limits;
 pub use name::RuleName;
 pub use overrides::Override;
+pub use path::Paths;
 pub(crate) use set::Covered;
 pub use set::RuleSet;
 pub(crate) use tag::Tag;
@@ -73,6 +76,7 @@ pub struct Rule {
     shadow: bool,
     record_denied: bool,
     on_demand: bool,
+    raw_path: bool,
     inline: bool,
     overflow: Option<RuleName>,
     /// Whether another rule of its set overflows into it.
@@ -96,6 +100,7 @@ impl Rule {
             shadow: false,
             record_denied: false,
             on_demand: false,
+            raw_path: false,
             inline: false,
             overflow: None,
             is_overflow: false,
@@ -124,7 +129,8 @@ impl Rule {
     }
 
     /// Covers only requests whose `attribute` is one of `values`, or begins with one that ends in
-    /// `*`: `"/login"`, `["POST", "PUT"]`.
+    /// `*`: `"/login"`, `["POST", "PUT"]`. The values of `path` are [normalised](Paths) as the
+    /// paths of requests are.
     #[must_use]
     pub fn matching(mut self, attribute: &str, values: impl Into<Values>) -> Self {
         self.matches.push(Condition::new(attribute, values));
@@ -195,6 +201,14 @@ impl Rule {
         self
     }
 
+    /// Sees the path of a request that names it as it was sent, whatever the
+    /// [setting](RuleSet::with_paths) of its set: for callers that compare values themselves.
+    #[must_use]
+    pub const fn raw_path(mut self) -> Self {
+        self.raw_path = true;
+        self
+    }
+
     /// Draws what its own limits do not have of a cost on the budget of the rule with this name, in
     /// the same decision: a plan that falls back on bought credits.
     ///
@@ -251,7 +265,8 @@ impl Rule {
     }
 
     /// The conditions: attributes and the values of which they must have one, or begin with one if
-    /// there is a `*` at its end.
+    /// there is a `*` at its end. In a [`RuleSet`], the values of `path` are as its
+    /// [setting](RuleSet::with_paths) says.
     pub fn matches(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
         self.matches.iter().map(Condition::written)
     }

@@ -61,7 +61,7 @@ impl<S: Store> Shared<S> {
             }
             _ => {}
         }
-        plan.add(prepared, request, multiplier)
+        prepared.rules.seeing(request, |request| plan.add(prepared, request, multiplier))
     }
 
     /// Decides a request; if the store fails, by the rules' failure policies.

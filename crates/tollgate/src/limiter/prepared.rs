@@ -107,6 +107,16 @@ impl Prepared {
         request: &Request<'_>,
         targets: &mut SmallVec<A>,
     ) {
+        self.rules.seeing(request, |request| self.locate_seen(memory, request, targets));
+    }
+
+    #[inline]
+    fn locate_seen<'a, A: Array<Item = Target<'a>>>(
+        &'a self,
+        memory: &'a MemoryStore,
+        request: &Request<'_>,
+        targets: &mut SmallVec<A>,
+    ) {
         let (before, inline, mut words) = (targets.len(), request.inline_limit(), 0_usize);
         let mut locate = || {
             let cost =

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::path::{PATH, Paths};
 use crate::Request;
 
 /// A condition: an attribute and the values of which it must have one.
@@ -12,10 +13,23 @@ pub(super) struct Condition {
 }
 
 /// A value that an attribute must have, or begin with.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Value {
+    /// The text as it was given, for another setting of [`Paths`].
+    given: String,
     pub(super) text: String,
     pub(super) prefix: bool,
+    /// Whether `text` without the slash at its end matches too: the directory of a pattern such as
+    /// `/api/*`, whose slash is dropped from requests.
+    has_directory: bool,
+}
+
+/// Values are equal if they match the same texts.
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { given: _, text, prefix, has_directory } = self;
+        *text == other.text && *prefix == other.prefix && *has_directory == other.has_directory
+    }
 }
 
 /// One value or several: `"POST".into()`, `["POST", "PUT"].into()`. A `*` at the end of a value
@@ -44,11 +58,24 @@ impl From<&[String]> for Values {
 impl Value {
     fn new(written: &str) -> Self {
         let (text, prefix) = written.strip_suffix('*').map_or((written, false), |stem| (stem, true));
-        Self { text: text.into(), prefix }
+        Self { given: text.into(), text: text.into(), prefix, has_directory: false }
+    }
+
+    /// Sets how the value of a path is seen.
+    fn see(&mut self, paths: Paths) {
+        self.text = match self.prefix {
+            true => paths.normalize_stem(&self.given),
+            false => paths.normalize(&self.given).into_owned(),
+        };
+        let is_directory = self.text.len() > 1 && self.text.starts_with('/') && self.text.ends_with('/');
+        self.has_directory = self.prefix && is_directory && paths != Paths::Raw;
     }
 
     fn matches(&self, value: &str) -> bool {
-        if self.prefix { value.starts_with(&self.text) } else { value == self.text }
+        if !self.prefix {
+            return value == self.text;
+        }
+        value.starts_with(&self.text) || self.has_directory && self.text.strip_suffix('/') == Some(value)
     }
 }
 
@@ -59,11 +86,18 @@ impl Condition {
 
     /// The condition that an attribute has exactly this value, even if that ends in `*`.
     pub(super) fn exactly(attribute: &str, value: &str) -> Self {
-        let value = Value { text: value.into(), prefix: false };
+        let value = Value { given: value.into(), text: value.into(), prefix: false, has_directory: false };
         Self { attribute: attribute.into(), values: SmallVec::from([value]) }
     }
 
-    /// The attribute, and the values as they were written.
+    /// Sets how paths are seen.
+    pub(super) fn see(&mut self, paths: Paths) {
+        if self.attribute == PATH {
+            self.values.iter_mut().for_each(|value| value.see(paths));
+        }
+    }
+
+    /// The attribute, and the values in the notation of rules.
     pub(super) fn written(&self) -> (&str, Vec<String>) {
         let written = |value: &Value| format!("{}{}", value.text, if value.prefix { "*" } else { "" });
         (&self.attribute, self.values.iter().map(written).collect())

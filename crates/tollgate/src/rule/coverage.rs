@@ -2,6 +2,7 @@
 //!
 //! Deciding takes [`RuleSet::matching`], which stops at the first obstacle and copies nothing.
 
+use super::overrides::Overrides;
 use super::{Override, Rule, RuleSet};
 use crate::Request;
 
@@ -26,7 +27,7 @@ pub enum Obstacle<'a> {
     Mismatch {
         /// The attribute that the rule matches on.
         attribute: &'a str,
-        /// The values as written in the rule; a `*` at the end stands for any text.
+        /// The values, as [`Rule::matches`] has them.
         required: Vec<String>,
     },
     /// The request lacks an attribute of the rule's key.
@@ -36,7 +37,14 @@ pub enum Obstacle<'a> {
     },
 }
 
-impl Coverage<'_> {
+impl<'a> Coverage<'a> {
+    fn of(rule: &'a Rule, overrides: &'a Overrides, request: &Request<'_>) -> Self {
+        let obstacles = rule.obstacles(request);
+        let replacement = if obstacles.is_empty() { overrides.find(request) } else { None };
+        let replacement = replacement.and_then(|index| overrides.all.get(index));
+        Self { rule, obstacles, replacement: replacement.map(|(replacement, _)| replacement) }
+    }
+
     /// Whether the rule covers the request.
     #[must_use]
     pub const fn covers(&self) -> bool {
@@ -61,12 +69,11 @@ impl RuleSet {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     pub fn explain<'a>(&'a self, request: &Request<'_>) -> impl Iterator<Item = Coverage<'a>> {
-        self.rules.iter().zip(&self.overrides).map(move |(rule, overrides)| {
-            let obstacles = rule.obstacles(request);
-            let replacement = if obstacles.is_empty() { overrides.find(request) } else { None };
-            let replacement = replacement.and_then(|index| overrides.all.get(index));
-            Coverage { rule, obstacles, replacement: replacement.map(|(replacement, _)| replacement) }
-        })
+        let explained: Vec<Coverage<'a>> = self.seeing(request, |request| {
+            let all = self.rules.iter().zip(&self.overrides);
+            all.map(|(rule, overrides)| Coverage::of(rule, overrides, request)).collect()
+        });
+        explained.into_iter()
     }
 }
 

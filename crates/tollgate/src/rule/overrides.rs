@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::condition::{Condition, Value, Values, all_match, check_matches};
-use super::{Limits, RuleName, check_limits};
+use super::{Limits, Paths, RuleName, check_limits};
 use crate::key::Budget;
 use crate::{Error, Request};
 
@@ -57,6 +57,11 @@ impl Override {
     #[must_use]
     pub const fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Sets how paths are seen.
+    pub(super) fn see(&mut self, paths: Paths) {
+        self.matches.iter_mut().for_each(|condition| condition.see(paths));
     }
 
     pub(super) fn attributes(&self) -> impl Iterator<Item = &String> {
