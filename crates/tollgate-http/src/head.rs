@@ -10,7 +10,8 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 pub struct Head<'a> {
     /// The method.
     pub method: &'a Method,
-    /// The target.
+    /// The target that the client asked for. Of a request inside of axum's `nest`, that is the whole
+    /// path (feature `axum`).
     pub uri: &'a Uri,
     /// The header fields, which the client wrote.
     pub headers: &'a HeaderMap,
@@ -22,11 +23,22 @@ impl<'a, B> From<&'a Request<B>> for Head<'a> {
     fn from(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
-            uri: request.uri(),
+            uri: original_uri(request.extensions()).unwrap_or(request.uri()),
             headers: request.headers(),
             extensions: request.extensions(),
         }
     }
+}
+
+/// The target before a router stripped a prefix from its path.
+#[cfg(feature = "axum")]
+fn original_uri(extensions: &Extensions) -> Option<&Uri> {
+    extensions.get::<axum::extract::OriginalUri>().map(|original| &original.0)
+}
+
+#[cfg(not(feature = "axum"))]
+const fn original_uri(_: &Extensions) -> Option<&Uri> {
+    None
 }
 
 /// The address of the peer, as a request extension: for servers other than axum's and tonic's,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderName};
 use sha2::{Digest as _, Sha256};
-use tollgate::{KeyPart as _, MAX_VALUE_BYTES};
+use tollgate::{KeyPart as _, MAX_VALUE_BYTES, Paths};
 
 use crate::Head;
 use address::ClientAddress;
@@ -108,7 +108,7 @@ impl Identity {
         Self(Source::Bearer)
     }
 
-    /// The path, without the query.
+    /// The path, [normalised](tollgate::Paths::normalize): its spellings are one identity.
     #[must_use]
     pub const fn path() -> Self {
         Self(Source::Path)
@@ -182,7 +182,7 @@ impl Source {
             Self::Address(address) => address.with_name(&head, str::to_owned).map(Cow::Owned),
             Self::Header(name) => only_value(head, name).map(Cow::Borrowed),
             Self::Bearer => bearer(head).map(Cow::Owned),
-            Self::Path => Some(Cow::Borrowed(head.uri.path())),
+            Self::Path => Some(Paths::Normalized.normalize(head.uri.path())),
             Self::Method => Some(Cow::Borrowed(head.method.as_str())),
             Self::Function(function) => function(head).map(|name| marked_as_itself(Cow::Owned(name))),
             Self::Both(both) => {
