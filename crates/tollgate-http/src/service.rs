@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Extensions, Request, Response, StatusCode};
+use smallvec::SmallVec;
 use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, OnExpiry, Store};
 use tower_service::Service;
 
@@ -43,8 +44,11 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let gate = &self.gate;
+        if !meet(request.extensions_mut(), gate.limiter.id()) {
+            return ResponseFuture::passing(self.inner.call(request), None);
+        }
         if gate.by_response.is_none() {
             let head = Head::from(&request);
             match gate.check_in_memory(&head) {
@@ -55,7 +59,12 @@ where
                 }
                 // A check takes no slot, and has taken nothing.
                 None | Some(Err(Error::SlotNeeded { .. })) => {}
-                Some(decided) => return ResponseFuture::denied(gate.refuse(head, decided)),
+                Some(decided) => {
+                    let response = gate.refuse(head, decided);
+                    // The service is ready, which may hold a permit of others: its clone is not.
+                    self.inner = self.inner.clone();
+                    return ResponseFuture::denied(response);
+                }
             }
         }
         // The ready service goes into the future; its clone stays.
@@ -63,6 +72,20 @@ where
         let inner = std::mem::replace(&mut self.inner, clone);
         ResponseFuture::boxed(wait(Arc::clone(gate), inner, request))
     }
+}
+
+/// The limiters that a request has met, as an extension.
+#[derive(Clone, Debug, Default)]
+struct Met(SmallVec<[u64; 2]>);
+
+/// Records that a request meets a limiter; false if it has met it before.
+fn meet(extensions: &mut Extensions, limiter: u64) -> bool {
+    let Met(met) = extensions.get_or_insert_default();
+    let is_first = !met.contains(&limiter);
+    if is_first {
+        met.push(limiter);
+    }
+    is_first
 }
 
 impl<S: Store> Gate<S> {

@@ -303,6 +303,12 @@ impl<S: Store> Limiter<S> {
         f(&self.shared.rules.load().rules)
     }
 
+    /// A number that only clones of this limiter have in this process.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.shared.rules.id()
+    }
+
     /// The store.
     #[must_use]
     pub fn store(&self) -> &S {

@@ -9,6 +9,7 @@ mod python;
 mod by_response;
 mod examples;
 mod invariants;
+mod nested;
 mod slots;
 mod socket;
 mod structured;

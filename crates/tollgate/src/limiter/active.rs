@@ -61,6 +61,10 @@ impl ActiveRules {
         active
     }
 
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The active rules, if they are kept.
     #[inline(always)]
     pub(super) fn kept(&self) -> Option<&Prepared> {
