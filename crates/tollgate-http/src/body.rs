@@ -1,29 +1,14 @@
 //! The body of a response: the service's, or that of a denial.
 
-use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tollgate::{Slot, Store};
 
-/// A slot that is released when it is dropped.
-#[doc(hidden)]
-pub struct Held(#[expect(dead_code, reason = "it is only dropped")] Box<dyn Send + Sync>);
-
-impl Held {
-    pub(crate) fn new<S: Store>(slot: Slot<S>) -> Self {
-        Self(Box::new(slot))
-    }
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held")
-    }
-}
+use crate::connection_slot::Held;
 
 pin_project! {
     /// The body of a response: the service's, or that of a denial.
@@ -31,7 +16,7 @@ pin_project! {
     #[project = Projected]
     pub enum ResponseBody<B> {
         #[doc(hidden)]
-        Service { #[pin] body: B, slot: Option<Held> },
+        Service { #[pin] body: B, slot: Option<Arc<Held>> },
         #[doc(hidden)]
         Denied { body: Option<Bytes> },
     }
@@ -39,7 +24,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     /// The service's body. It holds the slot until it has ended or is dropped.
-    pub(crate) const fn service(body: B, slot: Option<Held>) -> Self {
+    pub(crate) const fn service(body: B, slot: Option<Arc<Held>>) -> Self {
         Self::Service { body, slot }
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 use tollgate::Decision;
 
-use crate::body::Held;
+use crate::connection_slot::Held;
 use crate::{Headers, ResponseBody};
 
 /// A future that awaits the store before it calls the service.
@@ -85,7 +86,7 @@ pub(crate) fn pass<R>(
     mut response: Response<R>,
     headers: &Headers,
     decision: &Decision,
-    slot: Option<Held>,
+    slot: Option<Arc<Held>>,
 ) -> Response<ResponseBody<R>> {
     headers.write(decision, response.headers_mut());
     response.map(|body| ResponseBody::service(body, slot))

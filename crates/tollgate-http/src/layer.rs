@@ -12,6 +12,7 @@ use tollgate::{Decision, Error, Limiter, MAX_COUNT, MemoryStore, Request, Reques
 use tower_layer::Layer;
 use tracing::warn;
 
+use crate::connection_slot::SlotSettings;
 use crate::denied::denied;
 use crate::{Head, Headers, Identity, RateLimit, UNIDENTIFIED};
 
@@ -25,7 +26,8 @@ const SLOT_TTL: Duration = Duration::from_secs(30);
 
 /// Puts a limiter in front of a service.
 ///
-/// Clones share all state. A rule that counts by an attribute does not cover a request without that
+/// Clones share all state. A request that meets clones of one limiter several times (in a layer on
+/// its route and in one on the router) is decided and charged by the first. A rule that counts by an attribute does not cover a request without that
 /// attribute: count by `client`, which every request has, or by an attribute that an earlier layer
 /// guarantees.
 pub struct RateLimitLayer<S = MemoryStore>(pub(crate) Arc<Gate<S>>);
@@ -35,7 +37,7 @@ pub(crate) struct Gate<S> {
     pub(crate) limiter: Limiter<S>,
     pub(crate) headers: Headers,
     pub(crate) by_response: Option<ByResponse>,
-    pub(crate) slot_ttl: Duration,
+    pub(crate) slots: SlotSettings,
     identity: Identity,
     attributes: Vec<(String, Arc<Extract>)>,
     cost: Option<Arc<Cost>>,
@@ -73,7 +75,7 @@ impl<S> RateLimitLayer<S> {
             limiter,
             headers: Headers::default(),
             by_response: None,
-            slot_ttl: SLOT_TTL,
+            slots: SlotSettings::new(SLOT_TTL),
             identity: Identity::default(),
             attributes: Vec::new(),
             cost: None,
@@ -135,10 +137,12 @@ impl<S> RateLimitLayer<S> {
 
     /// Sets how long a slot of a [concurrent](tollgate::Limit::concurrent) limit outlives a process
     /// that dies: 30 seconds by default. A request holds its slot from its admission until the body
-    /// of its response has ended or was dropped, and a task of the tokio runtime renews it.
+    /// of its response has ended or was dropped, and a task of the tokio runtime renews it. A handler
+    /// that upgrades the connection (a websocket) takes the slot, and keeps it as long as the
+    /// connection lives: see [`ConnectionSlot`](crate::ConnectionSlot).
     #[must_use]
     pub fn slot_ttl(self, ttl: Duration) -> Self {
-        self.with(|gate| gate.slot_ttl = ttl)
+        self.with(|gate| gate.slots.ttl = ttl)
     }
 
     /// Sets the style of the header fields.
@@ -174,7 +178,7 @@ impl<S> Clone for Gate<S> {
             limiter: self.limiter.clone(),
             headers: self.headers.clone(),
             by_response: self.by_response.clone(),
-            slot_ttl: self.slot_ttl,
+            slots: self.slots.clone(),
             identity: self.identity.clone(),
             attributes: self.attributes.clone(),
             cost: self.cost.clone(),

@@ -20,7 +20,12 @@
 //!
 //! By default the client is the peer's address, and no header is trusted: see [`Identity`] and
 //! [`Proxies`]. Rules may count by `client`, `method`, `path`, `host`, `header:NAME`, or any
-//! [attribute](RateLimitLayer::attribute) that a function computes.
+//! [attribute](RateLimitLayer::attribute) that a function computes. A path is the one that the
+//! client asked for, inside of axum's `nest` too, and rules see it
+//! [normalised](tollgate::RuleSet::with_paths).
+//!
+//! A limit on concurrency holds a slot until the body of the response has ended. The handler of a
+//! websocket takes a [`ConnectionSlot`].
 //!
 //! Handlers that call a limiter themselves use [`rate_limit_headers`] and [`too_many_requests`].
 
@@ -30,6 +35,7 @@ mod readme {}
 
 mod attributes;
 mod body;
+mod connection_slot;
 mod denied;
 mod future;
 #[cfg(feature = "grpc")]
@@ -41,6 +47,7 @@ mod layer;
 mod service;
 
 pub use body::ResponseBody;
+pub use connection_slot::ConnectionSlot;
 // For tollgate-server only.
 #[doc(hidden)]
 pub use denied::{Denied, Problem, REDUCED_CAPACITY, blocked_until, denied_with, millis_ceil};

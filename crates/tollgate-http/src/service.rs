@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, OnExpiry, Store};
 use tower_service::Service;
 
-use crate::body::Held;
+use crate::connection_slot::OfferedSlot;
 use crate::future::{Boxed, ResponseFuture, pass};
 use crate::layer::{Answered, ByResponse, Gate};
 use crate::{Head, Problem, ResponseBody, overloaded};
@@ -117,7 +117,7 @@ where
 async fn check<T, S, B, R>(
     gate: Arc<Gate<S>>,
     mut inner: T,
-    request: Request<B>,
+    mut request: Request<B>,
 ) -> Result<Response<ResponseBody<R>>, T::Error>
 where
     T: Service<Request<B>, Response = Response<R>>,
@@ -126,16 +126,20 @@ where
     let asked = gate.request(Head::from(&request)).into_owned();
     let mut slot = None;
     let decided = match gate.limiter.check_async(&asked).await {
-        Err(Error::SlotNeeded { .. }) => gate.limiter.acquire(&asked, gate.slot_ttl).await.map(|acquired| {
+        Err(Error::SlotNeeded { .. }) => gate.limiter.acquire(&asked, gate.slots.ttl).await.map(|acquired| {
             let decision = acquired.decision().clone();
-            slot = Some(Held::new(acquired.renewing()));
+            if decision.allowed() {
+                slot = Some(OfferedSlot::new(acquired.renewing(), &gate.slots, &mut request));
+            }
             decision
         }),
         decided => decided,
     };
     match decided {
         Ok(decision) if decision.allowed() => {
-            Ok(pass(inner.call(request).await?, &gate.headers, &decision, slot))
+            let response = inner.call(request).await?;
+            let slot = slot.and_then(|slot| slot.for_body(&response));
+            Ok(pass(response, &gate.headers, &decision, slot))
         }
         decided => Ok(gate.refuse(Head::from(&request), decided).map(ResponseBody::denied)),
     }
@@ -144,7 +148,7 @@ where
 async fn charge_by_response<T, S, B, R>(
     gate: Arc<Gate<S>>,
     mut inner: T,
-    request: Request<B>,
+    mut request: Request<B>,
     ByResponse { ttl, cost }: ByResponse,
 ) -> Result<Response<ResponseBody<R>>, T::Error>
 where
@@ -163,8 +167,10 @@ where
         return Ok(gate.deny(Head::from(&request), &decision).map(ResponseBody::denied));
     }
     // The response is under way until its body has ended, and its cost is known before that.
-    let slot = reservation.take_slot(ttl).map(|slot| Held::new(slot.renewing()));
+    let slot = reservation.take_slot(ttl);
+    let slot = slot.map(|slot| OfferedSlot::new(slot.renewing(), &gate.slots, &mut request));
     let response = inner.call(request).await?;
+    let slot = slot.and_then(|slot| slot.for_body(&response));
     let (parts, body) = response.into_parts();
     let answered = Answered { status: parts.status, headers: &parts.headers, extensions: &parts.extensions };
     let actual = cost(answered).min(MAX_COUNT);

@@ -12,5 +12,6 @@ mod invariants;
 mod nested;
 mod slots;
 mod socket;
+mod streams;
 mod structured;
 mod trust;

@@ -1,14 +1,14 @@
 //! A real server under many concurrent connections admits exactly the limit.
 
-use crate::common::{get, read, send, serve};
+use crate::common::{Log, get, read, send, serve};
 use axum::Router;
 use axum::routing::get as route;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use tollgate::{HOUR, Limit, Limiter, Rule, RuleSet};
 use tollgate_http::RateLimitLayer;
 use tower::ServiceExt as _;
@@ -103,31 +103,9 @@ async fn f3_the_first_request_without_an_identity_is_a_warning() {
         let request = http::Request::new(axum::body::Body::empty());
         assert_eq!(app.clone().oneshot(request).await.unwrap().status(), 200);
     }
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = log.text();
     assert_eq!((layer.unidentified(), log.lines().count()), (3, 1), "{log}");
     assert!(log.contains("WARN") && log.contains("into_make_service_with_connect_info"), "{log}");
-}
-
-/// A log in memory.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }
 
 /// A connection with many concurrent requests.
