@@ -90,8 +90,9 @@ impl Candidate {
                     });
                 }
                 Some(attributes) => {
+                    let paths = self.limiter.with_rules(RuleSet::paths);
                     let requests: Vec<_> =
-                        wanted().map(|(index, _)| NamedRequest { steps, index, attributes }).collect();
+                        wanted().map(|(index, _)| NamedRequest { steps, index, attributes, paths }).collect();
                     let mut indices = wanted().map(|(index, _)| index);
                     self.limiter.check_many(&requests, |decision| {
                         if let Some(index) = indices.next() {

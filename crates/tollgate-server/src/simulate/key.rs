@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use tollgate::MAX_VALUE_BYTES;
+use tollgate::{MAX_VALUE_BYTES, Paths};
 use tollgate_http::Identity;
 
 use super::field::{Field, Values};
@@ -15,7 +15,7 @@ pub(super) const SEPARATOR: char = '\u{1f}';
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPart {
-    /// The value of a field; an address of IPv6 by its /64, a path without its query.
+    /// The value of a field; an address of IPv6 by its /64, a path normalised.
     Field(Field),
     /// The segments of the path that a pattern keeps.
     Pattern(Pattern),
@@ -46,12 +46,14 @@ impl KeyPart {
     fn append(&self, value: &str, key: &mut String) -> Option<()> {
         match self {
             Self::Field(Field::Address) => append_address(value, key),
-            Self::Field(Field::Path) => key.push_str(without_query(value)),
+            Self::Field(Field::Path) => key.push_str(&Paths::Normalized.normalize(without_query(value))),
             Self::Field(_) if value.contains(SEPARATOR) => {
                 key.push_str(&value.replace(SEPARATOR, "\u{fffd}"));
             }
             Self::Field(_) => key.push_str(value),
-            Self::Pattern(pattern) => pattern.append(without_query(value), key)?,
+            Self::Pattern(pattern) => {
+                pattern.append(&Paths::Normalized.normalize(without_query(value)), key)?;
+            }
         }
         Some(())
     }
@@ -187,6 +189,7 @@ mod tests {
         let of = |path| key(&["path:/tenants/{}/*/x"], &[Some(path)]);
         assert_eq!(of("/tenants/7/items/x?page=2").as_deref(), Some("/tenants/7/*/x"));
         assert_eq!(of("/tenants/7/items/x/more").as_deref(), Some("/tenants/7/*/x"));
+        assert_eq!(of("//tenants/%37/items/./x/").as_deref(), Some("/tenants/7/*/x"));
         assert_eq!((of("/tenants/7/items/y"), of("/tenants//items/x"), of("/tenants")), (None, None, None));
     }
 

@@ -26,6 +26,9 @@ pub(super) const SHOWN_MAX: usize = 5;
 /// Requests of a batch: enough to hide the cost of passing it on.
 const BATCH_REQUESTS: usize = 2_048;
 
+/// The longest path that is kept: what common servers accept.
+const PATH_BYTES_MAX: usize = 8 * 1024;
+
 /// The part of an unreadable line that is shown.
 const SHOWN_CHARS: usize = 120;
 
@@ -282,10 +285,13 @@ impl LogReader<'_> {
         for ((_, field), slot) in self.extraction.attributes.iter().zip(&self.attribute_slots) {
             let value =
                 values.get(*slot).and_then(|value| value.as_deref()).filter(|value| !value.is_empty());
-            let value = value.map(|value| if *field == Field::Path { without_query(value) } else { value });
-            // Longer values share the budget of their beginning.
-            let value =
-                value.map(|value| value.get(..value.floor_char_boundary(MAX_VALUE_BYTES)).unwrap_or(value));
+            // Longer values share the budget of their beginning. A path is shortened when it has been
+            // normalised.
+            let (value, bytes_max) = match *field {
+                Field::Path => (value.map(without_query), PATH_BYTES_MAX),
+                _ => (value, MAX_VALUE_BYTES),
+            };
+            let value = value.map(|value| value.get(..value.floor_char_boundary(bytes_max)).unwrap_or(value));
             let start = self.batch.text.len();
             let span = value.map(|value| {
                 self.batch.text.push_str(value);

@@ -1,9 +1,14 @@
 //! The merged requests, in batches that all candidates share.
 
-use tollgate::{AsRequest, CLIENT, Request, Timestamp};
+use std::borrow::Cow;
+
+use tollgate::{AsRequest, CLIENT, MAX_VALUE_BYTES, Paths, Request, Timestamp};
 
 use super::reader::{Batch, Span};
 use super::traffic::{ClientId, NO_CLIENT};
+
+/// The attribute that is a path.
+const PATH: &str = "path";
 
 /// A request to decide.
 #[derive(Clone, Copy, Debug)]
@@ -71,13 +76,31 @@ pub(super) struct NamedRequest<'a> {
     pub(super) index: usize,
     /// The names of the attributes, in the order of the steps' values.
     pub(super) attributes: &'a [String],
+    /// How the rules see paths.
+    pub(super) paths: Paths,
+}
+
+impl NamedRequest<'_> {
+    /// The path, normalised and then shortened, as the server does.
+    fn path(&self) -> Option<Cow<'_, str>> {
+        let at = self.attributes.iter().position(|name| name == PATH)?;
+        let mut path = self.paths.normalize(self.steps.value(self.index, at + 1)?);
+        if path.len() > MAX_VALUE_BYTES {
+            let end = path.floor_char_boundary(MAX_VALUE_BYTES);
+            path.to_mut().truncate(end);
+        }
+        Some(path)
+    }
 }
 
 impl AsRequest for NamedRequest<'_> {
     fn with_request<R>(&self, f: impl FnOnce(Request<'_>) -> R) -> R {
+        let path = self.path();
         let names = std::iter::once(CLIENT).chain(self.attributes.iter().map(String::as_str));
-        let values =
-            names.enumerate().filter_map(|(at, name)| Some((name, self.steps.value(self.index, at)?)));
+        let values = names.enumerate().filter_map(|(at, name)| match &path {
+            Some(path) if name == PATH => Some((name, &**path)),
+            _ => Some((name, self.steps.value(self.index, at)?)),
+        });
         let attributes: smallvec::SmallVec<[(&str, &str); 8]> = values.collect();
         let cost = self.steps.steps.get(self.index).map_or(1, |step| step.cost);
         f(Request::new(&attributes).cost(cost))

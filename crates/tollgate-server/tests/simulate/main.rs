@@ -236,3 +236,20 @@ fn a_terminal_shows_the_progress_and_then_only_the_report() {
     assert_eq!(ended["code"], 0, "{ended}");
     assert!(ended["wide"].as_u64().unwrap() <= 80, "{ended}");
 }
+
+/// A log is judged as the server judges the requests.
+#[test]
+fn f5_a_path_of_a_log_is_normalised_as_the_server_does() {
+    let directory = directory("simulate-paths");
+    let long = format!("{}/login", "/.".repeat(2_000));
+    let spelled = ["/login", "/%6Cogin", "//login/", "/a/../login;x?y", "/LOGIN", &long];
+    let lines: String = spelled.iter().map(|path| line("192.0.2.1", 0, path)).collect();
+    let log = write(&directory, "access.log", lines);
+    for (setting, denied) in [("normalized", 4), ("case-insensitive", 5), ("raw", 0)] {
+        let rules = "[[rule]]\nname = \"login\"\nmatch = { path = \"/login\" }\nlimit = \"1/hour fixed\"\n";
+        let config = format!("[server]\npath = \"{setting}\"\n{rules}");
+        let config = write(&directory, "tollgate.toml", config);
+        let report = report(&[&log], &["--config", config.to_str().unwrap()]);
+        assert_eq!(report["candidates"][0]["denied"], denied, "{setting}: {report}");
+    }
+}
