@@ -16,7 +16,7 @@ cargo xtask laws N   the laws over N random cases each instead of 256: a campaig
 cargo xtask truth N  the Redis script against the core, N random schedules of each kind instead of 1000
 cargo xtask kills N  the disk store's process killed N times in each mode instead of 100, and processes
                      with streams on disk and in Redis killed N times instead of 8
-cargo xtask fuzz N   the parser of the Redis protocol, fuzzed alone for N seconds
+cargo xtask fuzz N   the parser of the Redis protocol and the normal form of paths, fuzzed for N seconds each
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's under wrk, Redis under redis-benchmark, and tonic
@@ -164,6 +164,9 @@ fn kill(kills: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The fuzz targets.
+const FUZZED: [&str; 2] = ["frame", "path"];
+
 /// libFuzzer, with the instrumentation that it needs: the flags that `cargo fuzz` gives without a
 /// sanitizer, which a stable compiler knows too. They are for the target only, hence it is named.
 fn fuzz(seconds: &str) -> Result<(), String> {
@@ -176,26 +179,20 @@ fn fuzz(seconds: &str) -> Result<(), String> {
         .lines()
         .find_map(|line| line.strip_prefix("host: "))
         .ok_or("rustc does not say what it runs on")?;
-    let corpus = root().join("fuzz/target/corpus");
-    std::fs::create_dir_all(&corpus).map_err(|error| format!("cannot keep a corpus: {error}"))?;
-    run(
-        "fuzzing",
-        in_workspace("cargo")
-            .args([
-                "run",
-                "--release",
-                "--manifest-path",
-                "fuzz/Cargo.toml",
-                "--target",
-                host,
-                "--bin",
-                "frame",
-                "--",
-            ])
-            .args([&format!("-max_total_time={seconds}"), "-max_len=4096", "-print_final_stats=1"])
-            .arg(corpus)
-            .env("RUSTFLAGS", FLAGS),
-    )
+    let run_one = |target: &&str| {
+        let corpus = root().join("fuzz/target/corpus").join(target);
+        std::fs::create_dir_all(&corpus).map_err(|error| format!("cannot keep a corpus: {error}"))?;
+        run(
+            "fuzzing",
+            in_workspace("cargo")
+                .args(["run", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", host])
+                .args(["--bin", target, "--"])
+                .args([&format!("-max_total_time={seconds}"), "-max_len=4096", "-print_final_stats=1"])
+                .arg(corpus)
+                .env("RUSTFLAGS", FLAGS),
+        )
+    };
+    FUZZED.iter().try_for_each(run_one)
 }
 
 /// Counts instructions with callgrind, and compares with the record.
