@@ -370,5 +370,6 @@ fn compose(
     let overrides = client_limits.chain(file.overrides()).cloned();
     let inline = inline::rules(&fixed.addresses, settings.on_store_error, fixed.store.inline_keys());
     let rules = RuleSet::new(file.rules().iter().cloned().chain(inline))?.with_overrides(overrides)?;
+    let rules = rules.with_paths(settings.paths);
     Ok(if settings.deny_uncovered { rules.deny_uncovered() } else { rules })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{FailurePolicy, Limit, RuleSet};
+use tollgate::{FailurePolicy, Limit, Paths, RuleSet};
 use tollgate_http::{Headers, Identity};
 
 use crate::envoy::Domains;
@@ -71,6 +71,8 @@ pub struct Settings {
     pub headers: Headers,
     /// Client identification.
     pub identity: Identity,
+    /// How rules see paths.
+    pub paths: Paths,
     /// The admin token; one is generated at the start if this is `None`.
     pub admin_token: Option<Secret>,
     /// The delay of the response to a wrong token.

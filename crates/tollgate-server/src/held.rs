@@ -16,7 +16,7 @@ use tollgate::{
 
 use crate::app::App;
 use crate::inline::THROTTLE;
-use crate::value::value_of;
+use crate::value::attribute_value;
 
 /// The longest reservation, and the longest that a slot is held without a renewal.
 pub(crate) const TTL_MAX: Duration = HOUR;
@@ -123,7 +123,8 @@ impl HeldId {
     }
 
     fn request<'a>(&'a self, slots: Option<&'a InlineLimit>, caller: Caller) -> HeldRequest<'a> {
-        let attributes = self.attributes.iter().map(|(name, value)| (name, value_of(value.as_bytes())));
+        let attributes = self.attributes.iter();
+        let attributes = attributes.map(|(name, value)| (name, attribute_value(name, value.as_bytes())));
         HeldRequest { request: attributes.collect::<RequestBuf<'_>>().caller(caller), slots }
     }
 

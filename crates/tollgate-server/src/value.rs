@@ -7,8 +7,9 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{CONTROLS, percent_encode};
 use sha2::{Digest as _, Sha256};
-use tollgate::MAX_VALUE_BYTES;
+use tollgate::{MAX_VALUE_BYTES, Paths};
 
 use crate::secret::hex;
 
@@ -27,6 +28,21 @@ pub(crate) fn value_of(bytes: &[u8]) -> Cow<'_, str> {
         }
         _ => Cow::Owned(format!("{}{MARK}{}", head(bytes), hex(&Sha256::digest(bytes)))),
     }
+}
+
+/// The value of an attribute. A path is normalised before it is shortened: otherwise a long spelling
+/// of a short path would be another path. (One that is neither too long nor binary is left to the
+/// rules, which know how they see paths.)
+pub(crate) fn attribute_value<'a>(name: &str, bytes: &'a [u8]) -> Cow<'a, str> {
+    let value = value_of(bytes);
+    if name != "path" || matches!(value, Cow::Borrowed(_)) || !bytes.starts_with(b"/") {
+        return value;
+    }
+    // All that is not ASCII is encoded, and what is UTF-8 of it decoded again.
+    let path: Cow<'_, str> = percent_encode(bytes, CONTROLS).into();
+    let mut path = Paths::Normalized.normalize(&path).into_owned();
+    path.truncate(path.floor_char_boundary(MAX_VALUE_BYTES));
+    Cow::Owned(path)
 }
 
 /// The valid UTF-8 that `bytes` begin with, up to a bound.
@@ -67,6 +83,18 @@ mod tests {
             assert!(values[index + 1..].iter().all(|other| other != value), "{value:?}");
         }
         assert_eq!(values[0], "alice");
+    }
+
+    #[test]
+    fn f5_a_path_that_is_too_long_or_binary_is_normalised_before_it_is_shortened() {
+        let spelled = format!("{}/%6Cogin;x", "/.".repeat(MAX_VALUE_BYTES));
+        assert_eq!(attribute_value("path", spelled.as_bytes()), "/login");
+        assert_ne!(attribute_value("other", spelled.as_bytes()), "/login");
+        assert_eq!(attribute_value("path", b"//caf\xc3\xa9/\xff/"), "/café/%FF");
+        assert_eq!(attribute_value("path", b"//login"), "//login", "the rules see to it");
+        let long = format!("/{}", "ü".repeat(MAX_VALUE_BYTES));
+        assert_eq!(attribute_value("path", long.as_bytes()).len(), MAX_VALUE_BYTES - 1);
+        assert_eq!(attribute_value("path", b""), value_of(b""));
     }
 
     #[test]

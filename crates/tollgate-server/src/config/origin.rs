@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::FailurePolicy;
+use tollgate::{FailurePolicy, Paths};
 use tollgate_http::{HeaderStyle, Headers};
 use toml::de::DeTable;
 
@@ -134,6 +134,7 @@ impl Origin {
             policy: settings.on_store_error,
         };
         let rules = rules::read(source, &mut root, self.flags.limit, &context);
+        let rules = rules.with_paths(settings.paths);
         root.finish();
         let mut warnings = self.misspelt(source);
         warnings.extend(warnings::of(&rules, &settings.attributes, fixed.addresses.grpc != OFF));
@@ -155,6 +156,7 @@ impl Origin {
         Settings {
             headers: Headers::new(style),
             identity: server::identity(server),
+            paths: server.choice("path", &server::PATHS).map_or(Paths::default(), |paths| paths.value),
             admin_token: credentials::admin_token(self, source, server),
             failed_auth_delay: server.get_or("failed_auth_delay", Delay(FAILED_AUTH_DELAY)).0,
             hash_keys_in_logs: server.get_or("hash_keys_in_logs", false),

@@ -127,7 +127,9 @@ fn domain_rules(source: &Source<'_>, others: &[Rule], context: &Context<'_>) -> 
         let error = format!("a rule and a descriptor are both called {:?}", rule.name());
         source.report(ConfigError::new(error, "rename the rule, or the domain"));
     }
-    context.domains.rules().cloned().map(|rule| rule.on_demand().on_store_error(context.policy)).collect()
+    // The rate limit service compares all values as they are.
+    let of_domain = |rule: Rule| rule.on_demand().raw_path().on_store_error(context.policy);
+    context.domains.rules().cloned().map(of_domain).collect()
 }
 
 fn rule(

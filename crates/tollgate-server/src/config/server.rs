@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::SECOND;
+use tollgate::{Paths, SECOND};
 use tollgate_http::{ForwardedBy, Identity, Proxies};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -17,6 +17,10 @@ pub(crate) const OFF: &str = "off";
 
 /// The most worker threads.
 pub(crate) const WORKERS_MAX: u64 = 1_024;
+
+/// How rules see paths, by the names of the setting `path`.
+pub(crate) const PATHS: [(&str, Paths); 3] =
+    [("normalized", Paths::Normalized), ("case-insensitive", Paths::CaseInsensitive), ("raw", Paths::Raw)];
 
 /// How many callers a gRPC peer counts as by default.
 const GRPC_SHARE: u64 = 16;

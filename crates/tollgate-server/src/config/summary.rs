@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate::{Algorithm, Bucket, Limit, Rule, RuleSet, format_duration};
+use tollgate::{Algorithm, Bucket, Limit, Paths, Rule, RuleSet, format_duration};
 
 use super::{Addresses, Config, OFF};
 use crate::envoy::Verdict;
@@ -35,6 +35,11 @@ impl fmt::Display for Config {
             writeln!(f, "A request that no rule covers is denied.")?;
         } else if !self.rules.rules().iter().any(covers_everything) {
             writeln!(f, "A request that no rule covers is admitted; on_uncovered = \"deny\" denies it.")?;
+        }
+        match self.settings.paths {
+            Paths::Raw => writeln!(f, "Rules see paths as clients spell them.")?,
+            Paths::CaseInsensitive => writeln!(f, "Rules see paths normalised and in lower case.")?,
+            _ => {}
         }
         describe_rules(f, &self.rules)?;
         self.settings.domains.without_rule().try_for_each(|(name, verdict)| {

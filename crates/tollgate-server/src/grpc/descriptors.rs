@@ -1,9 +1,10 @@
 //! Resolves descriptors into requests.
 //!
-//! A domain defined in a YAML file of the rate limit service is decided by that file alone. The
-//! descriptors of any other domain are decided by the rules, with their entries and `domain` as
-//! attributes.
+//! A domain defined in a YAML file of the rate limit service is decided by that file alone, which
+//! compares values as they are. The descriptors of any other domain are decided by the rules, with
+//! their entries and `domain` as attributes.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::iter;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use super::pb::envoy::r#type::v3::RateLimitUnit;
 use crate::app::App;
 use crate::envoy::{Domains, Matched, Verdict, attribute_names};
 use crate::inline::{DESCRIPTOR, OVERRIDE};
-use crate::value::value_of;
+use crate::value::{attribute_value, value_of};
 
 /// The attribute of the request's domain.
 const DOMAIN: &str = "domain";
@@ -112,8 +113,12 @@ impl<'a> ResolvedDescriptor<'a> {
         }
         let Some(known) = domains.get(domain) else {
             let names = attribute_names(iter::once(DOMAIN).chain(keys));
-            let values = iter::once(value_of(domain.as_bytes())).chain(values);
-            let request: RequestBuf<'_> = names.into_iter().zip(values).collect();
+            let values = iter::once(domain).chain(entries().map(|(_, value)| value));
+            let named = |(name, value): (Cow<'a, str>, &'a str)| {
+                let value = attribute_value(&name, value.as_bytes());
+                (name, value)
+            };
+            let request: RequestBuf<'_> = names.into_iter().zip(values).map(named).collect();
             return Ok(resolved(Resolution::Limited(request.cost(charged)), None));
         };
         let Some(matched) = known.find(entries()) else {

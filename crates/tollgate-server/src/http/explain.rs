@@ -64,7 +64,7 @@ struct ObstacleAnswer {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     attribute: Option<String>,
-    /// The request's value.
+    /// The request's value, as the rules see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
     /// The values of which the rule requires one. A `*` at the end stands for any text.
@@ -99,8 +99,12 @@ pub(super) async fn explain(
     let explained = snapshot.scope(async {
         let decision = app.timed(app.limiter.peek(&request)).await?;
         let explain = |request: Request<'_>| {
-            let rule = |coverage: Coverage<'_>| RuleExplanation::new(&request, &decision, &coverage);
-            app.limiter.with_rules(|rules| rules.explain(&request).map(rule).collect())
+            app.limiter.with_rules(|rules| {
+                rules.seeing(&request, |request| {
+                    let rule = |coverage: Coverage<'_>| RuleExplanation::new(request, &decision, &coverage);
+                    rules.explain(request).map(rule).collect()
+                })
+            })
         };
         Ok::<_, Error>(((&request).with_request(explain), decision))
     });

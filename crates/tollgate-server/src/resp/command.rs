@@ -9,7 +9,7 @@ use super::frame::Frame;
 use super::slot::SlotCommand;
 use super::throttle::{Throttle, integer};
 use crate::inline::THROTTLE;
-use crate::value::value_of;
+use crate::value::{attribute_value, value_of};
 
 /// A parsed command.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl<'a> Check<'a> {
             if request.get(attribute).is_some() {
                 return Err(twice());
             }
-            request.push(attribute, value_of(value));
+            request.push(attribute, attribute_value(attribute, value));
         }
         if request.is_empty() {
             return Err(USAGE.into());

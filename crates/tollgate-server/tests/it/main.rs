@@ -50,6 +50,7 @@ mod operator;
 mod overflow;
 mod overload;
 mod packaging;
+mod paths;
 mod proxies;
 mod redis;
 mod reserve;

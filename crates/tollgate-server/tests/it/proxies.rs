@@ -108,6 +108,16 @@ fn a_path_has_its_own_limit(World { application, proxy, .. }: &World) {
     assert_eq!(application.seen(), ["GET /logins"]);
 }
 
+fn no_spelling_evades_the_rule_of_a_path(World { application, proxy, .. }: &World) {
+    for _ in 0..3 {
+        assert_eq!(proxy.get("127.0.0.8", "/login").status, 200);
+    }
+    for spelled in ["/%6Cogin", "/./login", "/a/../login", "/login/", "/login;x=1", "/lo%67in?y"] {
+        assert_denied(&proxy.get("127.0.0.8", spelled), "login");
+    }
+    assert_eq!(application.seen(), ["GET /login"; 3]);
+}
+
 fn forged_headers_have_no_effect(World { application, proxy, .. }: &World) {
     // Single, together, and duplicated.
     for forged in FORGED {
@@ -156,12 +166,16 @@ fn without_tollgate_no_request_is_forwarded(World { application, proxy, tollgate
 
 #[test]
 fn f2_nginx_enforces_the_decision() {
-    all_laws_hold(&World::nginx());
+    let world = World::nginx();
+    no_spelling_evades_the_rule_of_a_path(&world);
+    all_laws_hold(&world);
 }
 
 #[test]
 fn f2_caddy_enforces_the_decision() {
-    all_laws_hold(&World::caddy());
+    let world = World::caddy();
+    no_spelling_evades_the_rule_of_a_path(&world);
+    all_laws_hold(&world);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use crate::http::members::{texts, whole, wholes};
 use crate::http::problem::ApiError;
-use crate::value::value_of;
+use crate::value::attribute_value;
 
 /// The most attributes of a request.
 const ATTRIBUTES_MAX: usize = 64;
@@ -21,7 +21,8 @@ const COSTS_MAX: usize = 64;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct Check {
-    /// Attributes such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024 bytes.
+    /// Attributes such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024 bytes. A
+    /// path is normalised before rules see it, unless the configuration says otherwise.
     #[serde(deserialize_with = "texts")]
     #[schema(schema_with = attributes)]
     pub(in crate::http) attributes: BTreeMap<String, String>,
@@ -73,7 +74,8 @@ impl Check {
 
     /// The request to the limiter.
     pub(in crate::http) fn request(&self) -> RequestBuf<'_> {
-        let attributes = self.attributes.iter().map(|(name, value)| (name, value_of(value.as_bytes())));
+        let attributes = self.attributes.iter();
+        let attributes = attributes.map(|(name, value)| (name, attribute_value(name, value.as_bytes())));
         let request = attributes.collect::<RequestBuf<'_>>().cost(self.cost);
         request.costs(self.costs.iter().map(|(rule, cost)| (rule, *cost)))
     }

@@ -62,7 +62,8 @@ pub(super) fn script(seed: u64) -> Script {
     let mut random = Random(seed);
     let step = |random: &mut Random| {
         let client = (random.below(12) > 0).then(|| format!("c{}", random.below(4)));
-        let path = [None, None, Some("/login/now"), Some("/else")][usize::try_from(random.below(4)).unwrap()];
+        let paths = [None, None, Some("/login/now"), Some("//%6Cogin;x/now/"), Some("/else")];
+        let path = paths[usize::try_from(random.below(5)).unwrap()];
         // A command without any attribute is an error.
         let path = path.or(client.is_none().then_some("/else"));
         Step { client, path, cost: [1, 1, 1, 0, 2, 7][usize::try_from(random.below(6)).unwrap()] }
