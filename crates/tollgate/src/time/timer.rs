@@ -75,7 +75,7 @@ struct Timer {
     schedule: Mutex<Schedule>,
     changed: Condvar,
     /// The timer of a process that was forked from that one.
-    forked: OnceLock<Box<Timer>>,
+    forked: OnceLock<Box<Self>>,
 }
 
 #[derive(Default)]
