@@ -28,6 +28,8 @@ const CONNECTS_PER_DIAL: u32 = 4;
 pub(crate) const RESPONSE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of Cluster redirects that a command follows.
 const REDIRECTS_MAX: usize = 4;
+/// The code of the answer to a probe whose commands are refused: see `probe.lua`.
+const REFUSED: &str = "REFUSED";
 /// Wait before a retry after TRYAGAIN: about as long as a key takes to migrate.
 const TRY_AGAIN_DELAY: Duration = Duration::from_millis(2);
 
@@ -167,10 +169,35 @@ pub(crate) async fn with_timeout<T>(
 
 /// The text of an error: the server's own, if the server reported it.
 pub(crate) fn error_text(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+    // Of a pipeline, the first error.
+    let of_server = error.clone().into_server_errors();
+    let Some((_, error)) = of_server.as_ref().and_then(|errors| errors.first()) else {
+        return error.to_string();
+    };
+    match (error.code(), error.details()) {
+        (REFUSED, Some(detail)) => refusal_text(detail),
+        (code, Some(detail)) => format!("{code} {detail}"),
+        (code, None) => code.to_owned(),
     }
+}
+
+/// What a probe says whose commands were refused: `RPUSH PEXPIRE: ERR Redis' own sentence`.
+fn refusal_text(detail: &str) -> String {
+    let (commands, sentence) = detail.split_once(": ").unwrap_or((detail, ""));
+    let commands = commands.to_lowercase();
+    let list = |mark: &str, between: &str| -> String {
+        let marked: Vec<String> =
+            commands.split(' ').map(|command| mark.replace("COMMAND", command)).collect();
+        marked.join(between)
+    };
+    let quoted = list("'COMMAND'", ", ");
+    if sentence.contains("Unknown") {
+        return format!(
+            "ERR unknown command {quoted}, which the script calls; check rename-command ({sentence})"
+        );
+    }
+    let allowed = list("+COMMAND", " ");
+    format!("NOPERM the user may not run {quoted}, which the script calls; allow {allowed} ({sentence})")
 }
 
 /// Whether an error persists: the next request would fail too, so the breaker opens.
@@ -186,12 +213,44 @@ pub(crate) fn is_persistent(error: &RedisError) -> bool {
         "NOAUTH",
         "NOPERM",
         "WRONGPASS",
+        REFUSED,
     ];
     match error.code() {
+        // Redis 7.0 has no code for what a script may not run.
+        Some("ERR") => error.detail().is_some_and(is_refusal),
         Some(code) => persistent.contains(&code),
         None => {
             let kinds = [ErrorKind::ClusterConnectionNotFound, ErrorKind::AuthenticationFailed];
             error.is_io_error() || kinds.contains(&error.kind())
         }
+    }
+}
+
+/// Whether Redis refuses a command: it does not have it, or the user may not run it.
+fn is_refusal(detail: &str) -> bool {
+    let sentences = [
+        "unknown command",
+        "Unknown Redis command",
+        "user executing the script can't",
+        "ACL failure in script",
+        "invalid password",
+    ];
+    sentences.iter().any(|sentence| detail.contains(sentence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e4_a_refusal_names_the_commands_and_what_to_allow() {
+        let text = refusal_text("RPUSH PEXPIRE: ERR The user can't");
+        assert_eq!(
+            text,
+            "NOPERM the user may not run 'rpush', 'pexpire', which the script calls; allow +rpush +pexpire \
+             (ERR The user can't)"
+        );
+        let text = refusal_text("RPUSH: ERR Unknown Redis command called from script");
+        assert!(text.starts_with("ERR unknown command 'rpush', which the script calls"), "{text}");
     }
 }

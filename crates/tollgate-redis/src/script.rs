@@ -17,6 +17,7 @@ use crate::limit::LimitText;
 /// arithmetic file by file; tests compare the two.
 pub const SCRIPT: &str = concat!(
     include_str!("script/head.lua"),
+    include_str!("script/probe.lua"),
     include_str!("script/fast.lua"),
     include_str!("script/algorithm.lua"),
     include_str!("script/fixed_window.lua"),
@@ -197,15 +198,15 @@ pub(crate) fn command(call: Call<'_>, windows: &Windows, with_source: bool) -> R
     Ok(command)
 }
 
-/// The command of a probe, on a key that nothing else uses: `EVALSHA`, or `EVAL` for a server that
-/// does not have the script, which has it afterwards.
+/// The command of a probe, on a key that nothing else uses (see `probe.lua`): `EVALSHA`, or `EVAL`
+/// for a server that does not have the script, which has it afterwards.
 pub(crate) fn probe_command(key: &str, with_source: bool) -> Cmd {
     let mut command = Cmd::new();
     match with_source {
         true => command.arg("EVAL").arg(SCRIPT),
         false => command.arg("EVALSHA").arg(SHA1.as_str()),
     };
-    command.arg(1).arg(key).arg("take").arg("").arg(0).arg("f 1000000 1000000 0 0").arg(1).arg(1);
+    command.arg(1).arg(key).arg("probe");
     command
 }
 
@@ -329,4 +330,28 @@ pub(crate) fn parse_reply(value: &Value, verb: Verb, charges: &[ScriptCharge]) -
 
 fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_nanos(micros.unsigned_abs().saturating_mul(1_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The commands that a text quotes.
+    fn quoted(text: &str) -> BTreeSet<&str> {
+        let is_command = |word: &&str| {
+            let is_upper = |byte: u8| byte.is_ascii_uppercase();
+            word.len() > 2
+                && word.bytes().all(is_upper)
+                && !["LIMIT", "WITHSCORES", "WRONGTYPE"].contains(word)
+        };
+        text.split('\'').filter(is_command).collect()
+    }
+
+    #[test]
+    fn e4_a_probe_calls_every_command_of_the_script() {
+        let probe = include_str!("script/probe.lua");
+        assert_eq!(quoted(probe), quoted(&SCRIPT.replace(probe, "")));
+    }
 }
