@@ -21,8 +21,11 @@ const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 /// The wait before the first probe doubles with each relapse, at most this many times.
 const RELAPSES_MAX: u32 = 6;
-/// Probes in a row that must be answered before an open breaker closes.
-pub(super) const PROBES_TO_CLOSE: u32 = 3;
+/// Probes in a row that must be answered before an open breaker closes. Twice as many with each
+/// relapse: where every second response is late, three in a row are no evidence.
+const PROBES_TO_CLOSE: u32 = 3;
+/// The number of those probes doubles at most this many times.
+const MORE_PROBES_MAX: u32 = 4;
 
 #[derive(Default)]
 pub(super) struct Breaker {
@@ -73,6 +76,11 @@ impl Breaker {
         }
     }
 
+    /// Probes in a row that must be answered before the breaker closes.
+    pub(super) fn probes_to_close(&self) -> u32 {
+        PROBES_TO_CLOSE << self.relapses.load(Ordering::Relaxed).min(MORE_PROBES_MAX)
+    }
+
     /// The wait after so many probes without an answer.
     pub(super) fn wait_after(failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(RELAPSES_MAX);
@@ -81,7 +89,7 @@ impl Breaker {
 }
 
 /// Between half of a span and all of it, so that a fleet does not probe in step.
-fn jittered(span: Duration) -> Duration {
+pub(super) fn jittered(span: Duration) -> Duration {
     let share = u32::from(RandomState::new().hash_one(0).to_le_bytes()[0]);
     span / 2 + span / 2 * share / 255
 }
@@ -91,21 +99,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn e4_a_breaker_that_relapses_waits_longer_each_time() {
+    fn e4_a_breaker_that_relapses_waits_longer_and_needs_more_probes_each_time() {
         let breaker = Breaker::default();
         let mut now = Timestamp::from_secs(1_000);
         assert!(breaker.open("first".into(), now) && !breaker.open("again".into(), now));
-        assert_eq!(breaker.first_wait(), Duration::ZERO);
+        assert_eq!((breaker.first_wait(), breaker.probes_to_close()), (Duration::ZERO, 3));
         for relapses in 1..9_u32 {
             assert!(breaker.close(now) && !breaker.close(now));
             now = now.saturating_add(RELAPSE_WINDOW - Duration::from_nanos(1));
             assert!(breaker.open("relapse".into(), now));
             let longest = PROBE_INTERVAL_MIN * (1 << relapses.min(RELAPSES_MAX));
             assert!((longest / 2..=longest).contains(&breaker.first_wait()), "{relapses}");
+            assert_eq!(breaker.probes_to_close(), 3 << relapses.min(4));
         }
         assert!(breaker.close(now));
         assert!(breaker.open("healthy for long".into(), now.saturating_add(RELAPSE_WINDOW)));
-        assert_eq!(breaker.first_wait(), Duration::ZERO);
+        assert_eq!((breaker.first_wait(), breaker.probes_to_close()), (Duration::ZERO, 3));
         assert!((1..99).all(|failures| Breaker::wait_after(failures) <= PROBE_INTERVAL_MAX));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 use tollgate::{Clock as _, TokioClock};
 
-use super::breaker::{Breaker, PROBES_TO_CLOSE};
+use super::breaker::Breaker;
 use super::{Link, is_no_script, no_connection};
 use crate::connection::{Connection, error_text, with_timeout};
 use crate::script::probe_command;
@@ -116,7 +116,7 @@ async fn probe(prober: Prober) {
                 link.open(prober.slot, error_text(&error));
             }
         }
-        if answers >= PROBES_TO_CLOSE {
+        if answers >= breaker.probes_to_close() {
             return link.close(breaker);
         }
         drop(link);
