@@ -7,18 +7,16 @@
 
 use std::time::Duration;
 
-use futures_util::future::select_ok;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use redis::sentinel::SentinelClient;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
-};
-use tokio::sync::Mutex;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::time::timeout;
-use tollgate::{Clock as _, TokioClock, format_duration};
+use tollgate::{Clock as _, TokioClock};
+
+use crate::sentinel::{Address, Sentinels};
+use crate::server::Server;
 
 /// A dial as a whole may take this many connect timeouts: a Sentinel or a Cluster's seed names the
 /// servers to connect to, and a seed that hangs must leave time for the others.
@@ -42,39 +40,65 @@ pub(crate) enum Connection {
 
 /// Makes connections.
 pub(crate) enum Dialer {
-    Single(Box<Client>),
-    /// One client per Sentinel. Every dial asks all of them at once for the master, and trusts the
-    /// first answer.
-    Sentinel(Vec<Mutex<SentinelClient>>),
-    Cluster(Box<ClusterClient>),
+    Single(Server),
+    Sentinel(Sentinels),
+    Cluster(ClusterDialer),
+}
+
+pub(crate) struct ClusterDialer {
+    pub(crate) client: ClusterClient,
+    /// The servers of the URL.
+    pub(crate) seeds: Vec<Server>,
+}
+
+/// A new connection.
+pub(crate) struct Dialled {
+    pub(crate) connection: Connection,
+    /// The address of the master, if Sentinels named it.
+    pub(crate) master: Option<Address>,
 }
 
 impl Dialer {
     /// Connects, within `timeout` for each host.
-    pub(crate) async fn dial(&self, timeout: Duration) -> RedisResult<Connection> {
-        let whole = match self {
-            Self::Single(_) => timeout,
-            Self::Sentinel(_) | Self::Cluster(_) => timeout.saturating_mul(CONNECTS_PER_DIAL),
-        };
-        with_timeout("connecting", whole, self.connect(timeout)).await
+    pub(crate) async fn dial(&self, timeout: Duration) -> RedisResult<Dialled> {
+        let whole = timeout.saturating_mul(CONNECTS_PER_DIAL);
+        Ok(match self {
+            Self::Single(server) => {
+                Dialled { connection: Connection::Server(server.connect(timeout).await?), master: None }
+            }
+            Self::Sentinel(sentinels) => {
+                let connecting = sentinels.connect(timeout);
+                let (connection, master) = with_timeout("finding the master", whole, connecting).await?;
+                Dialled { connection: Connection::Server(connection), master: Some(master) }
+            }
+            Self::Cluster(cluster) => {
+                let connecting = cluster.connect(timeout);
+                let connection = with_timeout("connecting to the Cluster", whole, connecting).await?;
+                Dialled { connection: Connection::Cluster(connection), master: None }
+            }
+        })
     }
 
-    async fn connect(&self, timeout: Duration) -> RedisResult<Connection> {
-        let settings =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None);
-        Ok(match self {
-            Self::Single(client) => {
-                Connection::Server(client.get_multiplexed_async_connection_with_config(&settings).await?)
+    pub(crate) const fn as_sentinels(&self) -> Option<&Sentinels> {
+        match self {
+            Self::Sentinel(sentinels) => Some(sentinels),
+            Self::Single(_) | Self::Cluster(_) => None,
+        }
+    }
+}
+
+impl ClusterDialer {
+    /// The client of a Cluster does not say why no node can be used, so one is asked directly.
+    async fn connect(&self, timeout: Duration) -> RedisResult<ClusterConnection> {
+        match self.client.get_async_connection().await {
+            Ok(connection) => Ok(connection),
+            Err(error) => {
+                for seed in &self.seeds {
+                    seed.connect(timeout).await?;
+                }
+                Err(error)
             }
-            Self::Sentinel(clients) => {
-                let connect = async |client: &Mutex<SentinelClient>| {
-                    client.lock().await.get_async_connection_with_config(&settings).await
-                };
-                let attempts = clients.iter().map(|client| Box::pin(connect(client)));
-                Connection::Server(select_ok(attempts).await?.0)
-            }
-            Self::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
-        })
+        }
     }
 }
 
@@ -162,7 +186,7 @@ pub(crate) async fn with_timeout<T>(
     work: impl Future<Output = RedisResult<T>>,
 ) -> RedisResult<T> {
     timeout(span, work).await.unwrap_or_else(|_| {
-        let text = format!("Redis does not answer: {what} took longer than {}", format_duration(span));
+        let text = format!("no answer in time: {what} took longer than {span:?}");
         Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text).into())
     })
 }

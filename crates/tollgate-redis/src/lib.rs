@@ -21,6 +21,8 @@ mod limit;
 mod link;
 mod scan;
 mod script;
+mod sentinel;
+mod server;
 mod slots;
 mod store;
 mod target;

@@ -5,9 +5,12 @@
 //!
 //! The breaker ([`breaker`]) is *closed* while Redis is healthy. While it is *open*, requests fail
 //! at once, and a *prober* ([`prober`]) runs the script: on the current connection, which may
-//! merely have hung, then on a new one. Several probes in a row that are answered close it; each
-//! probe that is not makes the next one wait longer, and so does a relapse. There is no half-open
+//! merely have hung, then on a new one. Several probes in a row that are answered close it, more with
+//! each relapse; each probe that is not makes the next one wait longer, and so does a relapse. There is no half-open
 //! state: the prober, not a request, tests whether Redis is back.
+//!
+//! A *watcher* ([`watcher`]) asks the Sentinels for the master while all is well, and probes a link
+//! that is idle.
 //!
 //! A connection that was idle may be stale: Redis restarted, or closed it. A request that finds it
 //! broken is sent once more, on a new connection, and the breaker does not count it.
@@ -20,42 +23,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tollgate::{Clock as _, StoreError, Timestamp, TokioClock};
+use tollgate::{Clock as _, StoreError, TokioClock};
 
 use crate::connection::{Connection, Dialer, error_text, is_persistent};
 use crate::key::{SLOTS, probe_key};
 use crate::script::probe_command;
+use crate::sentinel::Address;
 
 mod breaker;
+mod change;
+mod in_flight;
 mod prober;
+mod watcher;
 
 use breaker::Breaker;
+pub use change::Change;
+use change::Changes;
+pub(crate) use change::OnChange;
+use in_flight::InFlight;
 
-/// A connection without a request in flight for this long is idle. Less than a restart of Redis
-/// takes.
-const IDLE_MIN: Duration = Duration::from_millis(1);
 /// Ranges of slots, and so breakers, of a Cluster.
 const SLOT_RANGES: u16 = 32;
-
-/// A change of health that an operator wants to know of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Change {
-    /// The circuit breaker opened: Redis, or a part of a Cluster, cannot be used, and requests no
-    /// longer wait for it.
-    Down {
-        /// The error that opened it.
-        reason: String,
-    },
-    /// Every circuit breaker is closed again.
-    Back,
-}
-
-/// Callback for a [`Change`].
-pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 
 /// Why a request was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +91,19 @@ pub(crate) struct Link {
     /// How many breakers are open.
     open_breakers: AtomicU32,
     trips: AtomicU64,
-    on_change: Option<OnChange>,
+    changes: Changes,
+    /// The master that the connection is to, behind Sentinels.
+    master: ArcSwapOption<Address>,
+    /// How often the connection moved to another master.
+    moves: AtomicU64,
+    /// The time that the last probe took, in nanoseconds.
+    round_trip: AtomicU64,
+    /// Whether [`Change::Slow`] was told.
+    is_slow: AtomicBool,
+    /// A link without a request for this long is probed.
+    probe_interval: Duration,
+    /// Whether a watcher runs.
+    watched: AtomicBool,
 }
 
 impl fmt::Debug for Link {
@@ -114,6 +118,7 @@ impl Link {
         prefix: String,
         deadline: Duration,
         connect_timeout: Duration,
+        probe_interval: Duration,
         on_change: Option<OnChange>,
     ) -> Self {
         let breakers = if matches!(dialer, Dialer::Cluster(_)) { SLOT_RANGES } else { 1 };
@@ -131,7 +136,13 @@ impl Link {
             breakers: (0..breakers).map(|_| Breaker::default()).collect(),
             open_breakers: AtomicU32::new(0),
             trips: AtomicU64::new(0),
-            on_change,
+            changes: Changes::new(on_change),
+            master: ArcSwapOption::default(),
+            moves: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
+            is_slow: AtomicBool::new(false),
+            probe_interval,
+            watched: AtomicBool::new(false),
         }
     }
 
@@ -143,6 +154,17 @@ impl Link {
     /// How often the link went from all breakers closed to one open.
     pub(crate) fn trips(&self) -> u64 {
         self.trips.load(Ordering::Relaxed)
+    }
+
+    /// How often the connection moved to another master that Sentinels named.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// The time that the last probe took; `None` before the first.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        let nanos = self.round_trip.load(Ordering::Relaxed);
+        (nanos > 0).then_some(Duration::from_nanos(nanos))
     }
 
     /// The index is in range: there is one breaker, or [`SLOT_RANGES`], and a slot is below
@@ -221,7 +243,8 @@ impl Link {
     }
 
     /// Sends commands on a connection; once more on a new one if the connection was idle and is
-    /// broken. The requests that find it so share one dial. A Cluster client reconnects by itself.
+    /// broken, or if the server is not the Sentinels' master any more. The requests that find it so
+    /// share one dial. A Cluster client reconnects by itself.
     async fn send_on(
         &self,
         connection: Connection,
@@ -235,10 +258,35 @@ impl Link {
             Err(error) if maybe_stale && error.is_io_error() => {
                 self.dial(dials, slot).await?.send_each(commands).await
             }
+            Ok(answers) if self.dialer.as_sentinels().is_some() => {
+                Ok(self.send_read_only(answers, dials, slot, commands).await)
+            }
             answers => answers,
         };
         if maybe_stale && answers.is_ok() {
             self.maybe_stale.store(false, Ordering::Release);
+        }
+        answers
+    }
+
+    /// Sends the commands again that a replica refused, to the master that the Sentinels name. What
+    /// is answered READONLY was not executed. If there is no other master, the answers stay.
+    async fn send_read_only(
+        &self,
+        mut answers: Vec<RedisResult<Value>>,
+        dials: u64,
+        slot: u16,
+        commands: &[Cmd],
+    ) -> Vec<RedisResult<Value>> {
+        let is_refused = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_read_only);
+        let refused: Vec<usize> = (0..answers.len()).filter(|index| is_refused(&answers[*index])).collect();
+        if refused.is_empty() {
+            return answers;
+        }
+        let Ok(master) = self.dial(dials, slot).await else { return answers };
+        let again: Vec<Cmd> = refused.iter().map(|index| commands[*index].clone()).collect();
+        if let Ok(answered) = master.send_each(&again).await {
+            refused.into_iter().zip(answered).for_each(|(index, answer)| answers[index] = answer);
         }
         answers
     }
@@ -264,6 +312,7 @@ impl Link {
 
     /// The connection. Waits for the first dial if there has been none.
     async fn connection(self: &Arc<Self>, breaker: &Breaker, slot: u16) -> Result<Connection, SendError> {
+        self.ensure_watcher();
         let mut changes = None;
         loop {
             if let Some(cause) = breaker.open_reason() {
@@ -287,17 +336,18 @@ impl Link {
     /// Opens the breaker of `slot`, or replaces the reason it is open.
     fn open(self: &Arc<Self>, slot: u16, reason: String) {
         let opened = self.breaker(slot).open(reason.clone(), TokioClock.now());
-        if opened && self.open_breakers.fetch_add(1, Ordering::AcqRel) == 0 {
+        let is_first = opened && self.open_breakers.fetch_add(1, Ordering::AcqRel) == 0;
+        if is_first {
             self.trips.fetch_add(1, Ordering::Relaxed);
-            self.on_change.iter().for_each(|call| call(&Change::Down { reason: reason.clone() }));
         }
+        self.changes.down(reason, is_first);
         self.connection.send_modify(|_| ());
         self.ensure_prober(slot);
     }
 
     fn close(&self, breaker: &Breaker) {
         if breaker.close(TokioClock.now()) && self.open_breakers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.on_change.iter().for_each(|call| call(&Change::Back));
+            self.changes.tell(&Change::Back);
         }
         self.connection.send_modify(|_| ());
     }
@@ -307,35 +357,10 @@ fn is_no_script(error: &redis::RedisError) -> bool {
     error.kind() == ServerErrorKind::NoScript.into()
 }
 
+fn is_read_only(error: &redis::RedisError) -> bool {
+    error.kind() == ServerErrorKind::ReadOnly.into()
+}
+
 fn no_connection() -> redis::RedisError {
     std::io::Error::new(std::io::ErrorKind::NotConnected, "there is no connection").into()
-}
-
-/// A request in flight. The link knows by these that its connection was idle. One that is dropped
-/// unanswered has missed its deadline: a reason to probe, and no more.
-struct InFlight<'a> {
-    link: &'a Arc<Link>,
-    slot: u16,
-    ended: bool,
-}
-
-impl<'a> InFlight<'a> {
-    fn new(link: &'a Arc<Link>, slot: u16) -> Self {
-        let ended_at = Timestamp::from_nanos(link.ended_at.load(Ordering::Acquire));
-        if link.in_flight.fetch_add(1, Ordering::AcqRel) == 0 && TokioClock.now().since(ended_at) >= IDLE_MIN
-        {
-            link.maybe_stale.store(true, Ordering::Release);
-        }
-        Self { link, slot, ended: false }
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.link.ended_at.store(TokioClock.now().as_nanos(), Ordering::Release);
-        self.link.in_flight.fetch_sub(1, Ordering::AcqRel);
-        if !self.ended {
-            self.link.ensure_prober(self.slot);
-        }
-    }
 }

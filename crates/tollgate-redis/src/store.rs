@@ -61,6 +61,10 @@ pub struct Status {
     pub trips: u64,
     /// Requests denied from the cache of denials, without asking Redis.
     pub remembered_denials: u64,
+    /// Times the connection moved to another master that Sentinels named.
+    pub master_switches: u64,
+    /// The time that the last probe took; `None` before the first one was answered.
+    pub round_trip: Option<Duration>,
 }
 
 /// Builds a [`RedisStore`].
@@ -69,6 +73,7 @@ pub struct RedisStoreBuilder {
     address: String,
     deadline: Duration,
     connect_timeout: Duration,
+    probe_interval: Duration,
     prefix: String,
     time: TimeSource,
     log_ceiling: u64,
@@ -84,6 +89,9 @@ impl std::fmt::Debug for RedisStoreBuilder {
 
 /// Expiry grace of keys under the callers' clocks: more than any two of them should differ.
 const CALLER_GRACE: Duration = Duration::from_secs(3600);
+
+/// The most round trips of a connection: TCP, TLS 1.2, and the login.
+const CONNECT_ROUND_TRIPS: u32 = 4;
 
 /// The most charges of one write: half of what may be in flight, so that a batch leaves room for
 /// others.
@@ -118,6 +126,7 @@ impl RedisStore {
             address: masked(url),
             deadline: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
+            probe_interval: Duration::from_secs(1),
             prefix: "tollgate".into(),
             time: TimeSource::Server,
             log_ceiling: 20_000,
@@ -140,6 +149,8 @@ impl RedisStore {
             down: link.open_reason(),
             trips: link.trips(),
             remembered_denials: denials.as_ref().map_or(0, Denials::hits),
+            master_switches: link.moves(),
+            round_trip: link.round_trip(),
         }
     }
 
@@ -175,11 +186,20 @@ impl RedisStoreBuilder {
     }
 
     /// How long a host may take to accept a connection, with its handshakes, and to load the
-    /// script: one second by default, and at least the deadline. The checks of a process that has
-    /// not connected yet wait for it.
+    /// script: one second by default, and at least four deadlines, because a connection with TLS
+    /// takes up to four round trips. The checks of a process that has not connected yet wait for
+    /// it.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long the store may be idle before it is probed, so that [`RedisStore::status`] is true
+    /// also without traffic: one second by default.
+    #[must_use]
+    pub const fn probe_interval(mut self, interval: Duration) -> Self {
+        self.probe_interval = interval;
         self
     }
 
@@ -214,7 +234,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Calls `callback` when the circuit breaker opens and when it closes.
+    /// Calls `callback` with each [`Change`] of the store's health.
     #[must_use]
     pub fn on_change(mut self, callback: impl Fn(&Change) + Send + Sync + 'static) -> Self {
         self.on_change = Some(Box::new(callback));
@@ -227,9 +247,18 @@ impl RedisStoreBuilder {
     /// [`Error::InvalidConfig`] if a setting is not valid.
     pub fn build(self) -> Result<RedisStore, Error> {
         let Self {
-            target, address, deadline, prefix, time, log_ceiling, remember_denials, on_change, ..
+            target,
+            address,
+            deadline,
+            probe_interval,
+            prefix,
+            time,
+            log_ceiling,
+            remember_denials,
+            on_change,
+            ..
         } = self;
-        let connect_timeout = self.connect_timeout.max(deadline);
+        let connect_timeout = self.connect_timeout.max(deadline.saturating_mul(CONNECT_ROUND_TRIPS));
         if prefix.is_empty()
             || prefix.contains(['{', '}'])
             || !prefix.bytes().all(|byte| byte.is_ascii_graphic())
@@ -239,7 +268,8 @@ impl RedisStoreBuilder {
         }
         let cluster = target.is_cluster();
         let dialer = target.dialer(connect_timeout, deadline)?;
-        let link = Arc::new(Link::new(dialer, prefix.clone(), deadline, connect_timeout, on_change));
+        let link = Link::new(dialer, prefix.clone(), deadline, connect_timeout, probe_interval, on_change);
+        let link = Arc::new(link);
         let denials = (!remember_denials.is_zero()).then(|| Denials::new(remember_denials));
         Ok(RedisStore {
             shared: Arc::new(Shared { link, prefix, time, log_ceiling, denials, cluster, address }),

@@ -15,8 +15,6 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
-use redis::io::tcp::TcpSettings;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
     TlsCertificates, TlsMode,
@@ -25,7 +23,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tollgate::Error;
 
-use crate::connection::{Dialer, RESPONSE_TIMEOUT_MIN, error_text};
+use crate::connection::{ClusterDialer, Dialer, RESPONSE_TIMEOUT_MIN, error_text};
+use crate::sentinel::Sentinels;
+use crate::server::{Login, Server, tcp_settings};
 
 /// A parsed URL.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(crate) struct Target {
     addresses: Vec<(String, u16)>,
     user: Option<String>,
     password: Option<String>,
-    database: i64,
+    database: u32,
     tls: Option<TlsCertificates>,
     /// User and password for the Sentinels.
     sentinel_login: (Option<String>, Option<String>),
@@ -97,7 +97,7 @@ impl Target {
         }
         let database = match database {
             "" => 0,
-            number => number.parse::<u32>().map_err(|_| invalid("with a number as its database"))?.into(),
+            number => number.parse::<u32>().map_err(|_| invalid("with a number as its database"))?,
         };
         if topology == Topology::Cluster && database != 0 {
             return Err(invalid("without a database: a Cluster has only one"));
@@ -133,27 +133,30 @@ impl Target {
             // The Redis client needs a default crypto provider; an installed one stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
+        let (servers, login) = (self.servers(&self.login()).map_err(invalid)?, self.login());
         Ok(match &self.topology {
             Topology::Cluster => {
-                Dialer::Cluster(Box::new(self.cluster(connect_timeout, deadline).map_err(invalid)?))
+                let client = self.cluster(connect_timeout, deadline).map_err(invalid)?;
+                Dialer::Cluster(ClusterDialer { client, seeds: servers })
             }
-            Topology::Sentinel { service } => {
-                let one = |host| Ok(tokio::sync::Mutex::new(self.sentinel(host, service)?));
-                Dialer::Sentinel(
-                    self.addrs().into_iter().map(one).collect::<Result<_, _>>().map_err(invalid)?,
-                )
-            }
+            Topology::Sentinel { service } => Dialer::Sentinel(Sentinels::new(
+                service,
+                self.sentinels().map_err(invalid)?,
+                self.tls.clone(),
+                login,
+            )),
             Topology::Single | Topology::Unix => {
-                let info = self.infos().map_err(invalid)?.remove(0);
-                Dialer::Single(Box::new(
-                    match &self.tls {
-                        Some(tls) => Client::build_with_tls(info, tls.clone()),
-                        None => Client::open(info),
-                    }
-                    .map_err(invalid)?,
-                ))
+                Dialer::Single(servers.into_iter().next().expect("a URL has a host"))
             }
         })
+    }
+
+    fn login(&self) -> Login {
+        Login { user: self.user.clone(), password: self.password.clone(), database: self.database }
+    }
+
+    fn servers(&self, login: &Login) -> redis::RedisResult<Vec<Server>> {
+        self.addrs().into_iter().map(|addr| Server::new(addr, self.tls.as_ref(), login.clone())).collect()
     }
 
     fn addrs(&self) -> Vec<ConnectionAddr> {
@@ -167,25 +170,10 @@ impl Target {
         self.addresses.iter().map(addr).collect()
     }
 
-    fn infos(&self) -> redis::RedisResult<Vec<ConnectionInfo>> {
-        let mut settings = RedisConnectionInfo::default()
-            .set_db(self.database)
-            .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
-        if let Some(user) = &self.user {
-            settings = settings.set_username(user);
-        }
-        if let Some(password) = &self.password {
-            settings = settings.set_password(password);
-        }
-        let info = |addr: ConnectionAddr| -> redis::RedisResult<ConnectionInfo> {
-            let info = addr.into_connection_info()?;
-            Ok(info.set_tcp_settings(tcp_settings()).set_redis_settings(settings.clone()))
-        };
-        self.addrs().into_iter().map(info).collect()
-    }
-
     fn cluster(&self, connect_timeout: Duration, deadline: Duration) -> redis::RedisResult<ClusterClient> {
-        let mut builder = ClusterClientBuilder::new(self.infos()?)
+        let infos: redis::RedisResult<Vec<ConnectionInfo>> =
+            self.addrs().into_iter().map(|addr| info(addr, &self.login())).collect();
+        let mut builder = ClusterClientBuilder::new(infos?)
             .tcp_settings(tcp_settings())
             .connection_timeout(connect_timeout)
             .response_timeout(RESPONSE_TIMEOUT_MIN.max(deadline))
@@ -197,38 +185,34 @@ impl Target {
         builder.build()
     }
 
-    fn sentinel(&self, host: ConnectionAddr, service: &str) -> redis::RedisResult<SentinelClient> {
-        let mut builder = SentinelClientBuilder::new([host], service, SentinelServerType::Master)?
-            .set_client_to_redis_db(self.database)
-            .set_client_to_redis_tcp_settings(tcp_settings())
-            .set_client_to_sentinel_tcp_settings(tcp_settings());
-        if let Some(user) = &self.user {
-            builder = builder.set_client_to_redis_username(user);
-        }
-        if let Some(password) = &self.password {
-            builder = builder.set_client_to_redis_password(password);
-        }
-        let (user, password) = &self.sentinel_login;
-        if let Some(user) = user {
-            builder = builder.set_client_to_sentinel_username(user);
-        }
-        if let Some(password) = password {
-            builder = builder.set_client_to_sentinel_password(password);
-        }
-        if let Some(tls) = &self.tls {
-            builder = builder
-                .set_client_to_redis_tls_mode(TlsMode::Secure)
-                .set_client_to_redis_certificates(tls.clone())
-                .set_client_to_sentinel_tls_mode(TlsMode::Secure)
-                .set_client_to_sentinel_certificates(tls.clone());
-        }
-        builder.build()
+    /// The Sentinels, each with a client that subscribes.
+    fn sentinels(&self) -> redis::RedisResult<Vec<(Server, Client)>> {
+        let (user, password) = self.sentinel_login.clone();
+        let login = Login { user, password, database: 0 };
+        let servers = self.servers(&login)?;
+        let subscribers = self.addrs().into_iter().map(|addr| {
+            let info = info(addr, &login)?;
+            match &self.tls {
+                Some(tls) => Client::build_with_tls(info, tls.clone()),
+                None => Client::open(info),
+            }
+        });
+        servers.into_iter().zip(subscribers).map(|(server, client)| Ok((server, client?))).collect()
     }
 }
 
-/// No delay: a request is small and waits for its answer.
-fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
+/// A server, for a client that logs in by itself.
+fn info(addr: ConnectionAddr, login: &Login) -> redis::RedisResult<ConnectionInfo> {
+    let mut settings = RedisConnectionInfo::default()
+        .set_db(login.database.into())
+        .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(password);
+    }
+    Ok(addr.into_connection_info()?.set_tcp_settings(tcp_settings()).set_redis_settings(settings))
 }
 
 /// Parses `host`, `host:port`, `[::1]` or `[::1]:port`.

@@ -1,8 +1,9 @@
 //! The prober of a breaker: a task that runs while there is a doubt about Redis.
 //!
-//! A probe is the script on a key that nothing else uses, by its digest. It is judged by the
-//! deadline that checks have. The script's text is sent only to a server that does not have it, and
-//! has the time that connecting has.
+//! A probe is the script on a key that nothing else uses, by its digest. The script then calls each
+//! of its commands, so that a command which Redis refuses is found before a check needs it. The
+//! probe is judged by the deadline that checks have. The script's text is sent only to a server that
+//! does not have it, and has the time that connecting has.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -12,12 +13,16 @@ use redis::{RedisResult, Value};
 use tollgate::{Clock as _, TokioClock};
 
 use super::breaker::Breaker;
-use super::{Link, is_no_script, no_connection};
-use crate::connection::{Connection, error_text, with_timeout};
+use super::{Change, Link, is_no_script, no_connection};
+use crate::connection::{Connection, Dialled, error_text, with_timeout};
 use crate::script::probe_command;
+use crate::sentinel::Address;
 
 /// A Cluster client reconnects by itself; every so many probes a new one is dialled nevertheless.
 const REDIAL_EVERY: u32 = 5;
+
+/// Probes of which the fastest is the round trip to Redis.
+const SLOW_PROBES: u32 = 3;
 
 /// Marks the breaker of `slot` as probed. Dropping it lets another prober start.
 struct Prober {
@@ -77,7 +82,29 @@ impl Link {
     }
 
     async fn run_probe(&self, connection: Connection, key: &str) -> RedisResult<Value> {
-        with_timeout("a probe", self.deadline, connection.send(&probe_command(key, false))).await
+        let began = TokioClock.now();
+        let answer =
+            with_timeout("a probe", self.deadline, connection.send(&probe_command(key, false))).await;
+        if answer.is_ok() {
+            let nanos = TokioClock.now().since(began).as_nanos();
+            self.round_trip.store(u64::try_from(nanos).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Tells once that Redis is nearly as far away as the deadline allows. The best of a few probes
+    /// counts: one may have met a busy moment.
+    async fn tell_if_slow(&self, connection: &Connection, slot: u16) {
+        let mut best = Duration::MAX;
+        for _ in 0..SLOW_PROBES {
+            best = best.min(self.round_trip().unwrap_or_default());
+            if best < self.deadline / 2 || self.probe_on(connection.clone(), slot).await.is_err() {
+                return;
+            }
+        }
+        if !self.is_slow.swap(true, Ordering::Relaxed) {
+            self.changes.tell(&Change::Slow { round_trip: best, deadline: self.deadline });
+        }
     }
 
     /// Dials, and probes on the new connection, which becomes the link's if it can be used. One
@@ -90,10 +117,24 @@ impl Link {
         }
         let dialled = self.dialer.dial(self.connect_timeout).await;
         self.dials.fetch_add(1, Ordering::AcqRel);
-        let dialled = dialled?;
-        self.probe_on(dialled.clone(), slot).await?;
-        self.connection.send_replace(Some(dialled.clone()));
-        Ok(dialled)
+        let Dialled { connection, master } = dialled?;
+        self.probe_on(connection.clone(), slot).await?;
+        self.connection.send_replace(Some(connection.clone()));
+        self.note_master(master);
+        if !self.is_slow.load(Ordering::Relaxed) {
+            self.tell_if_slow(&connection, slot).await;
+        }
+        Ok(connection)
+    }
+
+    /// Notes the master that the connection is to.
+    fn note_master(&self, master: Option<Address>) {
+        let Some(to) = master.map(Arc::new) else { return };
+        let from = self.master.swap(Some(Arc::clone(&to)));
+        if let Some(from) = from.filter(|from| *from != to) {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+            self.changes.tell(&Change::Moved { from: from.to_string(), to: to.to_string() });
+        }
     }
 }
 

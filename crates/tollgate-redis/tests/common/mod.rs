@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
 
+pub(crate) mod proxy;
+
 /// A running `redis-server`, killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Redis {

@@ -292,7 +292,8 @@ fn c5_the_cost_of_a_check_does_not_grow_with_holds() {
     for limit in limits.map(|limit| limit.parse::<Limit>().unwrap()) {
         let is_slots = matches!(limit.algorithm(), Algorithm::Concurrent { .. });
         let limiter = Limiter::builder(RuleSet::per_client(limit))
-            .store(direct(&redis.url()).build().unwrap())
+            // No probe is among the commands.
+            .store(direct(&redis.url()).probe_interval(HOUR).build().unwrap())
             .clock(ManualClock::at(Timestamp::from_secs(1_800_000_000)))
             .deadline(HOUR)
             .build()

@@ -1,7 +1,7 @@
 //! Connecting to a real Redis, and the keys found there: TLS, users, databases, prefixes, names,
 //! expiry, the clock.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Cluster, Redis, Sentinels, until};
@@ -44,7 +44,7 @@ fn assert_administrable(limiter: &Limiter<RedisStore>) {
 }
 
 /// The commands that docs/fleet.md tells operators to allow.
-const COMMANDS: &str = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush \
+pub(crate) const COMMANDS: &str = "+eval +evalsha +time +get +set +append +del +pexpire +lrange +lset +ltrim +rpush \
      +hget +hmget +hgetall +hlen +hset +hdel +zcard +zrangebyscore +zrevrangebyscore +zadd +zrem";
 
 #[test]
@@ -118,12 +118,19 @@ fn behind_sentinels_a_user_also_needs_role_and_sentinels_may_have_a_password() {
         acl.extend(commands.split(' '));
         assert_eq!(server.cli(&acl), "OK");
     }
+    // As in docs/fleet.md.
+    let asks = "+sentinel|master +sentinel|get-master-addr-by-name +subscribe &+switch-master";
     for sentinel in &sentinels.sentinels {
+        let mut user = vec!["acl", "setuser", "asks", "on", ">asking", "-@all"];
+        user.extend(asks.split(' '));
+        assert_eq!(sentinel.cli(&user), "OK");
         let secret = ["acl", "setuser", "default", "resetpass", ">of-the-sentinels"];
         assert_eq!(sentinel.cli(&secret), "OK");
     }
     let url = sentinels.url().replace("redis+sentinel://", "redis+sentinel://tollgate:secret@");
     assert!(check(&open(&format!("{url}?sentinel_password=of-the-sentinels")), "a").allowed());
+    let asking = format!("{url}?sentinel_user=asks&sentinel_password=asking");
+    assert!(check(&open(&asking), "a").allowed());
     assert!(run(open(&url).check_async("a")).unwrap().degraded());
 }
 
@@ -146,39 +153,68 @@ fn a_store_connects_over_a_unix_socket() {
     assert!(check(&open(&format!("unix://{}", socket.display())), "a").allowed());
 }
 
-/// A certificate for `127.0.0.1` and its key, as files.
-fn certificate(directory: &Path, name: &str, issuer: &CertifiedIssuer<'_, KeyPair>) -> (PathBuf, PathBuf) {
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, issuer).unwrap();
-    let (at, key_at) = (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
-    std::fs::write(&at, certificate.pem()).unwrap();
-    std::fs::write(&key_at, key.serialize_pem()).unwrap();
-    (at, key_at)
+/// Certificates for `127.0.0.1`, as files.
+pub(crate) struct Certificates {
+    directory: PathBuf,
+}
+
+impl Certificates {
+    pub(crate) fn new() -> Self {
+        let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", crate::common::unique()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "the issuer");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        std::fs::write(directory.join("ca.pem"), issuer.pem()).unwrap();
+        let certificates = Self { directory };
+        ["server", "client"].iter().for_each(|name| certificates.issue(name, &issuer));
+        certificates
+    }
+
+    /// A certificate and its key: `name.pem` and `name.key`.
+    fn issue(&self, name: &str, issuer: &CertifiedIssuer<'_, KeyPair>) {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, issuer).unwrap();
+        std::fs::write(self.directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
+        std::fs::write(self.directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+
+    /// A server that asks for a client's certificate.
+    pub(crate) fn server(&self) -> Redis {
+        let [certificate, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|name| self.path(name));
+        let settings = ["--port", "0", "--tls-port", "PORT", "--tls-cert-file", &certificate];
+        let others = ["--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+        Redis::start(&[&settings[..], &others[..]].concat())
+    }
+
+    pub(crate) fn url(&self, port: u16) -> String {
+        let [ca, certificate, key] = ["ca.pem", "client.pem", "client.key"].map(|name| self.path(name));
+        format!("rediss://127.0.0.1:{port}?ca={ca}&cert={certificate}&key={key}")
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
 }
 
 #[test]
 fn tls_with_a_certificate_on_each_side() {
-    let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", crate::common::unique()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, "the issuer");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let ca = directory.join("ca.pem");
-    std::fs::write(&ca, issuer.pem()).unwrap();
-    let (server, server_key) = certificate(&directory, "server", &issuer);
-    let (client, client_key) = certificate(&directory, "client", &issuer);
-    let [ca, server, server_key, client, client_key] =
-        [ca, server, server_key, client, client_key].map(|path| path.display().to_string());
-    let settings =
-        ["--port", "0", "--tls-port", "PORT", "--tls-cert-file", &server, "--tls-key-file", &server_key];
-    let redis = Redis::start(&[&settings[..], &["--tls-ca-cert-file", &ca]].concat());
+    let certificates = Certificates::new();
+    let redis = certificates.server();
+    assert!(check(&open(&certificates.url(redis.port)), "a").allowed());
     let host = format!("127.0.0.1:{}", redis.port);
-    assert!(check(&open(&format!("rediss://{host}?ca={ca}&cert={client}&key={client_key}")), "a").allowed());
+    let [ca, client, client_key] = ["ca.pem", "client.pem", "client.key"].map(|name| certificates.path(name));
     let refused = [
         format!("rediss://{host}?ca={ca}"),
         format!("rediss://{host}?cert={client}&key={client_key}"),
@@ -189,7 +225,6 @@ fn tls_with_a_certificate_on_each_side() {
         assert!(run(limiter.check_async("a")).unwrap().degraded(), "{url}");
         assert!(limiter.store().status().down.is_some());
     }
-    let _ = std::fs::remove_dir_all(directory);
 }
 
 #[test]

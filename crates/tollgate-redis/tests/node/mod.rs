@@ -28,10 +28,16 @@ impl Node {
     }
 
     pub(crate) fn with_limit(url: &str, limit: Limit) -> Self {
+        Self::with(url, limit, DEADLINE, Duration::from_millis(50))
+    }
+
+    /// With a deadline of checks, and one of probes.
+    pub(crate) fn with(url: &str, limit: Limit, deadline: Duration, probes: Duration) -> Self {
         let changes = Arc::new(Mutex::new(Vec::new()));
         let recorded = changes.clone();
         let store = RedisStore::builder(url)
             .unwrap()
+            .deadline(probes)
             .prefix(&format!("fail-{}", unique()))
             .remember_denials(Duration::ZERO)
             .on_change(move |change| recorded.lock().unwrap().push(change.clone()))
@@ -48,7 +54,7 @@ impl Node {
         let limiter = Limiter::builder(rules.unwrap())
             .store(store)
             .clock(TokioClock)
-            .deadline(DEADLINE)
+            .deadline(deadline)
             .local_share(0.25)
             .build()
             .unwrap();
@@ -103,12 +109,22 @@ impl Node {
         until("the circuit breaker is open", || self.limiter.store().status().down.is_some());
     }
 
+    /// When the circuit breaker opened and closed.
     pub(crate) fn changes(&self) -> Vec<&'static str> {
-        let word = |change: &Change| match change {
-            Change::Down { .. } => "down",
-            Change::Back => "back",
-            _ => "?",
+        let word = |change: Change| match change {
+            Change::Down { .. } => Some("down"),
+            Change::Back => Some("back"),
+            _ => None,
         };
-        self.changes.lock().unwrap().iter().map(word).collect()
+        self.all_changes().into_iter().filter_map(word).collect()
+    }
+
+    pub(crate) fn all_changes(&self) -> Vec<Change> {
+        self.changes.lock().unwrap().clone()
+    }
+
+    /// Why the circuit breaker is open, if it is.
+    pub(crate) fn down(&self) -> Option<String> {
+        self.limiter.store().status().down
     }
 }
