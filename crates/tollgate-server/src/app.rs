@@ -260,12 +260,23 @@ impl App {
     }
 
     /// Why the server is not ready, in a sentence; `None` if it is.
-    pub(crate) async fn not_ready_reason(&self) -> Option<&'static str> {
+    pub(crate) async fn not_ready_reason(&self) -> Option<String> {
         if !self.is_ready() {
-            return Some("the server is stopping; use another one");
+            return Some("the server is stopping; use another one".into());
         }
-        let answers = timeout(self.fixed.store.deadline, self.limiter.store().answers()).await;
-        (answers != Ok(true)).then_some("the store does not answer; the log has the reason")
+        let store = self.limiter.store();
+        if let Ok(Ok(())) = timeout(self.fixed.store.deadline, store.ping()).await {
+            return None;
+        }
+        // What the store says may name hosts and users; its code does not.
+        let failure = store.failure().unwrap_or_default();
+        let is_code = |word: &&str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+        Some(match failure.split(' ').next().filter(is_code) {
+            Some(code) => {
+                format!("the store refuses requests ({code}); the log and GET /v1/stats have the reason")
+            }
+            None => "the store does not answer; the log and GET /v1/stats have the reason".into(),
+        })
     }
 
     /// Fails readiness, so that load balancers stop sending requests.

@@ -64,13 +64,17 @@ impl Backend {
         }
     }
 
-    /// Whether the store answers.
-    pub(crate) async fn answers(&self) -> bool {
+    /// Asks the store whether it can decide.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(crate) async fn ping(&self) -> Result<(), String> {
         match self {
-            Self::Memory(_) => true,
+            Self::Memory(_) => Ok(()),
             // A relaxed store answers whatever the disk does.
-            Self::Disk(disk) => disk.durability() == Durability::Relaxed || disk.failure().is_none(),
-            Self::Redis(redis) => redis.ping().await.is_ok(),
+            Self::Disk(disk) if disk.durability() == Durability::Relaxed => Ok(()),
+            Self::Disk(disk) => disk.failure().map_or(Ok(()), Err),
+            Self::Redis(redis) => redis.ping().await.map_err(|error| error.to_string()),
         }
     }
 

@@ -273,6 +273,27 @@ impl Redis {
     }
 }
 
+/// Logs a change of Redis' health.
+fn log_change(change: &Change) {
+    match change {
+        Change::Down { reason } => {
+            warn!(%reason, "Redis is away; it is probed until it is back, and decisions follow on_store_error")
+        }
+        Change::StillDown { reason } => warn!(%reason, "Redis is still away, for another reason"),
+        Change::Back => info!("Redis is back"),
+        Change::Moved { from, to } => {
+            warn!(%from, %to, "the Sentinels name another master, and the connection moved to it")
+        }
+        Change::Slow { round_trip, deadline } => warn!(
+            ?round_trip,
+            ?deadline,
+            "a round trip to Redis takes more than half of store.deadline, and an answer that is later than \
+             that is not waited for; raise the deadline, or move closer to Redis"
+        ),
+        change => info!(?change, "Redis"),
+    }
+}
+
 impl Disk {
     fn open(
         &self,
@@ -356,14 +377,8 @@ impl Store {
             Location::Disk(disk) => return disk.open(self.memory(), on_progress).map(Backend::Disk),
             Location::Redis(redis) => redis,
         };
-        let on_change = |change: &Change| match change {
-            Change::Down { reason } => {
-                warn!(%reason, "Redis is away; it is retried ten times a second, and decisions follow on_store_error")
-            }
-            _ => info!("Redis is back"),
-        };
         redis
-            .open(self.log_ceiling, self.deadline, on_change)
+            .open(self.log_ceiling, self.deadline, log_change)
             .map(Backend::Redis)
             .map_err(|error| error.to_string())
     }

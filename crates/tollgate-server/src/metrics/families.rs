@@ -233,6 +233,13 @@ fn redis_store(exposition: &mut impl Exposition, redis: &Status) -> fmt::Result 
         unlabelled(up),
     )?;
     exposition.counter("redis_trips", "Times the Redis circuit breaker opened", unlabelled(redis.trips))?;
+    let help = "Times the connection moved to another master that Sentinels named";
+    exposition.counter("redis_master_switches", help, unlabelled(redis.master_switches))?;
+    // Without a sample before the first answer.
+    let round_trip = redis.round_trip.map(|span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX));
+    let round_trip = round_trip.into_iter().map(|micros| (Vec::new(), micros));
+    let help = "Time that the last probe of Redis took";
+    exposition.gauge("redis_round_trip_microseconds", help, round_trip)?;
     let help = "Requests denied from the denial cache, without asking Redis";
     exposition.counter("denials_remembered", help, unlabelled(redis.remembered_denials))
 }

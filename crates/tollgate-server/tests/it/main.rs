@@ -53,6 +53,7 @@ mod packaging;
 mod paths;
 mod proxies;
 mod redis;
+mod redis_health;
 mod reserve;
 mod resp_abuse;
 mod security;

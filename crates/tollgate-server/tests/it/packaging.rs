@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::common::{Server, directory, eventually, parse};
+use crate::redis_server::Redis;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -120,8 +121,14 @@ fn every_metric_of_an_alert_or_a_query_is_exported_and_no_rule_is_named() {
     let folder = directory("packaging-metrics");
     let exported = |arguments: &[&str]| Server::start(arguments).get("/metrics").body;
     let data = folder.join("data");
-    let pages =
-        [exported(&["--data", data.to_str().unwrap()]), exported(&["--redis", "redis://127.0.0.1:1"])];
+    // Of some things there is no sample before Redis said so.
+    let redis = Redis::start(&[]);
+    let shared = Server::start(&["--redis", &redis.url()]);
+    eventually("Redis was asked", || {
+        let page = shared.get("/metrics").body;
+        ["evicted_keys_total ", "round_trip_microseconds "].iter().all(|name| page.contains(name))
+    });
+    let pages = [exported(&["--data", data.to_str().unwrap()]), shared.get("/metrics").body];
     let alerts = fs::read_to_string(packaging("prometheus/tollgate.rules.yml")).unwrap();
     let all = alerts + &queries().join("\n");
     let names: BTreeSet<&str> = all
