@@ -16,6 +16,9 @@ use crate::inline;
 /// The most names to remember.
 const NAMES_MAX: usize = 10_000;
 
+/// The names that are looked at before checks on the same thread have their turn.
+const NAMES_AT_ONCE: usize = 64;
+
 /// The clients that were blocked, and until when.
 #[derive(Debug, Default)]
 pub(super) struct Names(Mutex<Known>);
@@ -112,7 +115,10 @@ impl App {
         }
         let (names, complete) = self.blocked.known(now);
         let mut blocks: Vec<Blocked> = Vec::new();
-        for client in names {
+        for (client, number) in names.into_iter().zip(1_usize..) {
+            if number.is_multiple_of(NAMES_AT_ONCE) {
+                tokio::task::yield_now().await;
+            }
             let before = blocks.len();
             for request in inline::client_budgets(&client) {
                 let Ok(decision) = self.timed(self.limiter.peek(request)).await else { continue };

@@ -60,11 +60,12 @@ impl Drop for Reset<'_> {
 }
 
 impl App {
-    /// Removes the state of a rule. Returns the number of its keys.
+    /// Removes the state of a rule. Returns the number of its keys. Calls `each` whenever there is
+    /// progress.
     ///
     /// # Errors
     /// [`ClearError`].
-    pub(crate) async fn clear(&self, rule: &str) -> Result<u64, ClearError> {
+    pub(crate) async fn clear(&self, rule: &str, each: impl Fn() + Send + Sync) -> Result<u64, ClearError> {
         let mut reset = self.resetting.begin(rule)?;
         let progress = LogThrottle::new(PROGRESS_INTERVAL);
         // The first line is due after one interval.
@@ -74,6 +75,7 @@ impl App {
             let Some(redis) = store.as_redis() else { return store.clear(rule).await };
             redis
                 .clear_with(rule, |done| {
+                    each();
                     if progress.count(STOPWATCH.now()).is_some() {
                         info!(rule, seen = done.seen, removed = done.removed, "a rule is being reset");
                     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -16,6 +17,7 @@ use super::ok;
 use super::problem::ApiError;
 use crate::app::{App, ClearError};
 use crate::config::policy_name;
+use crate::connection::Answering;
 
 /// The rules in force.
 #[derive(Debug, Serialize, ToSchema)]
@@ -96,7 +98,7 @@ pub(super) struct Cleared {
 ///
 /// Removes the usage, blocks and reservations of every client. `cl.throttle` and `envoy.override`
 /// are the rules of inline limits. With Redis it looks at every key and leaves Redis time for
-/// checks, so it takes long: some ten seconds for each million keys. If the connection is closed
+/// checks, so it takes long: some 25 seconds for each million keys. If the connection is closed
 /// meanwhile, the rest of the state stays.
 #[utoipa::path(
     delete,
@@ -109,14 +111,19 @@ pub(super) struct Cleared {
         ClearErrors,
     )
 )]
-pub(super) async fn clear(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+pub(super) async fn clear(
+    State(app): State<Arc<App>>,
+    Extension(answering): Extension<Answering>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let path = uri.path().strip_prefix("/v1/rules/").and_then(|rest| rest.strip_suffix("/state"));
     let rule = percent_decode_str(path.unwrap_or_default()).decode_utf8_lossy();
     let is_known = app.limiter.with_rules(|rules| rules.rules().iter().any(|known| *known.name() == *rule));
     if !is_known {
         return Err(ApiError::of(&Error::UnknownRule { rule: rule.into() }));
     }
-    let keys = app.clear(&rule).await.map_err(|error| match error {
+    // It may take longer than the timeout.
+    let keys = app.clear(&rule, || answering.count()).await.map_err(|error| match error {
         ClearError::Store(error) => ApiError::for_administrator(&error.into()),
         ClearError::Busy { rule } => {
             let detail = format!(
