@@ -106,7 +106,9 @@ impl Process {
         command.args(["-c", SUPERVISOR, "sh"]).args(arguments).arg("--dir").arg(directory);
         let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(shell.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let id = log.next().unwrap();
+        // The server may log before its shell says the id.
+        let is_id = |line: &String| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
+        let id = log.find(is_id).unwrap();
         let is_final = |line: &String| {
             ["Ready to accept", "Loading RDB", "+monitor", "Failed", "FATAL"]
                 .iter()
