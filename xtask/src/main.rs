@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 mod fair;
 mod node;
 mod prose;
+mod redis_campaign;
 mod simulate;
 mod viewers;
 
@@ -17,6 +18,11 @@ cargo xtask truth N  the Redis script against the core, N random schedules of ea
 cargo xtask kills N  the disk store's process killed N times in each mode instead of 100, and processes
                      with streams on disk and in Redis killed N times instead of 8
 cargo xtask fuzz N   the parser of the Redis protocol and the normal form of paths, fuzzed for N seconds each
+cargo xtask redis-campaign
+                     two servers and 24 clients through the everyday troubles of a real Redis, a Sentinel's
+                     and a Cluster's; prints the table of docs/fleet.md
+  --only PART        only the cases with PART in their name
+  --binary FILE      with this program instead of the one that it builds
 cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RESULTS.md and docs/bench.svg
   --only PART        only the cases with PART in their name; writes nothing
   --server           the server beside nginx, axum and a rival's under wrk, Redis under redis-benchmark, and tonic
@@ -41,6 +47,7 @@ fn main() -> ExitCode {
         ["truth", cases] => truth(cases),
         ["kills", kills] => kill(kills),
         ["fuzz", seconds] => fuzz(seconds),
+        ["redis-campaign", options @ ..] => campaign(options),
         ["bench"] => bench(&[]),
         ["bench", "--only", part] => bench(&["only", part]),
         ["bench", "--instructions"] => instructions(),
@@ -166,6 +173,18 @@ fn kill(kills: &str) -> Result<(), String> {
 
 /// The fuzz targets.
 const FUZZED: [&str; 2] = ["frame", "path"];
+
+fn campaign(options: &[&str]) -> Result<(), String> {
+    let (mut part, mut binary) = ("", None);
+    for option in options.chunks(2) {
+        match *option {
+            ["--only", name] => part = name,
+            ["--binary", file] => binary = Some(file),
+            _ => return Err(format!("what should be done?\n\n{HELP}")),
+        }
+    }
+    redis_campaign::run(part, binary)
+}
 
 /// libFuzzer, with the instrumentation that it needs: the flags that `cargo fuzz` gives without a
 /// sanitizer, which a stable compiler knows too. They are for the target only, hence it is named.
