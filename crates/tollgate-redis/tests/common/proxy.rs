@@ -1,5 +1,6 @@
 //! A proxy in front of a Redis: it adds a delay each way, and counts bytes.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -24,7 +25,6 @@ struct Shared {
     jitter: AtomicU64,
     /// Sent to Redis.
     bytes: AtomicU64,
-    messages: AtomicU64,
 }
 
 impl Proxy {
@@ -63,10 +63,10 @@ impl Proxy {
 }
 
 impl Shared {
-    /// The delay of the next message: its jitter goes up and down like a saw.
+    /// The delay of a message.
     fn next_delay(&self) -> Duration {
-        let message = self.messages.fetch_add(7, Ordering::Relaxed) % 16;
-        let jitter = self.jitter.load(Ordering::Relaxed) * message / 15;
+        let share = u64::from(RandomState::new().hash_one(0).to_le_bytes()[0]);
+        let jitter = self.jitter.load(Ordering::Relaxed) * share / 255;
         Duration::from_nanos(self.delay.load(Ordering::Relaxed) + jitter)
     }
 }
