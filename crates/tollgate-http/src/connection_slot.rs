@@ -1,9 +1,9 @@
 //! The slot of a request whose connection outlives its response: a websocket, or another upgrade.
 //!
 //! The body of a response holds the slot as long as the response is under way. The response of an
-//! upgrade is over at once, and the connection lives on in the handler. So the layer offers the slot
-//! to the handler, as a request extension. If nobody takes it, it stays until its time to live has
-//! passed: to release it at the handshake would limit nothing.
+//! upgrade is over at once, and the connection lives on in the handler. So the layer offers the
+//! slot to the handler, as a request extension. If nobody takes it, it stays until its time to live
+//! has passed: to release it at the handshake would limit nothing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,8 @@ use tracing::warn;
 /// The slot that a request holds of [concurrent](tollgate::Limit::concurrent) limits, taken by its
 /// handler. It is renewed, and held until this is dropped and the response has ended.
 ///
-/// For handlers whose connection outlives the response. In axum it is an extractor (feature `axum`):
+/// For handlers whose connection outlives the response. In axum it is an extractor (feature
+/// `axum`):
 ///
 /// ```
 /// use axum::extract::ws::{WebSocket, WebSocketUpgrade};

@@ -10,8 +10,8 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 pub struct Head<'a> {
     /// The method.
     pub method: &'a Method,
-    /// The target that the client asked for. Of a request inside of axum's `nest`, that is the whole
-    /// path (feature `axum`).
+    /// The target that the client asked for. Of a request inside of axum's `nest`, that is the
+    /// whole path (feature `axum`).
     pub uri: &'a Uri,
     /// The header fields, which the client wrote.
     pub headers: &'a HeaderMap,

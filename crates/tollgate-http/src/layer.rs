@@ -27,9 +27,9 @@ const SLOT_TTL: Duration = Duration::from_secs(30);
 /// Puts a limiter in front of a service.
 ///
 /// Clones share all state. A request that meets clones of one limiter several times (in a layer on
-/// its route and in one on the router) is decided and charged by the first. A rule that counts by an attribute does not cover a request without that
-/// attribute: count by `client`, which every request has, or by an attribute that an earlier layer
-/// guarantees.
+/// its route and in one on the router) is decided and charged by the first. A rule that counts by
+/// an attribute does not cover a request without that attribute: count by `client`, which every
+/// request has, or by an attribute that an earlier layer guarantees.
 pub struct RateLimitLayer<S = MemoryStore>(pub(crate) Arc<Gate<S>>);
 
 /// The state that all clones share.
@@ -137,9 +137,9 @@ impl<S> RateLimitLayer<S> {
 
     /// Sets how long a slot of a [concurrent](tollgate::Limit::concurrent) limit outlives a process
     /// that dies: 30 seconds by default. A request holds its slot from its admission until the body
-    /// of its response has ended or was dropped, and a task of the tokio runtime renews it. A handler
-    /// that upgrades the connection (a websocket) takes the slot, and keeps it as long as the
-    /// connection lives: see [`ConnectionSlot`](crate::ConnectionSlot).
+    /// of its response has ended or was dropped, and a task of the tokio runtime renews it. A
+    /// handler that upgrades the connection (a websocket) takes the slot, and keeps it as long as
+    /// the connection lives: see [`ConnectionSlot`](crate::ConnectionSlot).
     #[must_use]
     pub fn slot_ttl(self, ttl: Duration) -> Self {
         self.with(|gate| gate.slots.ttl = ttl)

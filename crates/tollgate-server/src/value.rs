@@ -30,9 +30,9 @@ pub(crate) fn value_of(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The value of an attribute. A path is normalised before it is shortened: otherwise a long spelling
-/// of a short path would be another path. (One that is neither too long nor binary is left to the
-/// rules, which know how they see paths.)
+/// The value of an attribute. A path is normalised before it is shortened: otherwise a long
+/// spelling of a short path would be another path. (One that is neither too long nor binary is left
+/// to the rules, which know how they see paths.)
 pub(crate) fn attribute_value<'a>(name: &str, bytes: &'a [u8]) -> Cow<'a, str> {
     let value = value_of(bytes);
     if name != "path" || matches!(value, Cow::Borrowed(_)) || !bytes.starts_with(b"/") {

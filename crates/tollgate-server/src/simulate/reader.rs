@@ -285,8 +285,8 @@ impl LogReader<'_> {
         for ((_, field), slot) in self.extraction.attributes.iter().zip(&self.attribute_slots) {
             let value =
                 values.get(*slot).and_then(|value| value.as_deref()).filter(|value| !value.is_empty());
-            // Longer values share the budget of their beginning. A path is shortened when it has been
-            // normalised.
+            // Longer values share the budget of their beginning. A path is shortened when it has
+            // been normalised.
             let (value, bytes_max) = match *field {
                 Field::Path => (value.map(without_query), PATH_BYTES_MAX),
                 _ => (value, MAX_VALUE_BYTES),

@@ -145,8 +145,8 @@ fn f5_the_paths_of_a_yaml_domain_are_values_as_any_other() {
     }
 }
 
-/// A random spelling of a random path, without what nginx answers with 400: a `..` above the root, a
-/// `%` that encodes nothing, and `%00`.
+/// A random spelling of a random path, without what nginx answers with 400: a `..` above the root,
+/// a `%` that encodes nothing, and `%00`.
 fn spelling(random: &mut Random) -> String {
     const SEGMENTS: [&str; 12] = [
         "login",
