@@ -41,11 +41,12 @@ const NOT_IN_A_URI: AsciiSet = CONTROLS.add(b' ').add(b'<').add(b'>').add(b'`');
 /// Check the request that a proxy received
 ///
 /// The attributes are `client` (the peer, or the client that a trusted proxy names), `method`,
-/// `host`, `path` without the query, and `header:NAME` where rules use it. `X-Forwarded-Method`,
-/// `-Uri` and `-Host` (Traefik, Caddy) or `X-Original-Method`, `X-Original-URI` and `Host` (nginx)
-/// describe the request; both kinds at once, or one header twice, is an error. Without them the
-/// request itself is checked with the path `/`, so that no rule by path is skipped. Envoy sends any
-/// method to `/auth` followed by the original path, whose query is ignored.
+/// `host`, `path` (normalised, without the query), and `header:NAME` (values of one that occurs
+/// twice are joined) where rules use it. `X-Forwarded-Method`, `-Uri` and `-Host` (Traefik, Caddy)
+/// or `X-Original-Method`, `X-Original-URI` and `Host` (nginx) describe the request; both kinds at
+/// once, or one header twice, is an error. Without them the request itself is checked with the path
+/// `/`, so that no rule by path is skipped. Envoy sends any method to `/auth` followed by the
+/// original path, whose query is ignored.
 #[utoipa::path(
     method(get, post),
     path = "/auth",

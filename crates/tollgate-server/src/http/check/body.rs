@@ -21,8 +21,7 @@ const COSTS_MAX: usize = 64;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct Check {
-    /// Attributes such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024 bytes. A
-    /// path is normalised before rules see it, unless the configuration says otherwise.
+    /// Attributes such as `client`, `path` or `plan`: at most 64, each value of 1 to 1024 bytes.
     #[serde(deserialize_with = "texts")]
     #[schema(schema_with = attributes)]
     pub(in crate::http) attributes: BTreeMap<String, String>,
@@ -46,7 +45,10 @@ pub(in crate::http) fn attributes() -> Object {
         .schema_type(Type::Object)
         .additional_properties(Some(value))
         .max_properties(Some(ATTRIBUTES_MAX))
-        .description(Some("attributes of the request: at most 64, each value of 1 to 1024 bytes"))
+        .description(Some(
+            "attributes of the request: at most 64, each value of 1 to 1024 bytes. Rules see `path` normalised, unless \
+             the configuration says otherwise",
+        ))
         .examples([serde_json::json!({"client": "alice", "path": "/login"})])
         .build()
 }
