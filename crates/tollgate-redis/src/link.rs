@@ -5,9 +5,9 @@
 //!
 //! The breaker ([`breaker`]) is *closed* while Redis is healthy. While it is *open*, requests fail
 //! at once, and a *prober* ([`prober`]) runs the script: on the current connection, which may
-//! merely have hung, then on a new one. Several probes in a row that are answered close it, more with
-//! each relapse; each probe that is not makes the next one wait longer, and so does a relapse. There is no half-open
-//! state: the prober, not a request, tests whether Redis is back.
+//! merely have hung, then on a new one. Several probes in a row that are answered close it, more
+//! with each relapse; each probe that is not makes the next one wait longer, and so does a relapse.
+//! There is no half-open state: the prober, not a request, tests whether Redis is back.
 //!
 //! A *watcher* ([`watcher`]) asks the Sentinels for the master while all is well, and probes a link
 //! that is idle.

@@ -12,8 +12,8 @@ use std::thread::{self, Thread};
 ///
 /// On a thread of an async runtime it blocks that thread. The clocks of this crate sleep there all
 /// the same, `TokioClock` on the timer of [`SystemClock`](crate::SystemClock). A future that needs
-/// the blocked thread for something else, such as a socket of the runtime, never completes: await it
-/// instead.
+/// the blocked thread for something else, such as a socket of the runtime, never completes: await
+/// it instead.
 ///
 /// ```
 /// use tollgate::{Limit, Limiter, block_on};

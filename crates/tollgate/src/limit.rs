@@ -252,7 +252,8 @@ impl Limit {
     /// This token bucket with another capacity.
     ///
     /// # Panics
-    /// If this is no token bucket, or the capacity is 0 or too large. [`Limit::new`] returns an error instead.
+    /// If this is no token bucket, or the capacity is 0 or too large. [`Limit::new`] returns an
+    /// error instead.
     #[must_use]
     #[track_caller]
     pub const fn burst(self, capacity: u64) -> Self {
@@ -279,7 +280,8 @@ impl Limit {
     /// costs beyond the bucket.
     ///
     /// # Panics
-    /// If this is no token bucket, or a number is 0 or too large. [`Limit::new`] returns an error instead.
+    /// If this is no token bucket, or a number is 0 or too large. [`Limit::new`] returns an error
+    /// instead.
     #[must_use]
     #[track_caller]
     pub const fn reserve(self, capacity: u64, amount: u64, interval: Duration) -> Self {

@@ -84,8 +84,8 @@ impl<'a> Request<'a> {
         self.cost
     }
 
-    /// Sets who sends the request. Without a caller it is the program itself: it takes its turn at a
-    /// store as one caller does, and its holds are bounded only in all.
+    /// Sets who sends the request. Without a caller it is the program itself: it takes its turn at
+    /// a store as one caller does, and its holds are bounded only in all.
     #[must_use]
     pub const fn caller(mut self, caller: Caller) -> Self {
         self.caller = Some(caller);

@@ -38,7 +38,8 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    /// How long the clients go on after a trouble is over, and how long one is looked at that lasts.
+    /// How long the clients go on after a trouble is over, and how long one is looked at that
+    /// lasts.
     pub(super) const fn afterwards(self) -> Duration {
         match self {
             // A demoted master is told so by its Sentinels some ten seconds later.

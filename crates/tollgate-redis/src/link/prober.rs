@@ -2,8 +2,8 @@
 //!
 //! A probe is the script on a key that nothing else uses, by its digest. The script then calls each
 //! of its commands, so that a command which Redis refuses is found before a check needs it. The
-//! probe is judged by the deadline that checks have. The script's text is sent only to a server that
-//! does not have it, and has the time that connecting has.
+//! probe is judged by the deadline that checks have. The script's text is sent only to a server
+//! that does not have it, and has the time that connecting has.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -52,8 +52,8 @@ fn window_at(limit: &Limit, now: Timestamp) -> Range<u64> {
     start..start + period
 }
 
-/// A time after `now` that a state records: the start of a window, a step. `None` for two buckets of
-/// which one steps.
+/// A time after `now` that a state records: the start of a window, a step. `None` for two buckets
+/// of which one steps.
 fn edge_after(limit: &Limit, now: Timestamp, tick: Duration) -> Option<Timestamp> {
     let next = |edges: Duration| {
         let edges = nanos(edges);

@@ -6,8 +6,8 @@
 //! sustained bucket owes units, once both are empty; the reserve's refill counts against them.
 //!
 //! A refund gives back what was drawn last. Owed units come first. As long as the sustained bucket
-//! has units left, the last ones were drawn on it, and it is given back first; otherwise the reserve
-//! is.
+//! has units left, the last ones were drawn on it, and it is given back first; otherwise the
+//! reserve is.
 
 use super::Arithmetic;
 use super::token_bucket::{Parts, State as Bucket, TokenBucket};

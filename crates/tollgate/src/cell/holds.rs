@@ -205,7 +205,8 @@ impl Holds {
         holds
     }
 
-    /// Replaces every hold, in order of expiry. Those that `change` returns nothing for are dropped.
+    /// Replaces every hold, in order of expiry. Those that `change` returns nothing for are
+    /// dropped.
     pub(super) fn rebuild(&mut self, mut change: impl FnMut(Hold) -> Option<Hold>) {
         for (id, hold) in std::mem::take(self).in_order() {
             if let Some(hold) = change(hold) {

@@ -164,7 +164,8 @@ impl<S: Store> Shared<S> {
         run_to_end(async move { shared.apply_here(op, &plan, cost, now).await }).await
     }
 
-    /// As [`apply`](Self::apply), but dropping this drops the call: for what runs to its end anyway.
+    /// As [`apply`](Self::apply), but dropping this drops the call: for what runs to its end
+    /// anyway.
     pub(super) async fn apply_here(
         &self,
         op: Op,

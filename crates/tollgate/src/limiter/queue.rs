@@ -1,9 +1,9 @@
 //! The queue in front of a store that answers later.
 //!
-//! The charges in flight to the store are bounded, and callers take turns for them: a caller's calls
-//! wait behind each other, and not other callers' calls behind them. In each round every caller with
-//! a waiting call has a turn, of as many charges as its share. A call of more charges than that
-//! sits out the rounds that it has used up.
+//! The charges in flight to the store are bounded, and callers take turns for them: a caller's
+//! calls wait behind each other, and not other callers' calls behind them. In each round every
+//! caller with a waiting call has a turn, of as many charges as its share. A call of more charges
+//! than that sits out the rounds that it has used up.
 //!
 //! When more waits than may, the caller with the most waiting charges, relative to its share, loses
 //! its newest call, whoever came last. A wait is bounded in time, too. Both are overload, and no

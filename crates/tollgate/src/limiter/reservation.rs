@@ -242,8 +242,8 @@ impl<S: Store> Reservation<S> {
     }
 
     /// Detaches the reservation: it stays in the store, to be [settled](Limiter::settle) by its id,
-    /// by any process. One that was decided without the store, or that no rule covers, is settled by
-    /// [this limiter](Limiter::settle) alone. `None` if it was denied.
+    /// by any process. One that was decided without the store, or that no rule covers, is settled
+    /// by [this limiter](Limiter::settle) alone. `None` if it was denied.
     pub fn detach(mut self) -> Option<HoldId> {
         self.hold.take()
     }

@@ -1,7 +1,7 @@
 //! Work that runs to its end, whether or not somebody still waits for it.
 //!
-//! The core depends on no runtime. Work whose caller leaves becomes a task of the tokio runtime that
-//! the caller polled it in (feature `tokio`); elsewhere it is dropped with its caller.
+//! The core depends on no runtime. Work whose caller leaves becomes a task of the tokio runtime
+//! that the caller polled it in (feature `tokio`); elsewhere it is dropped with its caller.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -9,9 +9,9 @@
 //!
 //! (The second and third lines above are one.) The first line has the format version and the seed
 //! of key identities. Then comes one line per key. The last line has the number of keys, so that a
-//! truncated dump is detected. Times are epoch nanoseconds and limits are in their notation. Numbers
-//! of a state are strings, so that no JSON tool rounds them. A dump contains no keys, but the seed lets anyone test whether a key is
-//! in it: it is as secret as the keys.
+//! truncated dump is detected. Times are epoch nanoseconds and limits are in their notation.
+//! Numbers of a state are strings, so that no JSON tool rounds them. A dump contains no keys, but
+//! the seed lets anyone test whether a key is in it: it is as secret as the keys.
 
 use std::io::{self, BufRead, Write};
 

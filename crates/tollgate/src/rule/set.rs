@@ -217,8 +217,8 @@ impl RuleSet {
         Ok(())
     }
 
-    /// The index of the override that replaces the limits of a rule's own budget for a client, given
-    /// by the values of the rule's key.
+    /// The index of the override that replaces the limits of a rule's own budget for a client,
+    /// given by the values of the rule's key.
     pub(crate) fn replacement<'a>(&self, rule: usize, key: impl Iterator<Item = &'a str>) -> Option<usize> {
         let names = &self.rules.get(rule)?.key;
         let overrides = self.overrides.get(rule)?;

@@ -93,8 +93,8 @@ impl<'a> CellView<'a> {
         }
     }
 
-    /// Sees the cell as an answer does: a hold that was renewed for no time has expired, and a state
-    /// that is far ahead of the clock counts as exactly empty. None of it is stored.
+    /// Sees the cell as an answer does: a hold that was renewed for no time has expired, and a
+    /// state that is far ahead of the clock counts as exactly empty. None of it is stored.
     pub(super) fn answer_at(&mut self, reading: Timestamp) {
         let skew = self.skew(reading);
         let is_wild = skew == Skew::Wild;
