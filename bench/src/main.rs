@@ -28,6 +28,7 @@ mod server;
 mod table;
 #[cfg(feature = "server")]
 mod turns;
+mod wait;
 
 use std::path::Path;
 
@@ -40,6 +41,8 @@ fn main() {
     match arguments.as_slice() {
         [] => everything(),
         ["memory", contender, keys] => memory::report(contender, keys.parse().expect("a number of keys")),
+        ["wait"] => section("## Waiting", &wait::table()),
+        ["wait", contender, part] => wait::report(contender, part.parse().expect("a row")),
         ["latency"] => println!("{}", latency::table()),
         ["chart"] => write("docs/bench.svg", &chart::draw(&Table::read(&part(&results(), TIMES)))),
         ["only", wanted] => println!("{}", times(wanted).markdown()),
@@ -60,7 +63,7 @@ fn main() {
         #[cfg(feature = "server")]
         ["bare-grpc", address] => grpc::serve_bare(address),
         _ => eprintln!(
-            "usage: tollgate-bench [chart | latency | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
+            "usage: tollgate-bench [chart | latency | wait | server [http | resp | grpc] | redis | disk | only PART-OF-A-CASE'S-NAME]"
         ),
     }
 }
@@ -84,7 +87,6 @@ fn everything() {
 }
 
 /// A part of the results that is measured by itself, anew.
-#[cfg(any(feature = "disk", feature = "redis", feature = "server"))]
 fn section(heading: &str, table: &str) {
     println!("{}\n\n{table}", table::machine());
     let text = results();
@@ -98,7 +100,7 @@ fn section(heading: &str, table: &str) {
 }
 
 /// What is measured by commands of their own.
-const OTHERS: [&str; 3] = ["## Servers", "## Redis", "## Disk"];
+const OTHERS: [&str; 4] = ["## Servers", "## Redis", "## Disk", "## Waiting"];
 
 const RESULTS: &str = "bench/RESULTS.md";
 

@@ -279,16 +279,16 @@ impl Decision {
         Self::merge(self.now, self.degraded, limits)
     }
 
-    /// This decision turned into a denial with `retry_after` 0: the budget may have enough left,
-    /// but earlier requests are still waiting.
-    pub(crate) fn overtaken(self) -> Self {
-        if !self.allowed {
+    /// This decision turned into a denial with at least this `retry_after`: the budget may have
+    /// enough left, but earlier requests are still waiting.
+    pub(crate) fn overtaken(self, retry_after: Duration) -> Self {
+        if self.verdict().retry_after().is_none_or(|known| known >= retry_after) {
             return self;
         }
         let mut denied = self.merged(self.limits());
         denied.allowed = false;
         if let Detail::Reports(reported) = &mut denied.detail {
-            reported.summary.verdict = Verdict::Denied { retry_after: Duration::ZERO };
+            reported.summary.verdict = Verdict::Denied { retry_after };
         }
         denied
     }

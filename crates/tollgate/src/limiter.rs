@@ -43,7 +43,7 @@ pub use record::Recorded;
 pub use reservation::{Reservation, Settlement};
 pub use slot::Slot;
 pub use snapshot::RulesSnapshot;
-use wait::Queues;
+use wait::Waiters;
 
 /// Decides requests.
 ///
@@ -84,7 +84,7 @@ struct Shared<S> {
     overloaded: AtomicU64,
     converted: AtomicU64,
     shortfall: AtomicU64,
-    queues: Queues,
+    waiters: Arc<Waiters>,
     holds: Ledger,
 }
 
@@ -262,13 +262,14 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Replaces the rules. A rule that keeps its name keeps its history: units in use stay in use
-    /// under a changed limit.
+    /// under a changed limit. Requests that [wait](Self::wait) go on under the new rules.
     ///
     /// # Errors
     /// [`Error::InvalidRule`] if the store cannot keep one of the limits. Nothing changes then.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), Error> {
         check_accepted(&self.shared.store, &rules)?;
         self.shared.rules.replace(rules, self.shared.store.decides_in());
+        self.shared.waiters.rules_changed();
         Ok(())
     }
 
@@ -284,6 +285,7 @@ impl<S: Store> Limiter<S> {
     pub fn stats(&self) -> Stats {
         let prepared = self.shared.rules.load();
         let (holds, max_holds, holds_refused) = self.shared.holds.counts(self.shared.clock.now());
+        let (waiters, waiters_refused) = self.shared.waiters.counts();
         Stats {
             total: self.shared.total.counts(),
             rules: prepared.tallies().map(|(rule, tally)| (rule, tally.counts())).collect(),
@@ -295,6 +297,8 @@ impl<S: Store> Limiter<S> {
             holds,
             max_holds,
             holds_refused,
+            waiters,
+            waiters_refused,
         }
     }
 

@@ -35,6 +35,10 @@ pub struct Stats {
     pub max_holds: u64,
     /// Reservations and slots that were denied because it held too many.
     pub holds_refused: u64,
+    /// Requests that [wait](crate::Limiter::wait).
+    pub waiters: u64,
+    /// Requests that did not wait because [too many](crate::LimiterBuilder::max_waiters) did.
+    pub waiters_refused: u64,
 }
 
 /// Number of decisions of each kind. For one rule: how often it admitted, denied, or would have

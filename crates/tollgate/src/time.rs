@@ -115,16 +115,16 @@ pub(crate) fn nanos_of(span: Duration) -> u64 {
 }
 
 /// The clock of a limiter: the system's, called without dynamic dispatch, or another.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum AnyClock {
     System,
-    Other(Box<dyn Clock>),
+    Other(Arc<dyn Clock>),
 }
 
 impl AnyClock {
     pub(crate) fn new(clock: impl Clock + 'static) -> Self {
         let any: &dyn std::any::Any = &clock;
-        if any.is::<SystemClock>() { Self::System } else { Self::Other(Box::new(clock)) }
+        if any.is::<SystemClock>() { Self::System } else { Self::Other(Arc::new(clock)) }
     }
 
     #[inline]

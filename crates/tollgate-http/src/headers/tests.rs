@@ -95,11 +95,11 @@ fn f2_retry_after_is_not_before_the_limit_that_decided_has_more_to_give() {
     assert!(limiter.check("a").unwrap().allowed());
     let mut first = std::pin::pin!(limiter.wait(Request::client("a").cost(2), HOUR));
     assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    // One unit remains, but a request for two is ahead in the queue: the denied request has no
-    // wait of its own, and a retry at once is of no use.
+    // One unit remains, but a request for two is ahead in the queue: a retry is of no use before
+    // that has been admitted.
     let overtaken = tollgate::block_on(limiter.wait("a", Duration::ZERO)).unwrap();
-    assert_eq!((overtaken.allowed(), overtaken.retry_after()), (false, Some(Duration::ZERO)));
-    assert_eq!(retry_after(&overtaken), Some(60));
+    assert_eq!((overtaken.allowed(), overtaken.retry_after()), (false, Some(90 * SECOND)));
+    assert_eq!(retry_after(&overtaken), Some(90));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::prepared::Prepared;
 use super::queue::Permit;
 use super::task::run_to_end;
 use crate::decision::Degraded;
-use crate::store::{Applied, Op, Store, StoreError};
+use crate::store::{Applied, Op, Store, StoreError, Until};
 use crate::{AsRequest, Caller, Decision, Error, MAX_COUNT, Request, Rule, Timestamp};
 
 const NO_LIMIT: &str = "it is an inline rule; pass a limit with Request::under";
@@ -176,6 +176,38 @@ impl<S: Store> Shared<S> {
         if plan.is_empty() {
             return Ok(Applied::nothing(now));
         }
+        let applied = self.apply_to_store(op, plan, cost, now).await;
+        self.tell_waiters(op, plan, &applied);
+        applied
+    }
+
+    /// Lets those that wait for the budgets of an operation know that it has changed them, or may
+    /// have.
+    fn tell_waiters(&self, op: Op, plan: &Plan, applied: &Result<Applied, StoreError>) {
+        match op {
+            Op::Refund | Op::Penalise | Op::Record | Op::Settle { .. } => self.waiters.budgets_changed(plan),
+            Op::Reset => self.waiters.budgets_blocked(plan, Timestamp::EPOCH),
+            Op::Block { until } => {
+                let now = self.clock.now();
+                let end = match (until, applied) {
+                    (Until::After(span), _) => now.saturating_add(span),
+                    // The date is one of the store's clock.
+                    (Until::Date(date), Ok(applied)) => now.saturating_add(date.since(applied.now)),
+                    (Until::Date(date), Err(_)) => date,
+                };
+                self.waiters.budgets_blocked(plan, end);
+            }
+            _ => {}
+        }
+    }
+
+    async fn apply_to_store(
+        &self,
+        op: Op,
+        plan: &Plan,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
         let charges = plan.charges_of(op, cost);
         if self.store.decides_in().is_some() {
             let applied = self.within_deadline(self.store.apply(op, &charges, now), now).await?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::failure::Share;
 use super::holds::Ledger;
 use super::queue::Queue;
-use super::wait::Queues;
+use super::wait::Waiters;
 use super::{ActiveRules, Limiter, Observer, Shared, check_accepted};
 use crate::stats::Tally;
 use crate::store::Store;
@@ -34,6 +34,7 @@ impl Limiter {
             waiting_max: 4_096,
             max_holds: 1_000_000,
             holds_per_caller: 0.1,
+            max_waiters: 1_000_000,
         }
     }
 }
@@ -64,6 +65,7 @@ pub struct LimiterBuilder<S = MemoryStore> {
     waiting_max: usize,
     max_holds: u64,
     holds_per_caller: f64,
+    max_waiters: usize,
 }
 
 impl<S> fmt::Debug for LimiterBuilder<S> {
@@ -77,7 +79,9 @@ impl<S: Store> LimiterBuilder<S> {
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> LimiterBuilder<T> {
         let Self { rules, store: _, clock, observer, deadline, longest_inline_refill, .. } = self;
-        let Self { local_share, in_flight_max, waiting_max, max_holds, holds_per_caller, .. } = self;
+        let Self {
+            local_share, in_flight_max, waiting_max, max_holds, holds_per_caller, max_waiters, ..
+        } = self;
         LimiterBuilder {
             rules,
             store,
@@ -90,6 +94,7 @@ impl<S: Store> LimiterBuilder<S> {
             waiting_max,
             max_holds,
             holds_per_caller,
+            max_waiters,
         }
     }
 
@@ -167,6 +172,14 @@ impl<S: Store> LimiterBuilder<S> {
         self
     }
 
+    /// The most requests that [wait](Limiter::wait) at a time: a million by default. One more is
+    /// answered at once, as with a timeout of zero.
+    #[must_use]
+    pub const fn max_waiters(mut self, waiters: usize) -> Self {
+        self.max_waiters = waiters;
+        self
+    }
+
     /// Checks the settings and builds the limiter. The store is not called yet.
     ///
     /// # Errors
@@ -214,6 +227,7 @@ impl<S: Store> LimiterBuilder<S> {
             rules: ActiveRules::new(rules, store.decides_in()),
             queue: Queue::new(in_flight_max, self.waiting_max, deadline),
             store,
+            waiters: Arc::new(Waiters::new(self.max_waiters, clock.clone())),
             clock,
             observer,
             deadline,
@@ -225,7 +239,6 @@ impl<S: Store> LimiterBuilder<S> {
             overloaded: AtomicU64::new(0),
             converted: AtomicU64::new(0),
             shortfall: AtomicU64::new(0),
-            queues: Queues::default(),
             holds,
         };
         Limiter { shared: Arc::new(shared) }

@@ -134,7 +134,7 @@ impl<S> Shared<S> {
 }
 
 /// An answer without a count behind it.
-fn assumed(part: Part, verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
+pub(super) fn assumed(part: Part, verdict: Verdict, remaining: u64, now: Timestamp) -> Answer {
     let at = match verdict {
         Verdict::Denied { retry_after } => now.saturating_add(retry_after),
         Verdict::Allowed | Verdict::Never => now,

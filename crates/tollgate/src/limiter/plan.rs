@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::failure::assumed;
 use super::prepared::Prepared;
 use crate::decision::Degraded;
 use crate::rule::{FailurePolicy, Tag};
-use crate::store::{Answer, Charge, Op, Part};
+use crate::store::{Answer, Cause, Charge, Op, Part};
 use crate::{
     Algorithm, Budget, Caller, Decision, Error, Key, Limit, Report, Request, Rule, RuleName, RuleSet,
-    Timestamp,
+    Timestamp, Verdict,
 };
 
 /// The charges of one request, independent of the rule set they came from: a reservation is settled
@@ -309,11 +310,24 @@ impl Plan {
         inline.or_else(listed).unwrap_or(&Limit::API)
     }
 
-    /// Bytes that are equal for requests on the same budgets: the identity of a waiting queue.
-    pub(crate) fn identity(&self) -> Vec<u8> {
-        let mut identity = Vec::new();
-        self.distinct().for_each(|charge| self.key(charge).encode(&mut identity));
-        identity
+    /// The denial of a request that waited for this budget in vain. Nobody asked for its numbers: no
+    /// unit is known to be left there, and the other budgets are assumed to have enough.
+    pub(super) fn overtaken(
+        &self,
+        denied_by: Option<(RuleName, Budget)>,
+        retry_after: Duration,
+        cause: Cause,
+        now: Timestamp,
+    ) -> Decision {
+        let answer = |charge: &PlannedCharge| {
+            if denied_by == Some((charge.rule(), charge.budget)) {
+                let denied = assumed(charge.part, Verdict::Denied { retry_after }, 0, now);
+                return Answer { cause, ..denied };
+            }
+            assumed(charge.part, Verdict::Allowed, self.limit(charge).capacity(), now)
+        };
+        let answers: SmallVec<[Answer; 4]> = self.distinct().map(answer).collect();
+        self.decision(now, Degraded::No, &answers).overtaken(retry_after)
     }
 
     /// The decision that follows from a store's answers, one per distinct charge.

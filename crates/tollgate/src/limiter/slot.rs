@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use super::plan::Plan;
 use super::task::{run_detached, run_to_end};
+use super::wait::{Ask, Asked, Waited, Waiting};
 use super::{Limiter, Shared};
 use crate::decision::Degraded;
 use crate::store::{Charge, Effect, HoldId, Op, Store};
-use crate::{AsRequest, Caller, Decision, Error};
+use crate::{AsRequest, Caller, Decision, Error, Timestamp};
 
 /// Renewals in a slot's time to live: one may be lost, and the next still comes in time.
 const RENEWALS: u32 = 3;
@@ -86,6 +87,45 @@ impl<S: Store> Limiter<S> {
         Ok(slot)
     }
 
+    /// Waits until the request is admitted and there is a slot for it, as [`wait`](Self::wait) does:
+    /// in order of arrival, for at most `timeout` from the first poll. The slot is then held for at
+    /// most `ttl`, unless it is renewed.
+    ///
+    /// A slot that this process releases goes to the first that waits, at once. Where other
+    /// processes use the same store, it is asked again when the first slot expires, and every 50 to
+    /// 250 milliseconds before.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter, SECOND, block_on};
+    ///
+    /// let limiter = Limiter::new(Limit::concurrent(1));
+    /// let first = block_on(limiter.acquire_within("alice", 30 * SECOND, SECOND))?;
+    /// let second = std::thread::spawn({
+    ///     let limiter = limiter.clone();
+    ///     move || block_on(limiter.acquire_within("alice", 30 * SECOND, 10 * SECOND))
+    /// });
+    /// drop(first);
+    /// assert!(second.join().unwrap()?.decision().allowed());
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_within(
+        &self,
+        request: impl AsRequest,
+        ttl: Duration,
+        timeout: Duration,
+    ) -> Result<Slot<S>, Error> {
+        let mut waiting = Waiting::new(self, request, Slots { ttl }, timeout);
+        let slot = match poll_fn(|context| waiting.poll(context)).await? {
+            Waited::Granted(slot) => slot,
+            Waited::Denied(decision) => Slot::denied(ttl, decision),
+        };
+        self.shared.observe(&waiting.request, &slot.decision);
+        Ok(slot)
+    }
+
     /// Acquires a slot.
     async fn slot(
         self,
@@ -134,7 +174,47 @@ impl<S: Store> Limiter<S> {
     }
 }
 
+/// Waits for slots.
+struct Slots {
+    ttl: Duration,
+}
+
+impl<S: Store> Ask<S> for Slots {
+    type Granted = Slot<S>;
+
+    fn accepts(&self, _: &Plan) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn ask(
+        &self,
+        limiter: &Limiter<S>,
+        plan: Plan,
+        cost: u64,
+        caller: Option<Caller>,
+        _: Timestamp,
+    ) -> Asked<Slot<S>> {
+        let slot = run_to_end(limiter.clone().slot(plan, cost, self.ttl, caller));
+        Asked::Pending(Box::pin(async move {
+            let slot = slot.await?;
+            let decision = slot.decision.clone();
+            Ok(if decision.allowed() { Waited::Granted(slot) } else { Waited::Denied(decision) })
+        }))
+    }
+}
+
 impl<S: Store> Slot<S> {
+    /// A denial.
+    const fn denied(ttl: Duration, decision: Decision) -> Self {
+        Self {
+            #[cfg(feature = "tokio")]
+            renewal: None,
+            decision,
+            ttl,
+            lease: None,
+        }
+    }
+
     /// The slot that a hold has of the concurrent limits in a plan.
     pub(super) fn new(
         limiter: Limiter<S>,
@@ -266,7 +346,9 @@ impl<S: Store> Lease<S> {
 
     fn act_locally(&self, op: Op, charges: &[Charge<'_>]) -> Result<(), Error> {
         let Shared { local, clock, .. } = &*self.limiter.shared;
-        local.apply_now(op, charges, clock.now()).map(drop).map_err(Error::from)
+        let applied = local.apply_now(op, charges, clock.now()).map(drop).map_err(Error::from);
+        self.limiter.shared.waiters.budgets_changed(&self.plan);
+        applied
     }
 }
 

@@ -1,24 +1,37 @@
 //! Waiting for admission: first come, first served, up to a timeout.
 //!
-//! Requests for the same budgets share one queue per process. Only the first in the queue asks the
-//! store, sleeps until the time that the store answered, and asks again. Leaving the queue
-//! (admitted, timed out or cancelled) wakes the next.
+//! A request that is denied stands in the queue of the budget that denies it. Only the first in a
+//! queue asks the store, sleeps until the time that the store answered, and asks again, each time by
+//! the rules in force. Whoever leaves a queue (admitted, timed out or cancelled) wakes the next, and
+//! so does every operation that changes the budget.
 
-use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::time::Duration;
 
 use super::Limiter;
-use crate::store::{OnExpiry, Store};
-use crate::{AsRequest, Decision, Error, SECOND, Verdict};
+use super::plan::Plan;
+use crate::store::{OnExpiry, Op, Store};
+use crate::{AsRequest, Caller, Decision, Error, MemoryStore, SECOND, Timestamp};
+
+mod lines;
+mod slab;
+mod state;
+mod waiters;
+mod waiting;
+
+pub(super) use waiters::Waiters;
+pub(super) use waiting::Waiting;
 
 impl<S: Store> Limiter<S> {
-    /// Waits until the request is admitted, for at most `timeout` from the first poll, in order of
-    /// arrival among the requests of this process for the same budgets. A denial has taken nothing:
-    /// the request can never fit, could not be admitted in time, or was not first in the queue by
-    /// then. Dropping the future leaves the queue and gives back the units it had taken.
+    /// Waits until the request is admitted, for at most `timeout` from the first poll. Requests of
+    /// this process that the same budget keeps waiting are served in order of arrival, and by the
+    /// rules in force when they are admitted. A request that can never fit, or that cannot be
+    /// admitted in time when it is first in its queue, is denied at once; the others at their
+    /// timeout. A denial has taken nothing. A timeout of zero asks once.
+    ///
+    /// Dropping the future leaves the queue and gives back the units it had taken. A future that is
+    /// first in its queue and is not polled holds up those behind it, until their timeouts.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, SECOND, block_on};
@@ -31,111 +44,115 @@ impl<S: Store> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted.
+    /// [`Error::InvalidKey`] or [`Error::InvalidCost`] if the request cannot be counted;
+    /// [`Error::SlotNeeded`] if a rule [limits concurrency](crate::Limit::concurrent): see
+    /// [`acquire_within`](Self::acquire_within).
     pub async fn wait(&self, request: impl AsRequest, timeout: Duration) -> Result<Decision, Error> {
-        let (mut plan, cost) = self.plan(&request)?;
-        plan.without_slots()?;
-        let caller = request.with_request(|request| request.sender());
-        let clock = &self.shared.clock;
-        let deadline = clock.now().saturating_add(timeout);
-        let ticket = self.shared.queues.join(plan.identity());
-        let mut expiry = clock.sleep_until(deadline);
-        let is_first = poll_fn(|context| match ticket.poll(context.waker()) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => expiry.as_mut().poll(context).map(|()| false),
-        });
-        let decision = if is_first.await {
-            loop {
-                // If this is cancelled during the store call, the units come back when the
-                // reservation expires.
-                let ttl = self.shared.deadline.saturating_add(SECOND);
-                let asked_at = clock.now();
-                let reservation = self.hold(plan.clone(), cost, ttl, OnExpiry::GiveBack, caller).await?;
-                let decision = reservation.decision();
-                let Verdict::Denied { retry_after } = decision.verdict() else {
-                    match reservation.keep(cost).await {
-                        Some(kept) => break kept,
-                        None => continue,
-                    }
-                };
-                // On this limiter's clock: the store may have another.
-                let at = asked_at.saturating_add(retry_after);
-                if at > deadline || decision.degraded() {
-                    break decision.clone();
-                }
-                drop(reservation);
-                clock.sleep_until(at).await;
-                // The rules may have changed meanwhile.
-                (plan, _) = self.plan(&request)?;
-                plan.without_slots()?;
-            }
-        } else {
-            self.shared.decide(crate::store::Op::Peek, &plan, cost, clock.now()).await?.overtaken()
-        };
-        self.shared.observe(&request, &decision);
+        let mut waiting = Waiting::new(self, request, Units, timeout);
+        let waited = poll_fn(|context| waiting.poll(context)).await?;
+        let (Waited::Granted(decision) | Waited::Denied(decision)) = waited;
+        self.shared.observe(&waiting.request, &decision);
         Ok(decision)
     }
 }
 
-/// The queues of a limiter, one per set of budgets with waiting requests.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Queues(Arc<Mutex<HashMap<Vec<u8>, Queue>>>);
+/// What a request waits for.
+pub(super) trait Ask<S: Store> {
+    type Granted;
 
-#[derive(Debug, Default)]
-struct Queue {
-    tickets: u64,
-    waiting: VecDeque<(u64, Waker)>,
+    /// Refuses a plan that it cannot ask for.
+    fn accepts(&self, plan: &Plan) -> Result<(), Error>;
+
+    /// Asks the store once. A denial takes nothing, and what is granted is given back if the future
+    /// is dropped.
+    fn ask(
+        &self,
+        limiter: &Limiter<S>,
+        plan: Plan,
+        cost: u64,
+        caller: Option<Caller>,
+        now: Timestamp,
+    ) -> Asked<Self::Granted>;
 }
 
-/// A request's position in a queue. Dropping it leaves the queue.
-struct QueueTicket {
-    queues: Queues,
-    identity: Vec<u8>,
-    ticket: u64,
+/// A question to the store.
+pub(super) enum Asked<T> {
+    Answered(Result<Waited<T>, Error>),
+    Pending(Asking<T>),
 }
 
-impl Queues {
-    fn join(&self, identity: Vec<u8>) -> QueueTicket {
-        let mut queues = self.lock();
-        let queue = queues.entry(identity.clone()).or_default();
-        queue.tickets = queue.tickets.wrapping_add(1);
-        let ticket = queue.tickets;
-        queue.waiting.push_back((ticket, Waker::noop().clone()));
-        QueueTicket { queues: self.clone(), identity, ticket }
-    }
+type Asking<T> = Pin<Box<dyn Future<Output = Result<Waited<T>, Error>> + Send>>;
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Queue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// How a wait, or one question, ended.
+pub(super) enum Waited<T> {
+    Granted(T),
+    Denied(Decision),
 }
 
-impl QueueTicket {
-    /// Ready when this ticket is the first in the queue.
-    fn poll(&self, waker: &Waker) -> Poll<()> {
-        let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(&self.identity) else { return Poll::Ready(()) };
-        if queue.waiting.front().is_none_or(|(first, _)| *first == self.ticket) {
-            return Poll::Ready(());
-        }
-        if let Some((_, registered)) = queue.waiting.iter_mut().find(|(ticket, _)| *ticket == self.ticket) {
-            registered.clone_from(waker);
-        }
-        Poll::Pending
+impl Waited<Decision> {
+    fn of(decision: Decision) -> Self {
+        if decision.allowed() { Self::Granted(decision) } else { Self::Denied(decision) }
     }
 }
 
-impl Drop for QueueTicket {
-    fn drop(&mut self) {
-        let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(&self.identity) else { return };
-        queue.waiting.retain(|(ticket, _)| *ticket != self.ticket);
-        let next = queue.waiting.front().map(|(_, waker)| waker.clone());
-        if next.is_none() {
-            queues.remove(&self.identity);
+/// Waits for units.
+struct Units;
+
+impl<S: Store> Ask<S> for Units {
+    type Granted = Decision;
+
+    fn accepts(&self, plan: &Plan) -> Result<(), Error> {
+        plan.without_slots()
+    }
+
+    fn ask(
+        &self,
+        limiter: &Limiter<S>,
+        plan: Plan,
+        cost: u64,
+        caller: Option<Caller>,
+        now: Timestamp,
+    ) -> Asked<Decision> {
+        match limiter.shared.store.decides_in() {
+            // Nothing can be dropped between the taking and the answer.
+            Some(memory) => {
+                Asked::Answered(limiter.apply_in(memory, Op::Take, &plan, cost, now).map(Waited::of))
+            }
+            None => Asked::Pending(Box::pin(limiter.clone().reserve_and_keep(plan, cost, caller))),
         }
-        drop(queues);
-        if let Some(next) = next {
-            next.wake();
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    fn apply_in(
+        &self,
+        memory: &MemoryStore,
+        op: Op,
+        plan: &Plan,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        let applied = memory.apply_now(op, &plan.charges(cost), now);
+        self.shared.decided(applied, op, plan, cost)
+    }
+
+    /// Takes units from a store that answers later. If this is dropped meanwhile, they are given
+    /// back, at the latest when the reservation expires.
+    async fn reserve_and_keep(
+        self,
+        plan: Plan,
+        cost: u64,
+        caller: Option<Caller>,
+    ) -> Result<Waited<Decision>, Error> {
+        let ttl = self.shared.deadline.saturating_add(SECOND);
+        loop {
+            let reservation = self.hold(plan.clone(), cost, ttl, OnExpiry::GiveBack, caller).await?;
+            if !reservation.decision().allowed() {
+                return Ok(Waited::Denied(reservation.decision().clone()));
+            }
+            if let Some(kept) = reservation.keep(cost).await {
+                return Ok(Waited::Granted(kept));
+            }
         }
     }
 }

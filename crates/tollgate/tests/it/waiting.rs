@@ -12,6 +12,13 @@ use tollgate::{
 };
 use tollgate_testkit::{Fault, FaultyStore};
 
+mod crowd;
+mod deadlines;
+mod model;
+mod order;
+mod slots;
+mod verbs;
+
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 
 fn limiter(limit: Limit) -> (Limiter, ManualClock) {
@@ -20,7 +27,7 @@ fn limiter(limit: Limit) -> (Limiter, ManualClock) {
     (Limiter::builder(rules).clock(clock.clone()).build().unwrap(), clock)
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Result<Decision, Error>>>>;
+type Waiting = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
 fn wait<S: Store + 'static>(
     limiter: &Limiter<S>,
