@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use tracing::warn;
 
 use crate::connection_slot::SlotSettings;
 use crate::denied::denied;
+use crate::waiting::{WAITERS_MAX, WaiterCounts, Waiting};
 use crate::{Head, Headers, Identity, RateLimit, UNIDENTIFIED};
 
 /// The warning about the first request without an identity.
@@ -38,6 +39,7 @@ pub(crate) struct Gate<S> {
     pub(crate) headers: Headers,
     pub(crate) by_response: Option<ByResponse>,
     pub(crate) slots: SlotSettings,
+    pub(crate) waiting: Option<Waiting>,
     identity: Identity,
     attributes: Vec<(String, Arc<Extract>)>,
     cost: Option<Arc<Cost>>,
@@ -76,6 +78,7 @@ impl<S> RateLimitLayer<S> {
             headers: Headers::default(),
             by_response: None,
             slots: SlotSettings::new(SLOT_TTL),
+            waiting: None,
             identity: Identity::default(),
             attributes: Vec::new(),
             cost: None,
@@ -145,6 +148,50 @@ impl<S> RateLimitLayer<S> {
         self.with(|gate| gate.slots.ttl = ttl)
     }
 
+    /// Holds a request until it is admitted, for at most `timeout`, instead of denying it: under
+    /// rates and under limits on concurrency, in order of arrival for each budget
+    /// ([`Limiter::wait`]). A request that cannot be admitted in time is denied. A client that
+    /// leaves leaves the queue, and has taken nothing. A request that waits holds no readiness of
+    /// the inner service. A layer that [charges by response](Self::charge_by_response) does not
+    /// wait.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limit, Limiter};
+    /// use tollgate_http::RateLimitLayer;
+    ///
+    /// // Bursts are spread over up to five seconds.
+    /// let limiter = Limiter::new(Limit::per_second(10));
+    /// let layer = RateLimitLayer::new(limiter).waiting(Duration::from_secs(5)).max_waiters(500);
+    /// ```
+    #[must_use]
+    pub fn waiting(self, timeout: Duration) -> Self {
+        self.with(|gate| gate.waiting_settings().timeout = timeout)
+    }
+
+    /// Sets how many requests [wait](Self::waiting) at a time: 10000 by default. Each of them holds
+    /// a connection. One more is decided at once.
+    #[must_use]
+    pub fn max_waiters(self, waiters: usize) -> Self {
+        self.with(|gate| gate.waiting_settings().waiters_max = waiters)
+    }
+
+    /// Requests that the layer holds now, until they are admitted.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.waiter_counts(|counts| &counts.waiting)
+    }
+
+    /// Requests that were denied at once so far because [too many](Self::max_waiters) waited.
+    #[must_use]
+    pub fn waiters_refused(&self) -> usize {
+        self.waiter_counts(|counts| &counts.refused)
+    }
+
+    fn waiter_counts(&self, count: impl Fn(&WaiterCounts) -> &AtomicUsize) -> usize {
+        self.0.waiting.as_ref().map_or(0, |waiting| count(&waiting.counts).load(Ordering::Relaxed))
+    }
+
     /// Sets the style of the header fields.
     #[must_use]
     pub fn headers(self, headers: Headers) -> Self {
@@ -172,6 +219,16 @@ impl<S> RateLimitLayer<S> {
     }
 }
 
+impl<S> Gate<S> {
+    fn waiting_settings(&mut self) -> &mut Waiting {
+        self.waiting.get_or_insert_with(|| Waiting {
+            timeout: Duration::ZERO,
+            waiters_max: WAITERS_MAX,
+            counts: Arc::default(),
+        })
+    }
+}
+
 impl<S> Clone for Gate<S> {
     fn clone(&self) -> Self {
         Self {
@@ -179,6 +236,7 @@ impl<S> Clone for Gate<S> {
             headers: self.headers.clone(),
             by_response: self.by_response.clone(),
             slots: self.slots.clone(),
+            waiting: self.waiting.clone(),
             identity: self.identity.clone(),
             attributes: self.attributes.clone(),
             cost: self.cost.clone(),

@@ -24,8 +24,9 @@
 //! client asked for, inside of axum's `nest` too, and rules see it
 //! [normalised](tollgate::RuleSet::with_paths).
 //!
-//! A limit on concurrency holds a slot until the body of the response has ended. The handler of a
-//! websocket takes a [`ConnectionSlot`].
+//! A layer may hold a request [until it is admitted](RateLimitLayer::waiting) instead of denying
+//! it. A limit on concurrency holds a slot until the body of the response has ended. The handler of
+//! a websocket takes a [`ConnectionSlot`].
 //!
 //! Handlers that call a limiter themselves use [`rate_limit_headers`] and [`too_many_requests`].
 
@@ -45,6 +46,7 @@ mod headers;
 mod identity;
 mod layer;
 mod service;
+mod waiting;
 
 pub use body::ResponseBody;
 pub use connection_slot::ConnectionSlot;

@@ -1,12 +1,13 @@
 //! The service that the layer makes: it decides, then calls the inner service or denies.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Extensions, Request, Response, StatusCode};
 use smallvec::SmallVec;
-use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, OnExpiry, Store};
+use tollgate::{Decision, Error, MAX_COUNT, MemoryStore, OnExpiry, Slot, Store};
 use tower_service::Service;
 
 use crate::connection_slot::OfferedSlot;
@@ -49,7 +50,7 @@ where
         if !meet(request.extensions_mut(), gate.limiter.id()) {
             return ResponseFuture::passing(self.inner.call(request), None);
         }
-        if gate.by_response.is_none() {
+        if gate.by_response.is_none() && gate.waiting.is_none() {
             let head = Head::from(&request);
             match gate.check_in_memory(&head) {
                 // A decision is large: it is moved once, or not at all.
@@ -67,9 +68,13 @@ where
                 }
             }
         }
-        // The ready service goes into the future; its clone stays.
         let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        if gate.by_response.is_none() && gate.waiting.is_some() {
+            // What the ready service holds is not for a request that waits.
+            inner = self.inner.clone();
+        }
+        // Otherwise the ready service goes into the future; its clone stays.
         ResponseFuture::boxed(wait(Arc::clone(gate), inner, request))
     }
 }
@@ -124,24 +129,21 @@ where
     S: Store,
 {
     let asked = gate.request(Head::from(&request)).into_owned();
-    let mut slot = None;
-    let decided = match gate.limiter.check_async(&asked).await {
-        Err(Error::SlotNeeded { .. }) => gate.limiter.acquire(&asked, gate.slots.ttl).await.map(|acquired| {
-            let decision = acquired.decision().clone();
-            if decision.allowed() {
-                slot = Some(OfferedSlot::new(acquired.renewing(), &gate.slots, &mut request));
+    match gate.admit(&asked).await {
+        Ok((decision, slot)) if decision.allowed() => {
+            let offer = |slot: Slot<S>| OfferedSlot::new(slot.renewing(), &gate.slots, &mut request);
+            let slot = slot.map(offer);
+            if gate.waiting.is_some() {
+                poll_fn(|context| inner.poll_ready(context)).await?;
             }
-            decision
-        }),
-        decided => decided,
-    };
-    match decided {
-        Ok(decision) if decision.allowed() => {
             let response = inner.call(request).await?;
             let slot = slot.and_then(|slot| slot.for_body(&response));
             Ok(pass(response, &gate.headers, &decision, slot))
         }
-        decided => Ok(gate.refuse(Head::from(&request), decided).map(ResponseBody::denied)),
+        decided => {
+            let decided = decided.map(|(decision, _)| decision);
+            Ok(gate.refuse(Head::from(&request), decided).map(ResponseBody::denied))
+        }
     }
 }
 

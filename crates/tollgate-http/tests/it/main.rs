@@ -15,3 +15,4 @@ mod socket;
 mod streams;
 mod structured;
 mod trust;
+mod waiting;

@@ -89,7 +89,7 @@ async fn c8_a_request_that_meets_a_limiter_twice_takes_one_slot() {
 }
 
 /// Serves connections whose service is asked for readiness, and called, one request at a time.
-async fn serve_one_by_one<S: Store + 'static>(layer: RateLimitLayer<S>) -> std::net::SocketAddr {
+pub(super) async fn serve_one_by_one<S: Store + 'static>(layer: RateLimitLayer<S>) -> std::net::SocketAddr {
     let handler = tower::service_fn(async |_: Request<hyper::body::Incoming>| {
         Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
     });
