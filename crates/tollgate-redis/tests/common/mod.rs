@@ -261,6 +261,20 @@ impl Sentinels {
         Self { servers: vec![master, replica], sentinels }
     }
 
+    /// Has the Sentinels move the master: again if they give up, as they do on a busy machine.
+    pub(crate) fn fail_over(&self) {
+        let named = || self.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", "main"]);
+        let old = named();
+        until("the sentinels name another master", || {
+            if named() != old {
+                return true;
+            }
+            // An error while a failover is under way.
+            let _ = self.sentinels[0].cli(&["sentinel", "failover", "main"]);
+            false
+        });
+    }
+
     pub(crate) fn url(&self) -> String {
         let hosts: Vec<String> =
             self.sentinels.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();

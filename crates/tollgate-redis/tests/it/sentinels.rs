@@ -37,9 +37,7 @@ fn e4_a_master_that_was_replaced_is_left_while_it_still_answers_as_a_master() {
     let node = Node::new(&group.url());
     node.assert_exact();
     let [old, new] = &group.servers[..] else { panic!("a master and a replica") };
-    until("the sentinels accept the failover", || {
-        group.sentinels[0].cli(&["sentinel", "failover", "main"]) == "OK"
-    });
+    group.fail_over();
     until("the node has moved", || {
         assert!(!node.check("open", "traffic").degraded());
         !moves(&node).is_empty()

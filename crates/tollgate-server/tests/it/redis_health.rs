@@ -133,9 +133,7 @@ fn e4_another_master_is_told_in_the_log_and_counted() {
     let mut server = server(&group.url());
     assert_eq!(server.get("/check/a").json()["degraded"], false);
     assert!(server.metric("tollgate_redis_master_switches_total") < 0.5);
-    until("the sentinels accept the failover", || {
-        group.sentinels[0].cli(&["sentinel", "failover", "main"]) == "OK"
-    });
+    group.fail_over();
     let line = server.log_line("the Sentinels name another master");
     for address in group.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)) {
         assert!(line.contains(&address), "{line}");
@@ -163,20 +161,17 @@ fn b11_two_configurations_on_one_store_are_told_and_admit_no_more_than_the_laxer
         Server::logging(command.args(["serve", "--config"]).arg(&file).env("TOLLGATE_SERVER_LOG", "warn"))
     });
     let addresses = servers.each_ref().map(|server| server.address.clone());
-    let traffic = std::thread::spawn(move || {
-        let mut admitted = 0;
-        // The servers look every three seconds, and tell after the third time.
-        for turn in 0..12_000_usize {
-            let path = format!("/check/client-{}", turn / 240);
-            let answer = crate::common::send(&addresses[turn % 2], "GET", &path, &[], "");
-            admitted += usize::from(answer.status == 200);
-            if turn % 240 == 239 {
-                assert!(admitted <= LAXER, "{path}: {admitted}");
-                admitted = 0;
-            }
+    let mut most = 0;
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| servers[0].log_line("states are converted again and again"));
+        for client in (0..).take_while(|_| !told.is_finished()) {
+            let path = format!("/check/client-{client}");
+            let status =
+                |turn: usize| crate::common::send(&addresses[turn % 2], "GET", &path, &[], "").status;
+            most = most.max((0..4 * LAXER).filter(|turn| status(*turn) == 200).count());
         }
+        let line = told.join().unwrap();
+        assert!(line.contains("converted"), "{line}");
     });
-    let line = servers[0].log_line("states are converted again and again");
-    assert!(line.contains("converted"), "{line}");
-    traffic.join().unwrap();
+    assert!((10..=LAXER).contains(&most), "{most} of {LAXER}");
 }
