@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
-use redis::{Cmd, ErrorKind, RedisResult, Value, from_redis_value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value};
 use tollgate::{StoreError, Timestamp};
 
 use crate::RedisStore;
@@ -117,15 +117,14 @@ impl Connection {
         let mut list = redis::cmd("EVAL");
         list.arg(LIST_BLOCKS).arg(1).arg(index).arg(micros(now)).arg(skipped).arg(PAGE);
         let answer = with_timeout("listing blocks", PAGE_TIMEOUT, self.clone().send(&list)).await?;
-        let mut values = from_redis_value::<Vec<Value>>(answer)?.into_iter();
-        let mut value = || values.next().unwrap_or(Value::Nil);
-        let next: i64 = from_redis_value(value())?;
-        let missing: u8 = from_redis_value(value())?;
-        let (rows, _) = values.as_slice().as_chunks();
+        let values: Vec<Value> = from_redis_value(answer)?;
+        let [next, missing, rows @ ..] = values.as_slice() else { return Err(too_short()) };
+        let next: i64 = from_redis_value(next.clone())?;
+        let missing: u8 = from_redis_value(missing.clone())?;
         let row = |[name, until]: &[Value; 2]| -> RedisResult<(String, Timestamp)> {
             Ok((from_redis_value(name.clone())?, timestamp(from_redis_value(until.clone())?)))
         };
-        let ends = rows.iter().map(row).collect::<RedisResult<_>>()?;
+        let ends = rows.as_chunks().0.iter().map(row).collect::<RedisResult<_>>()?;
         Ok(Page { next: u64::try_from(next).ok(), is_complete: missing == 0, ends })
     }
 
@@ -155,7 +154,7 @@ impl Connection {
         let ask = vec![redis::cmd("CLUSTER").arg("SLOTS").take()];
         let asked = self.send_to(&SingleNodeRoutingInfo::Random, ask).await?;
         let ranges: Vec<Vec<Value>> = from_redis_value(asked.into_iter().next().unwrap_or(Value::Nil))?;
-        let ranges = ranges.into_iter().map(bounds).collect::<RedisResult<Vec<_>>>()?;
+        let ranges = ranges.iter().map(|range| bounds(range)).collect::<RedisResult<Vec<_>>>()?;
         let served: u32 = ranges.iter().map(|[first, last]| u32::from(last.abs_diff(*first)) + 1).sum();
         if served < u32::from(SLOTS) {
             let detail = format!("{served} of {SLOTS}; check CLUSTER SLOTS, and try again when all are");
@@ -195,10 +194,13 @@ fn size(index: &str) -> Cmd {
 }
 
 /// The first and the last slot of a range: `first last master replica…`.
-fn bounds(range: Vec<Value>) -> RedisResult<[u16; 2]> {
-    let mut values = range.into_iter().map(from_redis_value);
-    let mut bound = || values.next().unwrap_or(Ok(0));
-    Ok([bound()?, bound()?])
+fn bounds(range: &[Value]) -> RedisResult<[u16; 2]> {
+    let [first, last, ..] = range else { return Err(too_short()) };
+    Ok([from_redis_value(first.clone())?, from_redis_value(last.clone())?])
+}
+
+fn too_short() -> RedisError {
+    (ErrorKind::UnexpectedReturnType, "an answer is too short").into()
 }
 
 fn timestamp(micros: u64) -> Timestamp {

@@ -11,30 +11,36 @@ local ONE_VALUE = '^[^{]*{[^,*}]*}'
 -- Lapsed entries that one request removes.
 local TRIM_MAX = 64
 
--- The lapsed entries of an index that one request removes.
-local function lapsed_blocks(index, now)
-  return read_key('ZRANGEBYSCORE', index, '-inf', format('%.0f', now), 'LIMIT', 0, TRIM_MAX)
-end
+-- Defined only for the operations that write an index, which comes after the keys of the request.
+local index, lapsed_blocks, index_blocks
+if find(ARGV[1], '^%+?block$') or find(ARGV[1], '^%+?reset$') then
+  index = table.remove(KEYS)
 
--- Adds the blocked ones of the rows that were written, and removes the others.
-local function index_blocks(index, most, lapsed, written, now, grace)
-  if #lapsed > 0 then
-    redis.call('ZREM', index, unpack(lapsed))
+  -- The lapsed entries that this request removes.
+  function lapsed_blocks(now)
+    return read_key('ZRANGEBYSCORE', index, '-inf', format('%.0f', now), 'LIMIT', 0, TRIM_MAX)
   end
-  for _, cell in ipairs(written) do
-    if cell.blocked <= now then
-      redis.call('ZREM', index, cell.key)
-    elseif find(cell.key, ONE_VALUE) then
-      local is_new = redis.call('ZADD', index, format('%.0f', cell.blocked), cell.key) == 1
-      if is_new and redis.call('ZCARD', index) > most then
+
+  -- Adds the blocked ones of the rows that were written, and removes the others.
+  function index_blocks(most, lapsed, written, now, grace)
+    if #lapsed > 0 then
+      redis.call('ZREM', index, unpack(lapsed))
+    end
+    for _, cell in ipairs(written) do
+      if cell.blocked <= now then
         redis.call('ZREM', index, cell.key)
-        local missing = tonumber(redis.call('ZADD', index, 'XX', 'INCR', 0, '') or 0)
-        redis.call('ZADD', index, format('%.0f', max(missing, cell.blocked)), '')
+      elseif find(cell.key, ONE_VALUE) then
+        local is_new = redis.call('ZADD', index, format('%.0f', cell.blocked), cell.key) == 1
+        if is_new and redis.call('ZCARD', index) > most then
+          redis.call('ZREM', index, cell.key)
+          local missing = tonumber(redis.call('ZADD', index, 'XX', 'INCR', 0, '') or 0)
+          redis.call('ZADD', index, format('%.0f', max(missing, cell.blocked)), '')
+        end
       end
     end
-  end
-  local latest = redis.call('ZREVRANGEBYSCORE', index, '+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  if latest then
-    redis.call('PEXPIRE', index, format('%.0f', max(ceil((latest - now) / MILLISECOND), 0) + grace))
+    local latest = redis.call('ZREVRANGEBYSCORE', index, '+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    if latest then
+      redis.call('PEXPIRE', index, format('%.0f', max(ceil((latest - now) / MILLISECOND), 0) + grace))
+    end
   end
 end

@@ -6,8 +6,6 @@
 
 local op, overflows = match(ARGV[1], '^%+?(%l+)$'), sub(ARGV[1], 1, 1) == '+'
 local grace = tonumber(ARGV[3])
--- The index of blocks comes after the keys of the request.
-local index = (op == 'block' or op == 'reset') and table.remove(KEYS)
 local extra = KEY_ARGUMENTS * (#KEYS + 1)
 -- The windows of calendars come after the parts.
 local parts_end = sub(ARGV[#ARGV], 1, 1) == '@' and #ARGV - 1 or #ARGV
@@ -341,7 +339,7 @@ end
 local function run()
   load()
   answer[1] = now
-  local lapsed = index and lapsed_blocks(index, now)
+  local lapsed = index and lapsed_blocks(now)
   local tickets, written = {}, op == 'reset' and dropped_cells() or {}
   for _, cell in ipairs(written) do
     check_holds(cell.holds)
@@ -376,7 +374,7 @@ for _, cell in ipairs(written) do
   save_cell(cell, now, grace)
 end
 if index then
-  index_blocks(index, tonumber(ARGV[extra + (op == 'block' and 3 or 1)]), lapsed, written, now, grace)
+  index_blocks(tonumber(ARGV[extra + (op == 'block' and 3 or 1)]), lapsed, written, now, grace)
 end
 for _, number in ipairs(overflow) do
   answer[#answer + 1] = number

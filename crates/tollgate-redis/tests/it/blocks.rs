@@ -32,7 +32,8 @@ impl Node {
             Rule::new("all", Limit::per_hour(1_000_000)),
         ]);
         let limiter = Limiter::builder(rules.unwrap())
-            .store(direct(url).prefix(&prefix).build().unwrap())
+            // Longer than a probe takes on a busy machine.
+            .store(direct(url).prefix(&prefix).deadline(HOUR).connect_timeout(HOUR).build().unwrap())
             .clock(clock.clone())
             .deadline(HOUR)
             .build()
