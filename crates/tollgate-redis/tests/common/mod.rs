@@ -97,7 +97,9 @@ struct Process {
     id: String,
 }
 
-const SUPERVISOR: &str = r#"redis-server "$@" & echo $!; read forever; kill -9 $!; wait"#;
+/// The id is said before the server can log.
+const SUPERVISOR: &str =
+    r#"sh -c 'echo $$; exec redis-server "$@"' sh "$@" & read forever; kill -9 $!; wait"#;
 
 impl Process {
     /// Starts a server and waits until it logs that it is ready. `None` if it exits instead.
@@ -106,9 +108,7 @@ impl Process {
         command.args(["-c", SUPERVISOR, "sh"]).args(arguments).arg("--dir").arg(directory);
         let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(shell.stdout.take().unwrap()).lines().map_while(Result::ok);
-        // The server may log before its shell says the id.
-        let is_id = |line: &String| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
-        let id = log.find(is_id).unwrap();
+        let id = log.next().unwrap();
         let is_final = |line: &String| {
             ["Ready to accept", "Loading RDB", "+monitor", "Failed", "FATAL"]
                 .iter()
