@@ -92,20 +92,20 @@ fn measure(binary: &str, case: &Case) -> Result<Row, String> {
 
 impl Row {
     fn new(clients: &[Client], began: Instant, ended: Option<Instant>, transitions: [usize; 2]) -> Self {
-        let all = || clients.iter().flat_map(|client| &client.seen).filter(|seen| seen.received >= began);
-        let count = |answer: Answer| all().filter(|seen| seen.answer == answer).count();
+        let all = clients.iter().flat_map(|client| &client.seen);
+        let seen: Vec<Seen> = all.filter(|seen| seen.received >= began).copied().collect();
         let is_troubled = |seen: &&Seen| matches!(seen.answer, Answer::Degraded | Answer::None);
-        let mut troubled: Vec<Instant> = all().filter(is_troubled).map(|seen| seen.received).collect();
+        let mut troubled: Vec<Instant> = seen.iter().filter(is_troubled).map(|seen| seen.received).collect();
         troubled.sort();
-        let last = all().map(|seen| seen.received).max().unwrap_or(began);
+        let last = seen.iter().map(|seen| seen.received).max().unwrap_or(began);
         let calm_at = ended.map(|ended| calm_at(&troubled, ended));
         Self {
-            admitted: count(Answer::Admitted),
+            admitted: count(&seen, Answer::Admitted),
             beyond: clients.iter().map(Client::admitted_beyond).sum(),
-            asked: all().count(),
-            degraded: count(Answer::Degraded),
-            unanswered: count(Answer::None),
-            slowest: all().map(|seen| seen.received - seen.sent).max().unwrap_or_default(),
+            asked: seen.len(),
+            degraded: count(&seen, Answer::Degraded),
+            unanswered: count(&seen, Answer::None),
+            slowest: seen.iter().map(|seen| seen.received - seen.sent).max().unwrap_or_default(),
             recovery: calm_at.zip(ended).map(|(calm_at, ended)| calm_at - ended),
             is_over: calm_at.is_none_or(|calm_at| last.saturating_duration_since(calm_at) >= PERIOD),
             transitions,
@@ -134,6 +134,10 @@ impl Row {
             self.slowest.as_millis()
         )
     }
+}
+
+fn count(seen: &[Seen], answer: Answer) -> usize {
+    seen.iter().filter(|seen| seen.answer == answer).count()
 }
 
 /// When the first [`PERIOD`] without a degraded answer begins, once a trouble is over.

@@ -61,15 +61,6 @@ pub(super) fn all() -> Vec<Case> {
 
 /// Redis itself is slow, or away.
 fn of_redis() -> Vec<Case> {
-    let paused = |name: &str, span: Duration| {
-        case(name, Topology::Single, move |stage| {
-            let redis = stage.redis()?;
-            redis.signal("-STOP");
-            wait(span);
-            redis.signal("-CONT");
-            Ok(())
-        })
-    };
     vec![
         paused("Redis paused for 30 ms", Duration::from_millis(30)),
         paused("Redis paused for 500 ms", Duration::from_millis(500)),
@@ -98,6 +89,16 @@ fn of_redis() -> Vec<Case> {
     ]
 }
 
+fn paused(name: &str, span: Duration) -> Case {
+    case(name, Topology::Single, move |stage| {
+        let redis = stage.redis()?;
+        redis.signal("-STOP");
+        wait(span);
+        redis.signal("-CONT");
+        Ok(())
+    })
+}
+
 /// Runs for 300 ms.
 const SLOW: &str = "local began = redis.call('TIME') local now = began repeat now = redis.call('TIME') \
                     until (now[1] - began[1]) * 1000000 + now[2] - began[2] > 300000";
@@ -123,10 +124,6 @@ fn evict(stage: &mut Stage) -> Result<(), String> {
 
 /// What operators do.
 fn of_operators() -> Vec<Case> {
-    let administered = |name: &str, trouble: fn(&mut Stage) -> Result<(), String>| Case {
-        prepare: |stage| fill(stage),
-        ..case(name, Topology::Single, trouble)
-    };
     vec![
         case("CLIENT KILL of every connection, ten times", Topology::Single, |stage| {
             let redis = stage.redis()?;
@@ -158,6 +155,10 @@ fn of_operators() -> Vec<Case> {
             administer(&stage.servers[0], 1, "DELETE", "/v1/rules/blocked/state")
         }),
     ]
+}
+
+fn administered(name: &str, trouble: fn(&mut Stage) -> Result<(), String>) -> Case {
+    Case { prepare: fill, ..case(name, Topology::Single, trouble) }
 }
 
 /// Keys, and 1 000 blocks.

@@ -63,7 +63,8 @@ impl Load {
     pub(super) fn start(servers: &[String]) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let client = |number: usize| {
-            let (stop, servers) = (Arc::clone(&stop), servers.to_vec());
+            let stop = Arc::clone(&stop);
+            let servers = servers.to_vec();
             thread::spawn(move || work(number, &servers, &stop))
         };
         Self { clients: (0..CLIENTS).map(client).collect(), stop }
@@ -125,7 +126,8 @@ fn ask(connection: &mut Option<BufReader<TcpStream>>, address: &str, body: &str)
 
 /// Reads an answer whose head says how long it is.
 fn read_answer(reader: &mut BufReader<TcpStream>) -> std::io::Result<(u16, String)> {
-    let (mut status, mut length) = (0, 0);
+    let mut status = 0;
+    let mut length = 0;
     for number in 0.. {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
@@ -159,7 +161,8 @@ impl Client {
 }
 
 fn beyond_log<'a>(admitted: impl Iterator<Item = &'a Seen>) -> usize {
-    let (mut counted, mut beyond) = (VecDeque::new(), 0);
+    let mut counted = VecDeque::new();
+    let mut beyond = 0;
     for seen in admitted {
         while counted.front().is_some_and(|sent: &Instant| seen.received - *sent >= PERIOD) {
             counted.pop_front();
@@ -175,10 +178,13 @@ fn beyond_log<'a>(admitted: impl Iterator<Item = &'a Seen>) -> usize {
 
 /// A request whose answer is degraded may have opened a window: Redis may have decided it too late.
 fn beyond_window<'a>(seen: impl Iterator<Item = &'a Seen>) -> usize {
-    let (mut opened, mut used, mut beyond) = (None, 0, 0);
+    let mut opened = None;
+    let mut used = 0;
+    let mut beyond = 0;
     for seen in seen {
         if opened.is_none_or(|opened: Instant| seen.received - opened >= PERIOD) {
-            (opened, used) = (Some(seen.sent), 0);
+            opened = Some(seen.sent);
+            used = 0;
         }
         if seen.answer == Answer::Degraded {
             // It is admitted by the policy, and no admission by Redis.
