@@ -310,8 +310,8 @@ impl Plan {
         inline.or_else(listed).unwrap_or(&Limit::API)
     }
 
-    /// The denial of a request that waited for this budget in vain. Nobody asked for its numbers: no
-    /// unit is known to be left there, and the other budgets are assumed to have enough.
+    /// The denial of a request that waited for this budget in vain. Nobody asked for its numbers:
+    /// no unit is known to be left there, and the other budgets are assumed to have enough.
     pub(super) fn overtaken(
         &self,
         denied_by: Option<(RuleName, Budget)>,

@@ -87,9 +87,9 @@ impl<S: Store> Limiter<S> {
         Ok(slot)
     }
 
-    /// Waits until the request is admitted and there is a slot for it, as [`wait`](Self::wait) does:
-    /// in order of arrival, for at most `timeout` from the first poll. The slot is then held for at
-    /// most `ttl`, unless it is renewed.
+    /// Waits until the request is admitted and there is a slot for it, as [`wait`](Self::wait)
+    /// does: in order of arrival, for at most `timeout` from the first poll. The slot is then held
+    /// for at most `ttl`, unless it is renewed.
     ///
     /// A slot that this process releases goes to the first that waits, at once. Where other
     /// processes use the same store, it is asked again when the first slot expires, and every 50 to

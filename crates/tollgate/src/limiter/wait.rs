@@ -1,9 +1,9 @@
 //! Waiting for admission: first come, first served, up to a timeout.
 //!
 //! A request that is denied stands in the queue of the budget that denies it. Only the first in a
-//! queue asks the store, sleeps until the time that the store answered, and asks again, each time by
-//! the rules in force. Whoever leaves a queue (admitted, timed out or cancelled) wakes the next, and
-//! so does every operation that changes the budget.
+//! queue asks the store, sleeps until the time that the store answered, and asks again, each time
+//! by the rules in force. Whoever leaves a queue (admitted, timed out or cancelled) wakes the next,
+//! and so does every operation that changes the budget.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! The queues: who stands where, who is first, and who is to be woken.
 //!
 //! A waiter stands in the queue of the budget that keeps it waiting, by its arrival, and is listed
-//! in the queues of all other budgets that could deny it. It may ask the store if nobody who arrived
-//! earlier stands in one of these queues.
+//! in the queues of all other budgets that could deny it. It may ask the store if nobody who
+//! arrived earlier stands in one of these queues.
 //!
 //! Nothing here wakes, sleeps or reads a clock: wakers are handed out, and called without the lock.
 
