@@ -1,6 +1,6 @@
 //! The queues that a request may have to stand in: one per budget that can deny it.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -99,4 +99,22 @@ pub(super) fn exceeds_a_limit(plan: &Plan, cost: u64) -> bool {
         let charge = plan.charge(planned, cost);
         !matches!(charge.part, Part::Rest(_)) && charge.cost > charge.limit.capacity()
     })
+}
+
+/// The hasher of a map whose keys are digests.
+#[derive(Debug, Default)]
+pub(super) struct Digested(u64);
+
+impl Hasher for Digested {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, digest: u64) {
+        self.0 = digest;
+    }
 }

@@ -66,7 +66,9 @@ impl<T> Crowd<T> {
 
     /// Runs everybody until nobody is woken.
     pub(super) fn settle(&mut self) {
+        let polls_max = self.polls + 1_000 + 100 * self.members.len();
         loop {
+            assert!(self.polls < polls_max, "they wake each other for ever");
             let is_woken = |member: &Member<T>| {
                 member.future.is_some() && !member.is_busy && member.woken.0.load(Ordering::SeqCst)
             };

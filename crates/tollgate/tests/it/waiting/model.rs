@@ -71,6 +71,10 @@ struct Known {
     has_left: bool,
     is_busy: bool,
     was_busy: bool,
+    /// How often the rules had changed when it came.
+    changes: usize,
+    /// Whether it was admitted under the rules under which it came.
+    is_served: bool,
 }
 
 struct Model {
@@ -82,6 +86,7 @@ struct Model {
     waiters: Vec<Known>,
     judged: usize,
     rules: usize,
+    changes: usize,
 }
 
 impl Model {
@@ -91,7 +96,7 @@ impl Model {
         let mut crowd = Crowd::new(&clock);
         crowd.order = Some(Random(seed));
         let (limiter, mirror) = (limiter(), limiter());
-        Self { clock, limiter, mirror, crowd, waiters: Vec::new(), judged: 0, rules: 0 }
+        Self { clock, limiter, mirror, crowd, waiters: Vec::new(), judged: 0, rules: 0, changes: 0 }
     }
 
     fn request(client: usize, cost: u64) -> Request<'static> {
@@ -105,6 +110,7 @@ impl Model {
             Step::Wait { client, cost, timeout_ms } => {
                 let timeout = std::time::Duration::from_millis(timeout_ms);
                 let deadline = now.saturating_add(timeout);
+                let changes = self.changes;
                 self.waiters.push(Known {
                     client,
                     cost,
@@ -112,6 +118,8 @@ impl Model {
                     has_left: false,
                     is_busy: false,
                     was_busy: false,
+                    changes,
+                    is_served: false,
                 });
                 let limiter = self.limiter.clone();
                 self.crowd.join(async move { limiter.wait(Self::request(client, cost), timeout).await });
@@ -144,6 +152,7 @@ impl Model {
             }
             Step::Rules { rules: index } => {
                 self.rules = index;
+                self.changes += 1;
                 both.iter().for_each(|limiter| limiter.set_rules(rules(index)).unwrap());
             }
             Step::Reset { client } => drop(both.map(|limiter| block_on(limiter.reset(CLIENTS[client])))),
@@ -165,17 +174,20 @@ impl Model {
 
     /// Compares what has ended with the mirror, and looks for those that wait in vain.
     fn judge(&mut self) {
+        let somebody_was_busy = self.waiters.iter().any(|known| known.was_busy);
         let ended = self.crowd.ended[self.judged..].to_vec();
         self.judged = self.crowd.ended.len();
         for index in ended {
             let (at, answer) = self.crowd.answer(index).unwrap();
-            let (known, answer) = (&self.waiters[index], answer.as_ref().unwrap());
+            let known = &mut self.waiters[index];
+            let answer = answer.as_ref().unwrap();
+            known.is_served = answer.allowed() && known.changes == self.changes;
             if answer.allowed() {
                 assert!(*at <= known.deadline, "{index} was admitted late");
                 let fits = self.mirror.check(Self::request(known.client, known.cost)).unwrap();
                 assert!(fits.allowed(), "{index} was admitted, and does not fit: {fits:?}");
             } else {
-                assert!(*at <= known.deadline || known.was_busy, "{index} was answered late");
+                assert!(*at <= known.deadline || somebody_was_busy, "{index} was answered late");
                 assert_ne!(answer.retry_after(), Some(std::time::Duration::ZERO), "{index}");
             }
         }
@@ -184,13 +196,14 @@ impl Model {
 
     fn nobody_waits_in_vain(&self) {
         let now = tollgate::Clock::now(&self.clock);
+        let somebody_was_busy = self.waiters.iter().any(|known| known.was_busy);
         // The first of each client, and the first of all.
         let mut first: HashMap<Option<usize>, usize> = HashMap::new();
         for (index, known) in self.waiters.iter().enumerate() {
             if known.has_left || self.crowd.answer(index).is_some() {
                 continue;
             }
-            assert!(known.is_busy || now < known.deadline, "{index} is still waiting at its deadline");
+            assert!(somebody_was_busy || now < known.deadline, "{index} is still waiting at its deadline");
             let queues: &[Option<usize>] = match (known.cost, self.rules) {
                 // It stands in a queue of its own.
                 (0, _) => &[],
@@ -204,20 +217,21 @@ impl Model {
         for index in first.into_values() {
             let known = &self.waiters[index];
             let peeked = block_on(self.limiter.peek(Self::request(known.client, known.cost))).unwrap();
-            assert!(known.is_busy || !peeked.allowed(), "{index} could be admitted, and waits");
+            assert!(somebody_was_busy || !peeked.allowed(), "{index} could be admitted, and waits");
         }
     }
 
-    /// Nobody overtook a request of the same client, cost and patience.
+    /// Under the same rules nobody overtook a request of the same client.
     fn in_order(&self) {
-        let admitted = |index: &&usize| self.crowd.answer(**index).unwrap().1.as_ref().unwrap().allowed();
         for client in 0..CLIENTS.len() {
-            let of_client = |index: &&usize| {
-                let known = &self.waiters[**index];
-                known.client == client && known.cost > 0
-            };
-            let served: Vec<_> = self.crowd.ended.iter().filter(admitted).filter(of_client).collect();
-            assert!(served.is_sorted(), "{client}: {served:?}");
+            for changes in 0..=self.changes {
+                let is_compared = |index: &&usize| {
+                    let known = &self.waiters[**index];
+                    known.client == client && known.cost > 0 && known.is_served && known.changes == changes
+                };
+                let served: Vec<_> = self.crowd.ended.iter().filter(is_compared).collect();
+                assert!(served.is_sorted(), "{client}: {served:?}");
+            }
         }
     }
 }
