@@ -29,6 +29,8 @@ cargo xtask bench    tollgate beside its rivals and the floors; writes bench/RES
   --server PART      only http, resp or grpc of these; writes nothing
   --redis            a node with a real Redis beside redis-benchmark and a rival's
   --disk             checks, syncs and loading of the disk store, and the storage engines that could be beneath it
+  --wait             waiters beside those of governor, leaky-bucket and tokio's Semaphore: memory, joining,
+                     leaving, deadlines, order
   --simulate         10 million lines replayed under three limits and for suggestions, beside wc and zcat
   --fair             a polite client of a server on Redis, alone and beside one that floods it
   --viewers          a server under load and idle, without and with fifty viewers of its dashboard
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         ["bench", "--server"] => bench_servers(&["server"]),
         ["bench", "--server", part @ ("http" | "resp" | "grpc")] => bench_servers(&["server", part]),
         ["bench", "--redis"] => bench_redis(),
+        ["bench", "--wait"] => bench(&["wait"]),
         ["bench", "--simulate"] => simulate::bench(),
         ["bench", "--fair"] => fair::bench(),
         ["bench", "--viewers"] => viewers::bench(),
