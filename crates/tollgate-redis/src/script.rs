@@ -344,7 +344,7 @@ mod tests {
             let is_upper = |byte: u8| byte.is_ascii_uppercase();
             word.len() > 2
                 && word.bytes().all(is_upper)
-                && !["LIMIT", "WITHSCORES", "WRONGTYPE"].contains(word)
+                && !["INCR", "LIMIT", "WITHSCORES", "WRONGTYPE"].contains(word)
         };
         text.split('\'').filter(is_command).collect()
     }
