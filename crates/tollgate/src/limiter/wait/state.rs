@@ -18,7 +18,9 @@ use crate::Timestamp;
 
 mod wakes;
 
-use wakes::{Call, Timer};
+use wakes::{Call, Offer, Timer};
+
+pub(super) use wakes::OfferChange;
 
 /// The earlier waiters that are counted to find out which budget keeps a waiter.
 const COUNTED_MAX: usize = 256;
@@ -40,6 +42,7 @@ pub(super) struct State {
     /// Waiters that were woken in a crowd and have not been polled since.
     strands: usize,
     timer: Timer,
+    offer: Offer,
     tickets: Ticket,
     /// How often the rules were replaced.
     pub(super) generation: u64,

@@ -2,23 +2,30 @@
 //!
 //! One waiter sleeps for all: until the first of them is due. When the sleep ends, those that are
 //! due are woken on the thread of the clock, and one of them sets the timer anew. So a waiter costs
-//! no timer of its own, and the task of the one that sleeps may be busy.
+//! no timer of its own, and the task of the one that sleeps may be busy. If the one that is to set
+//! the timer is busy, another is asked after a few milliseconds.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use super::lines::{Lines, QueueId};
 use super::slab::WaiterId;
-use super::state::{Ahead, Standing, State, Turn, Wakers};
+use super::state::{Ahead, OfferChange, Standing, State, Turn, Wakers};
 use crate::Timestamp;
 use crate::limiter::plan::Plan;
 use crate::time::{AnyClock, Sleep};
 
+/// How long the waiter that was woken to set the timer may take.
+const OFFER_TIMEOUT: Duration = Duration::from_millis(5);
+
 /// The requests of a limiter that wait.
-#[derive(Debug)]
 pub(in crate::limiter) struct Waiters {
     state: Mutex<State>,
+    /// Ends when a waiter that was woken to set the timer has not done so.
+    offer_timeout: Mutex<Option<Sleep>>,
     clock: AnyClock,
     max: usize,
     len: AtomicUsize,
@@ -30,6 +37,7 @@ impl Waiters {
     pub(in crate::limiter) fn new(max: usize, clock: AnyClock) -> Self {
         Self {
             state: Mutex::default(),
+            offer_timeout: Mutex::default(),
             clock,
             max,
             len: AtomicUsize::new(0),
@@ -50,7 +58,7 @@ impl Waiters {
     }
 
     /// The rules were replaced: everyone looks at them, in order.
-    pub(in crate::limiter) fn rules_changed(&self) {
+    pub(in crate::limiter) fn rules_changed(self: &Arc<Self>) {
         let now = self.clock.now();
         self.change(|state, woken| {
             let generation = state.generation.wrapping_add(1);
@@ -61,14 +69,14 @@ impl Waiters {
     }
 
     /// The budgets of a plan may have more, or less: the first that waits for each asks again.
-    pub(in crate::limiter) fn budgets_changed(&self, plan: &Plan) {
+    pub(in crate::limiter) fn budgets_changed(self: &Arc<Self>, plan: &Plan) {
         self.each_queue(plan, |state, lines, woken| {
             lines.queues().for_each(|queue| state.call_first(queue, woken));
         });
     }
 
     /// The budgets of a plan are blocked until then.
-    pub(in crate::limiter) fn budgets_blocked(&self, plan: &Plan, until: Timestamp) {
+    pub(in crate::limiter) fn budgets_blocked(self: &Arc<Self>, plan: &Plan, until: Timestamp) {
         let now = self.clock.now();
         self.each_queue(plan, |state, lines, woken| {
             for queue in lines.queues() {
@@ -81,7 +89,7 @@ impl Waiters {
 
     /// Calls `f` with the queues of a plan's budgets: those of requests with a cost, and those of
     /// requests without.
-    fn each_queue(&self, plan: &Plan, f: impl Fn(&mut State, &Lines, &mut Wakers)) {
+    fn each_queue(self: &Arc<Self>, plan: &Plan, f: impl Fn(&mut State, &Lines, &mut Wakers)) {
         // A waiter is counted before it asks: it sees the change, or is seen here.
         if self.len.load(Ordering::Acquire) == 0 {
             return;
@@ -96,14 +104,56 @@ impl Waiters {
 
     /// Changes the state, and then wakes whom that concerns: a waker may poll or drop another
     /// waiter.
-    fn change<R>(&self, change: impl FnOnce(&mut State, &mut Wakers) -> R) -> R {
+    fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut Wakers) -> R) -> R {
         let mut woken = Wakers::new();
         let mut state = self.lock();
         let result = change(&mut state, &mut woken);
         self.len.store(state.len(), Ordering::Release);
+        let offer = state.offer_change();
         drop(state);
         woken.into_iter().for_each(Waker::wake);
+        match offer {
+            Some(OfferChange::Made) => self.expect_timer(),
+            Some(OfferChange::Taken) => self.replace_offer_timeout(None),
+            None => {}
+        }
         result
+    }
+
+    /// Asks another waiter, if the one that was woken to set the timer does not do so.
+    fn expect_timer(self: &Arc<Self>) {
+        let mut timeout = self.clock.sleep_until(self.clock.now().saturating_add(OFFER_TIMEOUT));
+        let waker = Waker::from(Arc::new(OfferTimeout(Arc::downgrade(self))));
+        let polled = timeout.as_mut().poll(&mut Context::from_waker(&waker));
+        self.replace_offer_timeout(Some(timeout).filter(|_| polled.is_pending()));
+        if polled.is_ready() {
+            waker.wake();
+        }
+    }
+
+    fn replace_offer_timeout(&self, timeout: Option<Sleep>) {
+        let mut current = self.offer_timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::replace(&mut *current, timeout);
+        // A sleep may run code of its clock when it is dropped.
+        drop(current);
+        drop(last);
+    }
+}
+
+impl fmt::Debug for Waiters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiters").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// The waker of the sleep after an offer.
+struct OfferTimeout(Weak<Waiters>);
+
+impl Wake for OfferTimeout {
+    fn wake(self: Arc<Self>) {
+        let Some(waiters) = self.0.upgrade() else { return };
+        let now = waiters.clock.now();
+        waiters.change(|state, woken| state.offer_ended(now, woken));
     }
 }
 

@@ -84,6 +84,22 @@ fn c6_a_busy_task_does_not_keep_others_from_their_deadlines() {
     }
 }
 
+/// One is due and busy, and so is the one that is woken next, to set the timer.
+#[test]
+fn c6_busy_tasks_do_not_keep_others_asleep() {
+    let (limiter, clock) = limiter(Limit::per_hour(1));
+    for client in ["a", "b", "c"] {
+        assert!(limiter.check(client).unwrap().allowed());
+    }
+    let mut crowd = Crowd::new(&clock);
+    let busy = ["a", "b"].map(|client| crowd.join(wait(&limiter, client, 1, 2 * HOUR)));
+    let other = crowd.join(wait(&limiter, "c", 1, 2 * HOUR));
+    busy.iter().for_each(|index| crowd.set_busy(*index, true));
+    crowd.advance_to(later(2 * HOUR));
+    let (at, answer) = crowd.answer(other).expect("answered");
+    assert!(answer.as_ref().unwrap().allowed() && *at <= later(HOUR + SECOND), "{at:?}");
+}
+
 /// The store answers the first late, and those behind it have less time.
 #[test]
 fn c6_a_question_under_way_does_not_outlast_the_deadline() {

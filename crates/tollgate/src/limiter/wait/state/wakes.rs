@@ -37,6 +37,25 @@ pub(super) enum Timer {
     Set(Timestamp, WaiterId),
 }
 
+/// The last offer of the timer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Offer {
+    #[default]
+    None,
+    /// It was made after the last look.
+    New,
+    /// A sleep ends if it is not taken.
+    Watched,
+}
+
+/// What became of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter::wait) enum OfferChange {
+    Made,
+    /// The timer is set, or nobody waits.
+    Taken,
+}
+
 impl State {
     /// Notes until when a budget is blocked, and calls everyone that it keeps waiting.
     pub(in crate::limiter::wait) fn blocked(&mut self, queue: QueueId, until: Timestamp) {
@@ -145,7 +164,35 @@ impl State {
         let asleep = self.times.iter().find(|(_, id)| self.waiters[*id].waker.is_some());
         if let Some((_, id)) = asleep.copied() {
             self.timer = Timer::Offered(id);
+            self.offer = Offer::New;
             woken.extend(self.waiters[id].waker.take());
+        }
+    }
+
+    /// What became of the offer of the timer since the last call.
+    pub(in crate::limiter::wait) fn offer_change(&mut self) -> Option<OfferChange> {
+        let is_open = matches!(self.timer, Timer::Offered(_));
+        match (self.offer, is_open) {
+            (Offer::New, true) => {
+                self.offer = Offer::Watched;
+                Some(OfferChange::Made)
+            }
+            (Offer::New, false) => {
+                self.offer = Offer::None;
+                None
+            }
+            (Offer::Watched, false) => {
+                self.offer = Offer::None;
+                Some(OfferChange::Taken)
+            }
+            (Offer::Watched, true) | (Offer::None, _) => None,
+        }
+    }
+
+    /// Whoever was woken to set the timer may be busy: another is.
+    pub(in crate::limiter::wait) fn offer_ended(&mut self, now: Timestamp, woken: &mut Wakers) {
+        if matches!(self.timer, Timer::Offered(_)) {
+            self.timer_ended(now, woken);
         }
     }
 
