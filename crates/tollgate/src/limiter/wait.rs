@@ -28,7 +28,8 @@ impl<S: Store> Limiter<S> {
     /// this process that the same budget keeps waiting are served in order of arrival, and by the
     /// rules in force when they are admitted. A request that can never fit, or that cannot be
     /// admitted in time when it is first in its queue, is denied at once; the others at their
-    /// timeout. A denial has taken nothing. A timeout of zero asks once.
+    /// timeout. A denial has taken nothing. A timeout of zero asks once. After a change of the
+    /// rules, requests that several budgets can deny may change places.
     ///
     /// Dropping the future leaves the queue and gives back the units it had taken. A future that is
     /// first in its queue and is not polled holds up those behind it, until their timeouts.
