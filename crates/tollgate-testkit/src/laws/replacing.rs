@@ -69,9 +69,10 @@ impl Client {
             Ask::Check | Ask::Guarded => (!fits && cost > 0, 0),
             Ask::Refund => {
                 let before = history.in_use(now);
+                let lacking = history.lacking(now);
                 history.give(now, cost);
-                let given_back = before - history.in_use(now);
-                (given_back > 0, given_back)
+                // Less than a whole unit of an estimate may come back.
+                (history.lacking(now) != lacking, before - history.in_use(now))
             }
             Ask::Penalise => {
                 let drawn = history.available(now).min(cost);

@@ -301,12 +301,16 @@ impl Naive for Estimate {
     }
 
     fn in_use(&self, now: u64) -> u64 {
+        u64::try_from(self.lacking(now).floor().to_integer()).expect("a count fits")
+    }
+
+    /// The estimate before it is rounded.
+    fn lacking(&self, now: u64) -> Fraction {
         let start = now - now % self.period;
         let current = self.count(start);
         let previous = if start >= self.period { self.count(start - self.period) } else { 0 };
         let share = Fraction::new(i128::from(self.period - (now - start)), i128::from(self.period));
-        let estimate = Fraction::from(i128::from(current)) + share * i128::from(previous);
-        u64::try_from(estimate.floor().to_integer()).expect("a count fits")
+        Fraction::from(i128::from(current)) + share * i128::from(previous)
     }
 
     fn replaced_by(&self, limit: &Limit, now: u64) -> Box<dyn Naive> {
