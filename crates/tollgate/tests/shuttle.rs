@@ -22,6 +22,16 @@ fn keyed_by(attributes: &[&'static str]) -> Vec<Rule> {
     attributes.iter().map(|name| Rule::new(name, Limit::fixed_window(10, HOUR)).key([*name])).collect()
 }
 
+/// The stack of a thread. A limiter is made on it, and shuttle's own are of 32 KiB.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Runs `test` under so many random schedules.
+fn explore(test: impl Fn() + Send + Sync + 'static, schedules: usize) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK_BYTES;
+    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(schedules), config).run(test);
+}
+
 /// Runs `work` on `count` threads and joins them.
 fn on_threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     let work = Arc::new(work);
@@ -36,7 +46,7 @@ fn on_threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
 
 #[test]
 fn b8_opposite_orders_do_not_deadlock() {
-    shuttle::check_random(
+    explore(
         || {
             let limiter = limiter(MemoryStore::new(), keyed_by(&["one", "two"]));
             // Each request shares a budget or a shard with another, and names them in its own
@@ -53,7 +63,7 @@ fn b8_opposite_orders_do_not_deadlock() {
 
 #[test]
 fn b9_racing_threads_admit_exactly_the_limit_and_denials_take_nothing() {
-    shuttle::check_random(
+    explore(
         || {
             let rules = [
                 Rule::new("small", Limit::fixed_window(2, HOUR)),
@@ -75,7 +85,7 @@ fn b9_racing_threads_admit_exactly_the_limit_and_denials_take_nothing() {
 
 #[test]
 fn e5_new_keys_on_many_threads_never_exceed_the_bound() {
-    shuttle::check_random(
+    explore(
         || {
             let limiter = limiter(MemoryStore::new().max_keys(2), keyed_by(&["client"]));
             let (shared, clients) = (limiter.clone(), ["a", "b", "c", "d"]);
@@ -94,7 +104,7 @@ fn e5_new_keys_on_many_threads_never_exceed_the_bound() {
 
 #[test]
 fn b9_racing_threads_on_one_client_admit_exactly_the_limit() {
-    shuttle::check_random(
+    explore(
         || {
             let limiter =
                 limiter(MemoryStore::new(), [Rule::new("rule", Limit::per_hour(3)).key(["client"])]);
@@ -118,7 +128,7 @@ fn b9_racing_threads_on_one_client_admit_exactly_the_limit() {
 /// Checks race with the other verbs and with maintenance.
 #[test]
 fn b9_a_global_budget_is_exact_under_every_verb() {
-    shuttle::check_random(
+    explore(
         || {
             let limiter = limiter(MemoryStore::new(), [Rule::new("global", Limit::per_hour(3))]);
             let admitted = Arc::new(AtomicU64::new(0));
@@ -152,7 +162,7 @@ fn b9_a_global_budget_is_exact_under_every_verb() {
 /// Two global rules, in one shard.
 #[test]
 fn b9_global_budgets_that_share_a_shard_do_not_share_a_budget() {
-    shuttle::check_random(
+    explore(
         || {
             let rules =
                 ["one", "two"].map(|name| Rule::new(name, Limit::per_hour(2)).matching("client", name));
@@ -173,7 +183,7 @@ fn b9_global_budgets_that_share_a_shard_do_not_share_a_budget() {
 /// interleave.
 #[test]
 fn every_changed_page_is_handed_out() {
-    shuttle::check_random(
+    explore(
         || {
             let client = || Rule::new("client", Limit::per_hour(9)).key(["client"]).matching("client", "a");
             let rules = || [Rule::new("global", Limit::per_hour(9)).matching("client", "b"), client()];
